@@ -22,12 +22,21 @@ ifeq ($(shell test -x $(BIN)/python && grep -qsF '$(CURDIR)/$(VENV)/' $(BIN)/pip
 $(shell rm -f $(BASE_STAMP) $(DEV_STAMP))
 endif
 
+# Tests and programs start hundreds of interpreters: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Extra arguments: make run ARGS="--log-level debug", make test ARGS="-k retry"
 ARGS ?=
-# More than there are cores: many tests wait for programs that they have started.
-TEST_JOBS ?= 3
+# More than there are cores: many tests wait for programs that they have started. A compose file
+# starts many at once.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+TEST_JOBS ?= $(shell expr $(CORES) \* 5 / 2)
+CONTAINER_JOBS ?= 3
+# Needs no server, and starts few programs: starting them is what most tests of these folders do.
+FAST := not integration and not e2e and not slow and not faults and not nightly and not bench and not containers
+FAST_WITHOUT := $(addprefix --ignore tests/,cli containers journeys services)
 CHECKED := src/jobqueue $(wildcard conftest.py tests scripts/compose_secrets.py scripts/images.py scripts/pins.py \
-	scripts/ready.py scripts/requirements.py scripts/sbom.py deploy/docker bench examples)
+	scripts/ready.py scripts/requirements.py scripts/sbom.py deploy/docker examples)
 
 define make_venv
 	@set -e; \
@@ -87,24 +96,53 @@ demo: $(BASE_STAMP) ## Show the queue at work in the terminal
 	@exec $(BIN)/python -m jobqueue.cli.demo $(ARGS)
 
 .PHONY: bench
-bench: $(DEV_STAMP) ## Measure this machine
-	@exec $(BIN)/python -m bench $(ARGS)
+bench: $(DEV_STAMP) ## Measure one process, and a server on the same store (ARGS=--help)
+	@exec $(BIN)/jq-bench run embedded $(ARGS)
 
 .PHONY: bench-taskqueue
 bench-taskqueue: $(DEV_STAMP) ## Measure six services against six nodes, at most 10 minutes (ARGS=--help)
 	@exec $(BIN)/jq-bench run parity $(ARGS)
 
+.PHONY: bench-containers
+bench-containers: $(DEV_STAMP) ## The same in containers, from the compose files (ARGS=--help)
+	@$(BIN)/python scripts/services ensure --or-skip kafka containers
+	@exec $(BIN)/python -m tests.containers.with_engine $(BIN)/jq-bench run parity --place containers $(ARGS)
+
+# All that docs/evaluation.md has tables of. What is kept is replaced when all of it was measured; a
+# measurement that was cut short goes on with what is missing in build/evaluation.
+MEASURED := build/evaluation
+define measure_once
+	@test -e $(MEASURED)/$(1)/$(2) || { rm -rf $(MEASURED)/$(1); $(3) --out $(MEASURED)/$(1) $(4); }
+endef
+
+.PHONY: evaluation
+evaluation: services ## Measure anew what docs/evaluation.md tells, half an hour on a quiet machine
+	@$(BIN)/python scripts/services ensure --or-skip kafka containers
+	$(call measure_once,parity,report.html,$(BIN)/jq-bench run parity,$(ARGS))
+	$(call measure_once,parity-containers,report.html,$(BIN)/python -m tests.containers.with_engine \
+		$(BIN)/jq-bench run parity --place containers,$(ARGS))
+	$(call measure_once,choosing,report.html,$(BIN)/jq-bench run choosing,$(ARGS))
+	$(call measure_once,outages,outages.json,$(BIN)/jq-bench outages,)
+	@for made in $(MEASURED)/*; do \
+		rm -rf "results/$${made##*/}" && mv "$$made" results/ || exit 1; \
+	done
+	$(BIN)/jq-bench tables docs/evaluation.md
+
+.PHONY: check-regress
+check-regress: $(DEV_STAMP) ## See that jq-bench regress catches a slowed build and leaves an equal one (an hour; ARGS=--help)
+	@exec $(BIN)/python -m tests.bench.check_regress $(ARGS)
+
 .PHONY: bench-replicated
 bench-replicated: services ## Measure servers and workers on a private PostgreSQL and Redis (ARGS=--help)
-	@exec $(BIN)/python -m bench.replicated $(ARGS)
+	@exec $(BIN)/jq-bench run replicated $(ARGS)
 
 .PHONY: bench-recovery
 bench-recovery: services ## Measure recovery from killed, slow and silent servers (ARGS=--help)
-	@exec $(BIN)/python -m bench.recovery $(ARGS)
+	@exec $(BIN)/jq-bench run recovery $(ARGS)
 
 .PHONY: bench-streaming
 bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
-	@exec $(BIN)/python -m bench.streaming $(ARGS)
+	@exec $(BIN)/jq-bench run streaming $(ARGS)
 
 .PHONY: images
 images: $(DEV_STAMP) ## Build the container images; say where each MB goes (ARGS=--help)
@@ -122,16 +160,21 @@ test: services ## Run the tests, with coverage of core, engine, stores and confi
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal --cov --cov-report=term:skip-covered $(ARGS)
 
 .PHONY: test-fast
-test-fast: $(DEV_STAMP) ## Run the tests that take no more than a few seconds each
-	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "not bench and not slow and not faults" $(ARGS)
+test-fast: $(DEV_STAMP) ## Run the tests that need no server and start few programs, 2 minutes
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m "$(FAST)" $(FAST_WITHOUT) $(ARGS)
+
+# Not a step of .ci/run: each says in its marker why it is here.
+.PHONY: test-nightly
+test-nightly: services ## Run the tests that are too slow for every merge
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m nightly --durations=10 $(ARGS)
 
 .PHONY: test-integration
 test-integration: services ## Run the tests that need a real PostgreSQL, Redis or Kafka
-	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "integration and not bench" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "integration and not bench and not nightly" $(ARGS)
 
 .PHONY: test-e2e
 test-e2e: services ## Run the tests that go through jq-ctl and the real programs
-	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "e2e and not bench" $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_JOBS) -m "e2e and not bench and not nightly" $(ARGS)
 
 .PHONY: test-bounds
 test-bounds: services ## Check the bounds on speed that the requirements name
@@ -141,7 +184,7 @@ test-bounds: services ## Check the bounds on speed that the requirements name
 .PHONY: test-containers
 test-containers: $(DEV_STAMP) ## Build the images, and run every compose file in real containers
 	@$(BIN)/python scripts/services ensure --or-skip kafka containers
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m containers tests/containers --durations=10 $(ARGS)
+	$(BIN)/python -m pytest -n $(CONTAINER_JOBS) --dist loadfile -m containers tests/containers --durations=10 $(ARGS)
 
 # jq:NFR-021, for each part on its own.
 .PHONY: coverage

@@ -9,7 +9,9 @@ pytest_plugins = [
     "tests.plugin_signals",
     "tests.plugin_coverage",
     "tests.plugin_requirements",
+    "tests.plugin_garbage",
     "tests.plugin_leaks",
+    "tests.plugin_nightly",
     "tests.plugin_patience",
     "tests.services.plugin",
 ]

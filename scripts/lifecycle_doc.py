@@ -7,7 +7,17 @@ import sys
 from pathlib import Path
 
 from jobqueue.core import lifecycle
-from jobqueue.core.lifecycle import FENCED, PATHS, REPORTABLE, VIEWS, Reason, State, project
+from jobqueue.core.lifecycle import (
+    FENCED,
+    PATHS,
+    REPORTABLE,
+    TERMINAL,
+    TRANSITIONS,
+    VIEWS,
+    Reason,
+    State,
+    project,
+)
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "lifecycle.md"
 
@@ -27,6 +37,16 @@ stand any more, the move is refused. A move that ends in `FAILED` with no retry 
 A hand-back costs no retry. But a job that only goes back and forth comes to an end: after 1,000
 hand-overs that were no retry, each hand-back ends in `FAILED`, with what follows a failed attempt.
 """
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = ["stateDiagram-v2"]
+    for (origin, target), reasons in TRANSITIONS.items():
+        label = ", ".join(sorted(reason.value for reason in reasons))
+        lines.append(f"    {origin.name if origin else '[*]'} --> {target.name} : {label}")
+    lines.extend(f"    {state.name} --> [*]" for state in State if state in TERMINAL)
+    return "\n".join(lines) + "\n"
 
 
 def state_comments() -> dict[str, str]:
@@ -72,7 +92,7 @@ def render() -> str:
     """The whole page."""
     parts = [
         INTRODUCTION,
-        f"```mermaid\n{lifecycle.diagram()}```\n",
+        f"```mermaid\n{diagram()}```\n",
         "## States\n",
         states(),
         "## Moves\n",

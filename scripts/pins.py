@@ -26,7 +26,9 @@ PEERS = {
     "dramatiq": ["dramatiq[redis]", "redis[hiredis]"],
     "huey": ["huey[redis]", "redis[hiredis]"],
     "pgqueuer": ["pgqueuer[asyncpg]"],
-    "procrastinate": ["procrastinate", "psycopg[binary]"],
+    # Not psycopg[binary]: procrastinate asks for psycopg[pool], and older versions of pip find the
+    # hashes under that very name only.
+    "procrastinate": ["procrastinate", "psycopg-binary"],
     "rq": ["rq", "redis[hiredis]"],
 }
 UV = ROOT / ".venv" / "bin" / "uv"
@@ -110,6 +112,9 @@ def renew(
         *("--universal", "--fork-strategy", "fewest", "--python-version", OLDEST_PYTHON),
         # Every environment has pip already, and replacing it while it works is a risk.
         *("--generate-hashes", "--no-emit-package", "pip"),
+        # Older versions of pip know a package with an extra, which another one asks for, by that
+        # name only: without it in the list they take the newest release, and miss its hashes.
+        "--no-strip-extras",
         *("--output-file", str(file.relative_to(ROOT))),
         *(["--upgrade"] if upgrade else []),
         *(["--constraints", "pins/dev.txt"] if ours and name != "dev.txt" else []),

@@ -75,7 +75,7 @@ def bom() -> dict[str, Any]:
 def pins(name: str) -> dict[str, str]:
     """Package -> version."""
     text = (ROOT / "pins" / name).read_text()
-    return dict(re.findall(r"^([a-z0-9-]+)==([^\s;\\]+)", text, re.MULTILINE))
+    return dict(re.findall(r"^([a-z0-9-]+)(?:\[[a-z0-9,-]+\])?==([^\s;\\]+)", text, re.MULTILINE))
 
 
 def component(name: str, version: str, reference: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes the tables of the task queue's services into README.md and docs/taskqueue.md.
+"""Writes the tables of the task queue's services into docs/taskqueue.md.
 
 They come from the table that the services themselves are started by. With --check, fails if one of
 them is out of date.
@@ -12,13 +12,13 @@ from pathlib import Path
 
 from jobqueue.access import rules
 from jobqueue.core import texts
-from jobqueue.services import model, requests
-from jobqueue.topology.taskqueue import catalogue
-from jobqueue.topology.taskqueue.catalogue import DESIGN_A, NODE, SERVICES, SHARED, Service
-from jobqueue.topology.taskqueue.environment import Variable
+from jobqueue.taskqueue.components import model, requests
+from jobqueue.taskqueue.designs import catalogue
+from jobqueue.taskqueue.designs.catalogue import DESIGN_A, NODE, SERVICES, SHARED, Service
+from jobqueue.taskqueue.designs.settings import ListeningVariables, Variable
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "taskqueue.md")
+PAGE = ROOT / "docs" / "taskqueue.md"
 
 
 def endpoints() -> str:
@@ -36,25 +36,8 @@ def _endpoint(service: Service) -> list[str]:
     command = f"`jq-service {service.name}`"
     if service.port is None:
         return [f"`{service.name}`", command, "(none: it calls)", "n/a", "n/a", "no"]
-    host, port = catalogue.BIND_HOST.default, service.port.default
+    host, port = ListeningVariables.model_fields["bind_host"].default, service.port.default
     return [f"`{service.name}`", command, f"`{service.serves}`", f"`{host}`", f"`{port}`", "yes"]
-
-
-def variables() -> str:
-    """Each variable once, and who has it."""
-    found: dict[str, list[tuple[str, Variable[object]]]] = {}
-    for service in SERVICES.values():
-        for variable in service.variables:
-            found.setdefault(variable.name, []).append((service.name, variable))
-    found |= {variable.name: [("all", variable)] for variable in SHARED}
-    lines = ["| variable | of | default | what |", "|---|---|---|---|"]
-    for name, users in found.items():
-        shown = _default(users[0][1])
-        if any(_default(variable) != shown for _, variable in users):
-            shown = ", ".join(f"{user}: {_default(variable)}" for user, variable in users)
-        of = ", ".join(user for user, _ in users)
-        lines.append(f"| `{name}` | {of} | {shown} | {users[0][1].meaning} |")
-    return "\n".join(lines)
 
 
 def by_service() -> str:
@@ -66,12 +49,12 @@ def by_service() -> str:
     return "\n".join(lines)
 
 
-def _variable(service: str, variable: Variable[object]) -> str:
-    cells = (_default(variable), variable.kind.allowed, variable.meaning)
+def _variable(service: str, variable: Variable) -> str:
+    cells = (_default(variable), variable.allowed(), variable.meaning)
     return f"| {service} | `{variable.name}` | {' | '.join(cells)} |"
 
 
-def _default(variable: Variable[object]) -> str:
+def _default(variable: Variable) -> str:
     if variable.required:
         return "required"
     return f"`{variable.default}`" if variable.default else variable.fallback
@@ -116,7 +99,6 @@ def limits() -> str:
 TABLES = {
     "limits": limits,
     "endpoints": endpoints,
-    "variables": variables,
     "by_service": by_service,
     "health": health,
 }
@@ -132,14 +114,13 @@ def render(page: str) -> str:
 
 
 def main() -> int:
-    """Write the pages, or with --check compare them."""
-    stale = [page for page in PAGES if render(page.read_text("utf-8")) != page.read_text("utf-8")]
-    if "--check" in sys.argv[1:]:
-        for page in stale:
-            print(f"{page} is out of date: run scripts/taskqueue_doc.py", file=sys.stderr)
-        return 1 if stale else 0
-    for page in stale:
-        page.write_text(render(page.read_text("utf-8")), encoding="utf-8")
+    """Write the page, or with --check compare it."""
+    before = PAGE.read_text("utf-8")
+    after = render(before)
+    if "--check" in sys.argv[1:] and after != before:
+        print(f"{PAGE} is out of date: run scripts/taskqueue_doc.py", file=sys.stderr)
+        return 1
+    PAGE.write_text(after, encoding="utf-8")
     return 0
 
 

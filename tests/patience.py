@@ -53,13 +53,14 @@ def _load() -> float:
 class Limit:
     """So many seconds of a quiet machine."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float] | None = None) -> None:
         self._left = seconds
-        self._looked = _now()
+        self._clock = clock or _now
+        self._looked = self._clock()
 
     def left(self) -> float:
         """Seconds that are left; 0: none. On a busy machine they last longer than they say."""
-        now = _now()
+        now = self._clock()
         self._left = max(0.0, self._left - (now - self._looked) / slowness())
         self._looked = now
         return self._left
@@ -77,7 +78,7 @@ class Limit:
 async def timeout(seconds: float) -> AsyncIterator[asyncio.Timeout]:
     """``asyncio.timeout``, with patience."""
     loop = asyncio.get_running_loop()
-    limit = Limit(seconds)
+    limit = Limit(seconds, loop.time)
     timer: asyncio.TimerHandle | None = None
 
     def look() -> None:

@@ -17,10 +17,10 @@ import socket
 from itertools import count
 from pathlib import Path
 
-from jobqueue.topology.backing.ports import is_free
+from jobqueue.fleet.ports import is_free
 
 SIZE = 100  # ports of one process
-# `jq-ctl up` and private servers choose theirs from 20,000 on (jobqueue.topology.backing.ports).
+# `jq-ctl up` and private servers choose theirs from 20,000 on (jobqueue.fleet.ports).
 _LOWEST, _OURS, _HIGHEST = 2_000, range(10_000, 20_000), 65_535
 _KERNEL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

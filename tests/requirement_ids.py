@@ -180,7 +180,7 @@ _NAMED = {
     "tq:LIVENESS": "heartbeat, timeout, no work for a silent worker, retry_after_ms",
     "tq:FAIR": "six slots, same workload, warm-up, duration and aggregation in both designs",
     "tq:EVAL": "throughput, percentiles, completion time over the factors; data kept",
-    "tq:README": "the README's endpoint and environment tables equal the code",
+    "tq:README": "the README leads to tables of endpoints and variables that equal the code",
     "tq:COMPOSE": "a container per node, one start command, non-root, health checks",
     "sch:LIFE": "PENDING, SCHEDULED, RUNNING, SUCCESS or FAILED as clients see it",
     "sch:API": "HTTP submit is validated, stored in Redis, published; Redis down is 503",

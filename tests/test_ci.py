@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -48,10 +49,10 @@ def test_a_merge_needs_the_tests_on_real_servers() -> None:
 
 @pytest.mark.req("jq:AC-8")
 def test_a_merge_needs_every_kind_of_test() -> None:
-    """What a plain run of pytest leaves out has a step of its own."""
+    """What a plain run of pytest leaves out has a step of its own, or is for the night."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
     left_out = settings["addopts"][settings["addopts"].index("-m") + 1]
-    assert left_out == "not bench and not containers"
+    assert left_out == "not bench and not containers and not nightly"
     text = (ROOT / ".ci/run").read_text()
     targets = [line.rpartition(" make ")[2] for line in text.splitlines() if " make " in line]
     said = "\n".join(
@@ -65,6 +66,31 @@ def test_a_merge_needs_every_kind_of_test() -> None:
     assert any(" -m " not in command.partition("-m pytest")[2] for command in commands)
     assert any("-m bench tests/bench" in command for command in commands)
     assert any("-m containers tests/containers" in command for command in commands)
+
+
+def test_what_runs_at_night_has_a_target() -> None:
+    said = subprocess.run(
+        ["make", "-n", "test-nightly"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "-m nightly" in said
+
+
+@pytest.mark.parametrize(("marker", "refused"), [("nightly", True), ("nightly('slow')", False)])
+def test_a_test_that_runs_at_night_says_why(tmp_path: Path, marker: str, refused: bool) -> None:
+    (tmp_path / "test_it.py").write_text(
+        f"import pytest\n@pytest.mark.{marker}\ndef test_it(): pass\n"
+    )
+    command = ("-m", "pytest", "-q", "-p", "tests.plugin_nightly", "-p", "no:cacheprovider", "-n0")
+    done = subprocess.run(
+        [sys.executable, *command, tmp_path],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ("test_it.py::test_it: nightly needs a reason" in done.stderr) == refused
+    assert ("1 passed" in done.stdout) != refused
 
 
 @pytest.mark.req("jq:AC-8")
@@ -119,7 +145,7 @@ def test_one_command_finds_the_servers_and_runs_the_tests(target: str, chosen: s
     if chosen is None:
         assert ' -m "' not in tests
     else:
-        assert f'-m "{chosen} and not bench"' in tests
+        assert f'-m "{chosen} and not bench and not nightly"' in tests
 
 
 def test_the_markers_of_the_targets_are_known() -> None:

@@ -11,7 +11,7 @@ from jobqueue.cli.reference import reference
 from jobqueue.config import load
 from jobqueue.config_file import ConfigError
 from jobqueue.redaction import holds_secret, redact
-from jobqueue.topology import options
+from jobqueue.server import options
 
 SECRET = "correct-horse"
 

@@ -91,7 +91,7 @@ def test_no_test_looks_for_a_free_port_by_itself() -> None:
         and isinstance(call.func, ast.Attribute)
         and (
             (call.func.attr == "bind" and _to_port_0(call))
-            or (call.func.attr == "free_port" and path.parent.name != "services")
+            or (call.func.attr == "free_port" and path.parent.name not in ("fleet", "services"))
         )
     ]
     assert finders == []

@@ -61,7 +61,7 @@ def test_importing_all_names_loads_no_server_and_no_database_client() -> None:
 
 def test_jq_ctl_starts_without_what_only_other_programs_need() -> None:
     """The settings and the supervisor double its time to start; `up`, `ps` and `down` pay that."""
-    others = ["pydantic", "fastapi", "jobqueue.config", "jobqueue.topology.supervisor"]
+    others = ["pydantic", "fastapi", "jobqueue.config", "jobqueue.fleet.supervisor"]
     others += ["jobqueue.client.app", "jobqueue.worker"]
     assert loaded("import jobqueue.cli.ctl", "jobqueue.cli.ctl_job", *others) == [
         "jobqueue.cli.ctl_job"

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from jobqueue.access.tls import Tls
     from jobqueue.client.app import JobQueue
     from jobqueue.client.handle import JobHandle
-    from jobqueue.client.taskqueue.blocking import SyncTaskQueueClient
-    from jobqueue.client.taskqueue.client import TaskQueueClient
     from jobqueue.client.tasks import Task
     from jobqueue.core.errors import (
         DeadlineExceeded,
@@ -24,8 +22,9 @@ if TYPE_CHECKING:
     from jobqueue.core.lifecycle import State
     from jobqueue.core.queue import QueueSpec
     from jobqueue.core.retry import Backoff
-    from jobqueue.worker.context import Context
-    from jobqueue.worker.outcomes import Abort, RetryLater
+    from jobqueue.taskqueue.client.blocking import SyncTaskQueueClient
+    from jobqueue.taskqueue.client.client import TaskQueueClient
+    from jobqueue.tasks.context import Abort, Context, RetryLater
 
 __all__ = [
     "Abort",
@@ -52,9 +51,9 @@ __all__ = [
 
 # Imported when first asked for: the programs in jobqueue.cli start without what they do not need.
 _MODULES = {
-    "Abort": "worker.outcomes",
+    "Abort": "tasks.context",
     "Backoff": "core.retry",
-    "Context": "worker.context",
+    "Context": "tasks.context",
     "DeadlineExceeded": "core.errors",
     "InvalidArgument": "core.errors",
     "Job": "core.job",
@@ -65,11 +64,11 @@ _MODULES = {
     "QueueFull": "core.errors",
     "QueueSpec": "core.queue",
     "RateLimited": "core.errors",
-    "RetryLater": "worker.outcomes",
+    "RetryLater": "tasks.context",
     "State": "core.lifecycle",
-    "SyncTaskQueueClient": "client.taskqueue.blocking",
+    "SyncTaskQueueClient": "taskqueue.client.blocking",
     "Task": "client.tasks",
-    "TaskQueueClient": "client.taskqueue.client",
+    "TaskQueueClient": "taskqueue.client.client",
     "Tls": "access.tls",
 }
 

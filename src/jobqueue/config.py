@@ -1,9 +1,9 @@
-"""The settings: one tree, its defaults, units and bounds, and where values come from.
+"""The settings: one tree, and the sources of its values.
 
 Rising precedence: defaults, the profile, the YAML file, ``JQ_`` environment variables, flags.
-Environment names come from the schema (``queue.max_retries`` is ``JQ_QUEUE_MAX_RETRIES``).
-Whoever starts a program calls ``load`` once and passes the result down; nothing else reads the
-environment. ``docs/configuration.md`` is generated from here.
+Environment names come from the schema (``queue.max_retries`` is ``JQ_QUEUE_MAX_RETRIES``). A
+program calls ``load`` once at its start and passes the result down; nothing else reads the
+environment. ``docs/configuration.md`` is generated from the schema.
 """
 
 from __future__ import annotations
@@ -17,339 +17,41 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, SecretStr, StringConstraints, ValidationError
+from pydantic import BaseModel, Field, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from jobqueue.config_environ import PREFIX, unknown_variables
-from jobqueue.config_file import ConfigError, read_file
-from jobqueue.config_section import Host, Hosts, Int, Names, Seconds, Section, secret_file, setting
-from jobqueue.config_security import (
+from jobqueue.config_file import PREFIX, ConfigError, read_file, unknown_variables
+from jobqueue.config_section import (
+    Allowed,
     AuthSection,
+    CronSection,
+    DbSection,
+    GrpcSection,
+    Host,
+    HttpSection,
+    KafkaSection,
     LimitsSection,
+    LogSection,
+    QueueSection,
+    RedisSection,
+    SchedulerSection,
+    Section,
+    ServerSection,
     TlsSection,
-    hashed_only,
-    plain_keys_in_file,
+    WorkerSection,
+    joined,
+    setting,
 )
-from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.retry import check_retry
 from jobqueue.redaction import MASK, holds_secret, redact_value
 
-_MAX_PORT = 65535
-_DAY = 86_400.0
-Topic = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+$", max_length=249)]
-
-
-# -- the schema --------------------------------------------------------------------------------
-
-
-class DbSettings(Section):
-    url: str = setting(
-        "sqlite:///data/jobqueue.db",
-        "Where jobs are kept: `memory://` (not durable), `sqlite:///FILE` (relative to the current"
-        " folder), `sqlite:////PATH/FILE` (absolute), `postgresql://USER@HOST:PORT/DATABASE`"
-        " (several servers may share it; more hosts, separated by commas, are tried in order),"
-        " `redis://HOST:PORT/NUMBER` or `rediss://` (shared, too; as durable as that Redis is set"
-        " up to be; `?prefix=NAME` keeps several apart in one database).",
-        min_length=1,
-    )
-    password: SecretStr = setting(
-        SecretStr(""),
-        "Password of PostgreSQL, or of a Redis that keeps jobs, in place of one in the URL.",
-    )
-    password_file: str = secret_file("db.password")
-    start_timeout: Seconds = setting(
-        60.0,
-        "How long a starting jq-server or jq-worker waits for PostgreSQL, or for a Redis that keeps"
-        " jobs; 0 = it ends when that cannot be reached.",
-        "s",
-        ge=0,
-        le=_DAY,
-    )
-    pool_size: Int = setting(
-        8, "Connections to PostgreSQL for statements.", "connections", ge=1, le=100
-    )
-
-
-class RedisSettings(Section):
-    url: str = setting(
-        "",
-        "Redis that keeps several servers on PostgreSQL out of each other's way:"
-        " `redis://HOST:PORT/NUMBER`, `rediss://` (TLS); none = PostgreSQL's row locks alone.",
-    )
-    password: SecretStr = setting(SecretStr(""), "Password of Redis, in place of one in the URL.")
-    password_file: str = secret_file("redis.password")
-    timeout: Seconds = setting(
-        0.05, "Longest wait for Redis; then dispatch goes on without it.", "s", gt=0, le=60
-    )
-
-
-class KafkaSettings(Section):
-    bootstrap: str = setting(
-        "",
-        "Kafka that every transition is published to, as HOST:PORT, several with commas between;"
-        " none = no event stream.",
-    )
-    topic_jobs: Topic = setting("jq.job-events", "Topic of everything that happens to jobs.")
-    topic_dead_letters: Topic = setting(
-        "job.dead-lettered", "Topic that dead letters are published to as well."
-    )
-    topic_queues: Topic = setting("jq.queue-events", "Topic of changes of queues.")
-    dispatch: bool = setting(
-        False,
-        "Workers hear of their jobs by Kafka, from whichever jq-server leads, instead of connecting"
-        " to one: the streaming topology. Needs a store in Redis.",
-    )
-    topic_requests: Topic = setting("job-requests", "Dispatch: topic of jobs to be assigned.")
-    topic_assignments: Topic = setting(
-        "job-assignments", "Dispatch: topic of assignments, with a partition for each worker."
-    )
-    topic_results: Topic = setting("job-results", "Dispatch: topic of what became of attempts.")
-    topic_workers: Topic = setting("worker-events", "Dispatch: topic of workers that come or die.")
-    assignment_partitions: Int = setting(
-        64,
-        "Dispatch: partitions of the assignments; with more workers than that some share one.",
-        "partitions",
-        ge=1,
-        le=10_000,
-    )
-    resend_after: Seconds = setting(
-        5.0,
-        "Dispatch: an assignment that was not started for so long is told again.",
-        "s",
-        gt=0,
-        le=_DAY,
-    )
-    partitions: Int = setting(
-        6, "Partitions of a topic that jq-server creates.", "partitions", ge=1, le=1_000
-    )
-    replication: Int = setting(
-        0,
-        "Copies of a topic that jq-server creates; 0 = as Kafka is set up.",
-        "copies",
-        ge=0,
-        le=100,
-    )
-    security: Literal["plaintext", "ssl", "sasl_plaintext", "sasl_ssl"] = setting(
-        "plaintext", "How connections to Kafka are protected."
-    )
-    sasl_mechanism: Literal["plain", "scram-sha-256", "scram-sha-512"] = setting(
-        "scram-sha-512", "How jq-server logs in, with `sasl_plaintext` and `sasl_ssl`."
-    )
-    username: str = setting("", "Name that jq-server logs in to Kafka by.")
-    password: SecretStr = setting(SecretStr(""), "Password of Kafka.")
-    password_file: str = secret_file("kafka.password")
-    tls_ca: str = setting(
-        "", "File with the authorities that vouch for Kafka; none = the system's."
-    )
-    abandon: bool = setting(
-        False,
-        "Give up an event stream that was published before, where no Kafka is named any more: jobs"
-        " are not kept for it any longer.",
-    )
-
-
-class HttpSettings(Section):
-    enabled: bool = setting(True, "Serve the HTTP API, /metrics, /healthz and /readyz.")
-    host: str = setting("127.0.0.1", "Address that HTTP listens on.", min_length=1)
-    port: Int = setting(8080, "Port of HTTP; 0 takes a free one.", ge=0, le=_MAX_PORT)
-    max_connections: Int = setting(
-        3072,
-        "Connections at a time; fewer where the process may open fewer files. At most a third of"
-        " them are calls under way, a sixth waits, a sixth streams; one caller has half of each.",
-        "connections",
-        ge=12,
-        le=1_000_000,
-    )
-    max_connections_per_address: Int = setting(
-        2048,
-        "The same from one address; as many as `http.max_connections` where a proxy is the only one"
-        " that connects.",
-        "connections",
-        ge=1,
-        le=1_000_000,
-    )
-    allowed_hosts: Hosts = setting(
-        [],
-        "Names that HTTP is called by, as they stand in `Host`, beside `localhost` and `http.host`;"
-        " `*` = any. None given, a server on which callers have to say who they are takes any.",
-    )
-    view: Literal["canonical", "scheduler", "producer"] = setting(
-        "canonical", "Vocabulary of job states in HTTP answers, unless a request asks for another."
-    )
-
-
-class GrpcSettings(Section):
-    enabled: bool = setting(True, "Serve the gRPC API, which remote workers and clients use.")
-    host: str = setting("127.0.0.1", "Address that gRPC listens on.", min_length=1)
-    port: Int = setting(50051, "Port of gRPC; 0 takes a free one.", ge=0, le=_MAX_PORT)
-    reflection: bool = setting(False, "Let tools such as grpcurl ask for the schema.")
-
-
-class WorkerSection(Section):
-    concurrency: Int = setting(
-        4,
-        "Jobs run at once by jq-server's built-in pool (0 = no pool) or a jq-worker (at least 1)."
-        " On PostgreSQL a jq-server has a pool only where this is set or an app is named.",
-        "jobs",
-        ge=0,
-        le=10_000,
-    )
-    queues: Names = setting(
-        ["default"],
-        "Queues that jobs are taken from; `*` = all. Unless it is set: those of the app's tasks, or"
-        " `default`, and the jobs of taskqueue.v1. One that does not exist is told in the log, and"
-        " taken up when it is created.",
-    )
-    id: str = setting(
-        "", "Name of a jq-worker; by default host name and process id.", max_length=200
-    )
-    server: str = setting(
-        "127.0.0.1:50051",
-        "The jq-server that a jq-worker connects to, as HOST:PORT; several with commas between.",
-        min_length=1,
-    )
-    app: str = setting("", "Python application with the task handlers, as MODULE:ATTRIBUTE.")
-    heartbeat_interval: Seconds = setting(5.0, "Time between heartbeats.", "s", gt=0, le=3600)
-    heartbeat_timeout: Seconds = setting(
-        30.0,
-        "Silence after which a worker is OFFLINE and its jobs fail over.",
-        "s",
-        gt=0,
-        le=_DAY,
-    )
-    shutdown_timeout: Seconds = setting(
-        60.0, "Time a stopping jq-worker gives to the jobs it runs.", "s", ge=0, le=_DAY
-    )
-    metrics_host: str = setting("127.0.0.1", "Address of jq-worker's /metrics.", min_length=1)
-    metrics_port: Int = setting(9464, "Port of jq-worker's /metrics; 0 = none.", ge=0, le=_MAX_PORT)
-
-
-class QueueSection(Section):
-    capacity: Int = setting(
-        0, "PENDING jobs a queue takes before it refuses more; 0 = unbounded.", "jobs", ge=0
-    )
-    max_retries: Int = setting(3, "Retries of a failed job.", "retries", ge=0, le=1_000)
-    max_payload_bytes: Int = setting(
-        1 << 20, "Largest payload accepted.", "bytes", ge=1, le=64 << 20
-    )
-    retry_profile: Literal["default", "producer", "scheduler"] = setting(
-        "default",
-        "Wait before a retry: `default` 5, 10, 20 … 300 s and up to 25 % more; `producer` 1, 2, 4,"
-        " 8, 10 s ± 25 %; `scheduler` 1, 2, 4, 8 s.",
-    )
-    retry_base: Seconds | None = setting(
-        None,
-        "First wait before a retry; each further one is twice as long; none = the profile's.",
-        "s",
-        gt=0,
-        le=MAX_SECONDS,
-    )
-    retry_max: Seconds | None = setting(
-        None,
-        "Longest wait before a retry, jitter included; none = the profile's.",
-        "s",
-        gt=0,
-        le=MAX_SECONDS,
-    )
-    retry_jitter: Seconds | None = setting(
-        None,
-        "Share of a wait that is random, so that jobs that failed together do not return"
-        " together: 0.25 = up to 25 %; none = the profile's.",
-        ge=0,
-        le=1,
-    )
-    ttl: Seconds | None = setting(
-        None, "A job that has not started within this time is dead-lettered.", "s", gt=0
-    )
-    timeout: Seconds | None = setting(None, "Longest run of one attempt.", "s", gt=0)
-    key_ttl: Seconds = setting(_DAY, "Time an idempotency key is remembered.", "s", gt=0)
-    poison_after: Int = setting(
-        3,
-        "Worker deaths under a job that make it a dead letter (POISON), the last one while it ran;"
-        " 0 = never, and no job runs apart.",
-        "deaths",
-        ge=0,
-    )
-    retention: Seconds = setting(
-        7 * _DAY,
-        "Time DONE jobs are kept, in queues that do not say it themselves; 0 = for ever.",
-        "s",
-        ge=0,
-        le=MAX_SECONDS,
-    )
-    dead_letter_retention: Seconds = setting(
-        0.0,
-        "Time dead letters are kept, in queues that do not say it themselves; 0 = until they are"
-        " deleted.",
-        "s",
-        ge=0,
-        le=MAX_SECONDS,
-    )
-
-
-class SchedulerSection(Section):
-    batch_size: Int = setting(100, "Jobs handed out in one cycle.", "jobs", ge=1, le=10_000)
-    interval: Seconds = setting(0.5, "Longest idle wait between two cycles.", "s", gt=0, le=60)
-    assignment_timeout: Seconds = setting(
-        60.0, "Time a worker has to start a job it was handed.", "s", gt=0, le=_DAY
-    )
-    leader_ttl: Seconds = setting(
-        10.0,
-        "Of several jq-servers on one store one judges workers and removes old jobs; another"
-        " takes over when that one was silent for so long.",
-        "s",
-        gt=0,
-        le=3600,
-    )
-
-
-class CronSection(Section):
-    catch_up: Seconds | None = setting(
-        None,
-        "How late the tick of a periodic task may still be submitted, after a stop or an outage;"
-        " 0 = such ticks are skipped; nothing = what the app says, 3600 unless it says otherwise."
-        " Never more than `queue.key_ttl`.",
-        "s",
-        ge=0,
-        le=_DAY,
-    )
-
-
-class ServerSection(Section):
-    role: Literal["all", "api", "scheduler"] = setting(
-        "all",
-        "With `kafka.dispatch`, what this process does: `api` answers HTTP and gRPC, `scheduler`"
-        " stands for the lead, assigns and publishes, `all` does both.",
-    )
-    shutdown_timeout: Seconds = setting(
-        30.0,
-        "Time a stopping jq-server gives to requests, jobs and workers that drain.",
-        "s",
-        ge=0,
-        le=_DAY,
-    )
-    insecure: bool = setting(
-        False, "Listen on the network although nobody has to say who they are."
-    )
-
-
-class LogSection(Section):
-    level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "Least severe messages that are logged."
-    )
-    format: Literal["auto", "json", "text"] = setting(
-        "auto",
-        "JSON lines, or text for people; `auto`: text where stdout is a terminal, JSON elsewhere.",
-    )
-    audit_file: str = setting(
-        "",
-        "File that the server's audit log is appended to, as JSON lines; empty = it is in the log.",
-    )
+_API_KEYS = "auth.api_keys"
+_HASHED = "sha256="
 
 
 class Settings(Section):
-    """Everything that can be set."""
+    """All settings."""
 
     profile: Literal["default", "producer", "streaming"] = setting(
         "default",
@@ -357,11 +59,11 @@ class Settings(Section):
         " jobs at once and answers HTTP in the producer vocabulary; `streaming` dispatches by"
         " Kafka, retries after 1, 2, 4 and 8 s and answers HTTP in the scheduler vocabulary.",
     )
-    db: DbSettings = Field(default_factory=DbSettings)
-    redis: RedisSettings = Field(default_factory=RedisSettings)
-    kafka: KafkaSettings = Field(default_factory=KafkaSettings)
-    http: HttpSettings = Field(default_factory=HttpSettings)
-    grpc: GrpcSettings = Field(default_factory=GrpcSettings)
+    db: DbSection = Field(default_factory=DbSection)
+    redis: RedisSection = Field(default_factory=RedisSection)
+    kafka: KafkaSection = Field(default_factory=KafkaSection)
+    http: HttpSection = Field(default_factory=HttpSection)
+    grpc: GrpcSection = Field(default_factory=GrpcSection)
     worker: WorkerSection = Field(default_factory=WorkerSection)
     queue: QueueSection = Field(default_factory=QueueSection)
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
@@ -395,7 +97,7 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """One setting by its full name."""
 
     path: str
@@ -403,33 +105,31 @@ class Key:
 
     @property
     def env(self) -> str:
-        """Its environment variable."""
+        """The environment variable."""
         return PREFIX + self.path.replace(".", "_").upper()
 
     @property
     def flag(self) -> str:
-        """Its flag, where a program has one."""
+        """The flag, if a program has one."""
         return "--" + self.path.replace(".", "-").replace("_", "-")
 
     @property
     def secret(self) -> bool:
-        """Whether its value must not be seen."""
+        """The value must not be shown."""
         return self.info.annotation is SecretStr
 
     @property
     def default(self) -> Any:
-        """What holds when nobody says otherwise."""
         return self.info.get_default(call_default_factory=True)
 
     @property
     def unit(self) -> str:
-        """What a number counts."""
         extra = self.info.json_schema_extra
         return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
     @property
     def metavar(self) -> str:
-        """What stands for a value in help."""
+        """The placeholder for a value in help."""
         kinds = _kinds(self.info.annotation)
         for kind in kinds:
             if typing.get_origin(kind) is Literal:
@@ -440,7 +140,10 @@ class Key:
         return next((plain[kind] for kind in kinds if kind in plain), "TEXT")
 
     def allowed(self) -> str:
-        """What may be written, in words."""
+        """Describe the allowed values."""
+        for item in self.info.metadata:
+            if isinstance(item, Allowed):
+                return item.words
         kinds = _kinds(self.info.annotation)
         literal = [
             value
@@ -467,7 +170,7 @@ class Key:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The plain types in an annotation."""
+    """Return the plain types in an annotation."""
     if typing.get_origin(annotation) is Annotated:
         return _kinds(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -493,9 +196,9 @@ def _bounds(metadata: list[Any]) -> str:
 
 
 @cache
-def keys() -> dict[str, Key]:
-    """Every setting, by its full name, in the order of the schema."""
-    found: dict[str, Key] = {}
+def keys() -> dict[str, ConfigKey]:
+    """Return every setting by its full name, in the order of the schema."""
+    found: dict[str, ConfigKey] = {}
 
     def walk(model: type[BaseModel], prefix: str) -> None:
         for name, info in model.model_fields.items():
@@ -503,7 +206,7 @@ def keys() -> dict[str, Key]:
             if isinstance(kind, type) and issubclass(kind, BaseModel):
                 walk(kind, f"{prefix}{name}.")
             else:
-                found[prefix + name] = Key(prefix + name, info)
+                found[prefix + name] = ConfigKey(prefix + name, info)
 
     walk(Settings, "")
     return found
@@ -514,14 +217,14 @@ def keys() -> dict[str, Key]:
 
 @dataclass(slots=True)
 class Loaded:
-    """Validated settings, what to warn about, and where each value that is set came from."""
+    """Validated settings, warnings, and the source of each value that is set."""
 
     settings: Settings
     warnings: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
 
     def shown(self) -> list[tuple[str, str, str]]:
-        """Every setting as ``(key, value, source)``, without secrets."""
+        """Return every setting as ``(key, value, source)``, without secrets."""
         return [
             (path, show(key, lookup(self.settings, path)), self.sources.get(path, "default"))
             for path, key in keys().items()
@@ -529,15 +232,15 @@ class Loaded:
 
 
 def lookup(settings: Settings, path: str) -> Any:
-    """The value of one setting by its full name."""
+    """Return the value of one setting by its full name."""
     value: Any = settings
     for part in path.split("."):
         value = getattr(value, part)
     return value
 
 
-def show(key: Key, value: Any) -> str:
-    """A value as people may see it."""
+def show(key: ConfigKey, value: Any) -> str:
+    """Return a value as text, without secrets."""
     if key.secret:
         text = value.get_secret_value() if isinstance(value, SecretStr) else value
         return MASK if text else ""
@@ -562,7 +265,7 @@ def load(
     warnings: list[str] = []
     if config_file is not None:
         values, sources = read_file(config_file, keys())
-        if problems := plain_keys_in_file(values, sources):
+        if problems := _plain_keys_in_file(values, sources):
             raise ConfigError(problems)
         warnings += [*_secrets_in(values, sources), *_open_to_everybody(config_file)]
     _take_environment(environ or {}, values, sources, warnings)
@@ -587,7 +290,7 @@ def _validate(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        # A list reports each item; the setting as a whole is what people know.
+        # A list reports each item; the message names the setting as a whole.
         paths = {".".join(str(part) for part in item["loc"][:2]) for item in error.errors()}
         found = {path: keys().get(path) or keys()[path.split(".")[0]] for path in sorted(paths)}
         raise ConfigError(
@@ -615,7 +318,7 @@ def _validate(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings
     return settings
 
 
-def _problem(key: Key, value: Any, sources: Mapping[str, str]) -> str:
+def _problem(key: ConfigKey, value: Any, sources: Mapping[str, str]) -> str:
     shown = "this value" if key.secret else reprlib.repr(_without_secrets(value))
     return (
         f"{key.path}: {shown} is not allowed; allowed: {key.allowed()}"
@@ -633,11 +336,25 @@ def _without_secrets(value: Any) -> Any:
     return value
 
 
+def _plain_keys_in_file(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
+    """Refuse keys that the file gives as they are: others may read it."""
+    given = joined(values.get(_API_KEYS, ""))
+    if not isinstance(given, str):
+        return []  # the schema refuses it
+    entries = [entry.strip() for entry in given.split(",") if entry.strip()]
+    return [
+        f"{sources[_API_KEYS]}: {_API_KEYS}: entry {number} must end with {_HASHED} and the key's"
+        " hash; keys themselves are taken from JQ_AUTH_API_KEYS or auth.api_keys_file"
+        for number, entry in enumerate(entries, 1)
+        if not entry.split(":", 2)[-1].strip().startswith(_HASHED)
+    ]
+
+
 def _secrets_in(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
     return [
         f"{sources[path]}: {path} holds a secret; give it as {keys()[path].env} instead"
         for path, value in values.items()
-        if value and not hashed_only(path) and (keys()[path].secret or holds_secret(str(value)))
+        if value and path != _API_KEYS and (keys()[path].secret or holds_secret(str(value)))
     ]
 
 
@@ -651,7 +368,7 @@ def _open_to_everybody(file: Path) -> list[str]:
     ]
 
 
-def _secret_in_flag(key: Key, value: Any) -> list[str]:
+def _secret_in_flag(key: ConfigKey, value: Any) -> list[str]:
     if not holds_secret(str(value)):
         return []
     return [f"flag {key.flag} holds a secret, and everybody can read a command line; use {key.env}"]
@@ -671,5 +388,5 @@ def _take_environment(
 
 
 def environment_warnings(environ: Mapping[str, str]) -> list[str]:
-    """What to tell somebody whose program reads no settings: variables that no program reads."""
+    """Return warnings of unknown variables, for a program that reads no settings."""
     return unknown_variables(environ, [key.env for key in keys().values()])

@@ -1,9 +1,10 @@
-"""Reads the settings that a YAML file gives, with the line of each."""
+"""Reads settings from a YAML file, with the line of each, and names unknown variables."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,30 @@ from jobqueue.core.errors import Code, JobQueueError
 from jobqueue.redaction import redact_value
 
 _MAX_BYTES = 1 << 20
+PREFIX = "JQ_"
+# Variables of clients, and of programs that run a job.
+_OF_OTHERS = frozenset(
+    {
+        "JQ_API_KEY",
+        "JQ_API_KEY_FILE",
+        "JQ_ATTEMPT",
+        "JQ_COMMIT",
+        "JQ_JOB_ID",
+        "JQ_QUEUE",
+        "JQ_TYPE",
+        "JQ_URL",
+    }
+)
+_OF_TESTS = "JQ_TEST_"
+# Kubernetes and Docker describe a service that is named jq-something to every container.
+_OF_SERVICES = re.compile(
+    r"JQ_\w*(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 class ConfigError(JobQueueError):
-    """The settings are wrong; the message lists every problem, one on a line."""
+    """The settings are wrong; the message lists every problem on a line of its own."""
 
     code = Code.INVALID_ARGUMENT
 
@@ -26,7 +47,7 @@ class ConfigError(JobQueueError):
 
 
 def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and their places (``file:line``) by full name; unknown names are errors."""
+    """Return values and their places (``file:line``) by full name; unknown names are errors."""
     try:
         with file.open("rb") as stream:
             raw = stream.read(_MAX_BYTES + 1)
@@ -34,13 +55,13 @@ def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[
         raise ConfigError([f"--config {file}: {error.strerror or error}"]) from None
     if len(raw) > _MAX_BYTES:
         raise ConfigError([f"--config {file}: larger than {_MAX_BYTES} bytes"])
-    reader = _Reader(file, known)
+    reader = _FileReader(file, known)
     try:
         reader.read(raw)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else str(file)
-        # What the parser says quotes the file: a password that begins with * or !, for example.
+        # The parser's message may quote a secret from the file.
         raise ConfigError(
             [
                 f"{where}: not valid YAML at this line and column; a text that begins with one of"
@@ -54,8 +75,8 @@ def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[
     return reader.values, reader.places
 
 
-class _Reader:
-    """Walks the YAML nodes rather than the loaded values: only nodes know their lines."""
+class _FileReader:
+    """Walks the YAML nodes, because the loaded values have no lines."""
 
     def __init__(self, file: Path, known: Collection[str]) -> None:
         self._file = file
@@ -77,7 +98,7 @@ class _Reader:
         return f"{self._file}:{node.start_mark.line + 1}"
 
     def _walk(self, loader: yaml.SafeLoader, node: yaml.Node, prefix: str) -> None:
-        """Take the settings below a node; ``prefix`` ends with a dot, except at the root."""
+        """Read the settings below a node; ``prefix`` ends with a dot, except at the root."""
         level = sorted(
             {p[len(prefix) :].split(".")[0] for p in self._known if p.startswith(prefix)}
         )
@@ -105,9 +126,29 @@ class _Reader:
             seen.add(name)
 
     def _unknown(self, node: yaml.Node, prefix: str, name: str, level: list[str]) -> str:
-        # `{password:x}` lacks a space: all of it is the key.
+        # In `{password:x}`, which lacks a space, all of it is the key.
         name = redact_value(name).partition(":")[0]
         near = difflib.get_close_matches(name, level, n=1)
         hint = f" (did you mean {prefix}{near[0]}?)" if near else ""
         place = self._place(node)
         return f"{place}: unknown key {prefix}{name}{hint}; allowed here: {', '.join(level)}"
+
+
+def unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> list[str]:
+    """Return a warning for each unknown variable, with the setting that may be meant."""
+    return [_warning(name, known) for name in environ if _is_unknown(name, environ[name], known)]
+
+
+def _is_unknown(name: str, value: str, known: Collection[str]) -> bool:
+    if not name.startswith(PREFIX) or name.startswith(_OF_TESTS):
+        return False
+    if name in known or name in _OF_OTHERS or _OF_SERVICES.fullmatch(name):
+        return False
+    return not (name.endswith("_PORT") and _SERVICE_ADDRESS.match(value))
+
+
+def _warning(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    near += difflib.get_close_matches(name, sorted(_OF_OTHERS), n=1, cutoff=0.85)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"environment variable {name} is unknown and ignored{meant}"

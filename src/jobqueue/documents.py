@@ -1,4 +1,4 @@
-"""Domain objects as JSON documents: what HTTP answers and ``jq-ctl`` prints, in one place."""
+"""Domain objects as JSON documents, for the answers of HTTP and the output of ``jq-ctl``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from jobqueue.core.job import Event, Health, Job, Worker, shown_owner
+from jobqueue.core.job import Event, Health, Job, JobSpec, Worker, shown_owner
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import QueueStats
@@ -17,12 +17,12 @@ Document = dict[str, Any]
 
 
 def refuse_constant(constant: str) -> Any:
-    """Refuse what Python writes where JSON has no number: NaN and Infinity."""
+    """Refuse NaN and Infinity, which Python reads although they are not JSON."""
     raise ValueError(f"{constant} is not JSON")
 
 
 def as_json(content: bytes) -> tuple[bool, Any]:
-    """Whether bytes are JSON, and if so the value."""
+    """Return True and the value if bytes are JSON, else False and None."""
     try:
         return True, json.loads(content.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
@@ -30,7 +30,7 @@ def as_json(content: bytes) -> tuple[bool, Any]:
 
 
 def rfc3339(moment: float | None) -> str | None:
-    """A time in UTC."""
+    """Format epoch seconds as a time in UTC."""
     return None if moment is None else timestamp(moment)
 
 
@@ -45,42 +45,47 @@ def _put_bytes(document: Document, name: str, content: bytes | None) -> None:
         document[f"{name}_base64"] = base64.b64encode(content).decode("ascii")
 
 
+def _spec_fields(spec: JobSpec) -> Document:
+    return {
+        "type": spec.type,
+        "priority": spec.priority,
+        "max_retries": spec.max_retries,
+        "run_at": rfc3339(spec.run_at),
+        "ttl": spec.ttl,
+        "timeout": spec.timeout,
+        "idempotency_key": spec.key,
+        "labels": dict(spec.labels),
+        **spec.more(),
+    }
+
+
 def job_fields(job: Job) -> Document:
-    """A job, without its state, which views name differently, its payload and its result."""
-    spec = job.spec
+    """Describe a job without payload, result and state: views name states differently."""
     return {
         "job_id": job.id,
-        "queue": spec.queue,
-        "type": spec.type,
+        "queue": job.queue,
+        **_spec_fields(job.spec),
         "finished": job.state in TERMINAL,
-        "priority": spec.priority,
         "error": job.error,
         "reason": job.reason.value,
         "retry_count": job.retry_count,
-        "max_retries": spec.max_retries,
         "attempt": job.attempt,
         "version": job.version,
         "created_at": rfc3339(job.created_at),
-        "run_at": rfc3339(spec.run_at),
         "started_at": rfc3339(job.started_at),
         "completed_at": rfc3339(job.completed_at),
         "next_retry_at": rfc3339(job.next_retry_at),
         "expires_at": rfc3339(job.expires_at),
         "updated_at": rfc3339(job.updated_at),
         "worker_id": job.worker_id,
-        "idempotency_key": spec.key,
-        "labels": dict(spec.labels),
-        "ttl": spec.ttl,
-        "timeout": spec.timeout,
         "cancel_requested": job.cancel_requested,
         "hint": job.hint,
         "progress": progress_document(job.progress),
-        **spec.more(),
     }
 
 
 def job_document(job: Job) -> Document:
-    """A job; bytes that are not JSON come as base64."""
+    """Describe a job; bytes that are not JSON are shown as base64."""
     document = {"status": job.state.name, **job_fields(job)}
     _put_bytes(document, "payload", job.payload)
     _put_bytes(document, "result", job.result)
@@ -88,14 +93,12 @@ def job_document(job: Job) -> Document:
 
 
 def progress_document(progress: Progress | None) -> Document | None:
-    """How far a running attempt has come."""
     if progress is None:
         return None
     return {"value": progress.value, "text": progress.text, "at": rfc3339(progress.at)}
 
 
 def event_document(event: Event) -> Document:
-    """One transition."""
     return {
         "version": event.version,
         "from_status": None if event.from_state is None else event.from_state.name,
@@ -109,7 +112,7 @@ def event_document(event: Event) -> Document:
 
 
 def job_event_document(item: JobEvent) -> Document:
-    """A transition with all that the stream tells of it; bytes that are not JSON come as base64."""
+    """Describe a record of the event stream; bytes that are not JSON are shown as base64."""
     event = item.event
     document: Document = {
         "event_id": item.event_id,
@@ -118,24 +121,15 @@ def job_event_document(item: JobEvent) -> Document:
         **event_document(event),
     }
     if (created := item.created) is not None:
-        asked = created.spec
         made: Document = {
-            "type": asked.type,
-            "priority": asked.priority,
-            "max_retries": asked.max_retries,
+            **_spec_fields(created.spec),
             "seq": created.seq,
             "created_at": rfc3339(created.created_at),
-            "run_at": rfc3339(asked.run_at),
             "expires_at": rfc3339(created.expires_at),
-            "ttl": asked.ttl,
-            "timeout": asked.timeout,
-            "idempotency_key": asked.key,
-            "idempotency_key_owner": asked.key_owner,
+            "idempotency_key_owner": created.spec.key_owner,
             "key_expires_at": rfc3339(created.key_expires_at),
-            "labels": dict(asked.labels),
-            **asked.more(),
         }
-        _put_bytes(made, "payload", asked.payload)
+        _put_bytes(made, "payload", created.spec.payload)
         document["created"] = made
     if (failed := item.failed) is not None:
         document["failed"] = {
@@ -155,7 +149,6 @@ def job_event_document(item: JobEvent) -> Document:
 
 
 def queue_document(stats: QueueStats) -> Document:
-    """A queue with its defaults and figures."""
     queue = stats.queue
     weights = queue.priority_weights
     return {
@@ -176,7 +169,6 @@ def queue_document(stats: QueueStats) -> Document:
 
 
 def worker_document(worker: Worker) -> Document:
-    """A worker."""
     info = worker.info
     return {
         "worker_id": info.id,
@@ -198,7 +190,6 @@ def worker_document(worker: Worker) -> Document:
 
 
 def health_document(health: Health) -> Document:
-    """The parts of the system."""
     return {
         "ok": health.ok,
         "status": health.status,

@@ -1,8 +1,8 @@
-"""The log on stdout, from the standard library's logging; other libraries' logs join in.
+"""The log on stdout, by the standard library's logging, with the logs of other libraries.
 
-JSON lines for programs, text for people at a terminal. Context travels as ``extra={"job_id": ...}``
-and becomes fields of the line; lines that a handler writes get its job's. Passwords in URLs are
-masked wherever they turn up.
+Lines are JSON for programs, or text for people at a terminal. ``extra={"job_id": ...}`` becomes
+fields of the line; lines of a handler get the fields of its job. Passwords in URLs are masked
+everywhere.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ ErrorInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 AUDIT = "jobqueue.audit"  # the logger of access/audit.py
 
-# What every record carries by itself; the rest was given as ``extra``.
+# The attributes of every record; others come from ``extra``.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _RESERVED = frozenset({"timestamp", "ts_ms", "level", "service", "message", "logger", "exception"})
 _SECRET_FIELDS = ("password", "passwd", "secret", "token", "authorization", "api_key")
-# These bring handlers and propagation settings of their own, or talk too much at INFO.
+# These have handlers and propagation settings of their own, or write too much at INFO.
 _FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "grpc", "grpc._cython", "asyncio")
 _QUIET = {"uvicorn": logging.WARNING, "asyncio": logging.WARNING}
-# Names of fields that a line of text leaves out, because its message says them.
+# Names of fields that a line of text leaves out, because its message has them.
 IN_MESSAGE = "_in_message"
-_RAW_TRACE = "_raw_trace"  # a traceback as it is; exc_text has it for other formatters
+_RAW_TRACE = "_raw_trace"  # the traceback; ``exc_text`` has it for other formatters
 _RESET, _DIM = "\x1b[0m", "\x1b[2m"
 _COLOURS = {
     logging.DEBUG: _DIM,
@@ -50,17 +50,17 @@ _COLOURS = {
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339 in UTC with milliseconds."""
-    # To the microsecond first: a float that stands for .123 may lie a hair below it.
+    """Write a time by RFC 3339, in UTC with milliseconds."""
+    # Rounded to the microsecond first: the float for .123 may be a little less.
     whole, milliseconds = divmod(round(seconds * 1_000_000) // 1_000, 1_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
 
 
 def _context(record: logging.LogRecord) -> dict[str, Any]:
-    """The ``extra`` fields of a record, without secrets.
+    """Return the ``extra`` fields of a record, without secrets.
 
-    Those of the audit log are as they were given: they name callers and objects, never a
-    credential, and a worker called "token=x" must not be hidden by its name.
+    The audit log's fields are not masked: they name callers and objects, never a credential, and a
+    worker called "token=x" must not hide by its name.
     """
     exact = record.name == AUDIT
     fields: dict[str, Any] = {}
@@ -76,12 +76,12 @@ def _context(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _plain(value: object) -> str:
-    """What JSON does not know, as text."""
+    """Write a value as text that JSON does not know."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _masked(value: Any) -> Any:
-    """Without secrets: each text on its own, so that nothing beside it is masked with it."""
+    """Mask secrets, in each text by itself, so that its neighbours are not masked with it."""
     if isinstance(value, Mapping):
         return {
             name: MASK if _names_secret(str(name)) else _masked(item)
@@ -99,7 +99,7 @@ def _names_secret(name: str) -> bool:
 
 
 def _trace(record: logging.LogRecord) -> str:
-    """The traceback of a record, or what was given in its place; without its line end."""
+    """Return the traceback of a record, or the text in its place, without its line end."""
     if raw := getattr(record, _RAW_TRACE, ""):
         return str(raw)
     if record.exc_info and record.exc_info[1] is not None:
@@ -121,7 +121,7 @@ def _exception(record: logging.LogRecord) -> dict[str, str] | None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object on one line. The fields ``always`` are there, empty if nothing is known."""
+    """Writes a JSON object on one line. The fields ``always`` are in each, empty if not known."""
 
     def __init__(self, service: str, always: Sequence[str] = ()) -> None:
         super().__init__()
@@ -129,7 +129,6 @@ class JsonFormatter(logging.Formatter):
         self._empty = dict.fromkeys(always, "")
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render a record."""
         line: dict[str, Any] = {
             "timestamp": timestamp(record.created),
             "ts_ms": int(record.created * 1000),
@@ -146,32 +145,31 @@ class JsonFormatter(logging.Formatter):
 
 
 def one_line(text: str) -> str:
-    """Text from elsewhere must not make a line of its own, nor command the terminal."""
+    """Escape characters by which text from outside could begin a line or command the terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def _value(text: str) -> str:
-    """The value of a field in a line of text. It must not look like the end of it, or like more."""
+    """Write a field's value in a line of text, quoted if it could look like several fields."""
     quoted = any(c in text for c in ' =[]"')
     return one_line(json.dumps(text, ensure_ascii=False) if quoted else text)
 
 
 def _indented(text: str) -> str:
-    """Lines that belong to the one above them, without secrets."""
+    """Indent lines below the one that they belong to, and mask secrets."""
     return "\n".join(f"    {one_line(redact(line))}" for line in text.splitlines())
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, level, message, context; a traceback below it."""
+    """Writes a line for people: time, level, message, fields; a traceback below it."""
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """Render a record."""
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         said = getattr(record, IN_MESSAGE, ())
         context = " ".join(
@@ -192,13 +190,13 @@ class TextFormatter(logging.Formatter):
 
 
 class JobFields(logging.Filter):
-    """Gives lines that a handler logs, in a thread or on the loop, the fields of its job.
+    """Adds the job's fields to lines that its handler logs, in a thread or on the loop.
 
     For a logging handler of your own: ``handler.addFilter(JobFields())``.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add what the record does not have; let every record through."""
+        """Add missing fields, and let every record through."""
         attempt = current_attempt()
         if attempt is not None:
             for name, value in attempt.log_fields().items():
@@ -216,11 +214,11 @@ def write(
     error: ErrorInfo | None = None,
     details: str = "",
 ) -> None:
-    """Log one event. ``details`` are lines that stand where a traceback would, without ``error``.
+    """Log one event. Without ``error``, ``details`` are lines in the place of a traceback.
 
-    Every formatter shows them there, the standard library's too, which shows a text as it is: so
-    the message is one line, and what stands below it is indented. A logging handler of the program
-    that raises costs the line, and nothing else: whoever logs here has a job to report.
+    Every formatter shows them there. The standard library's shows text unchanged, so the message
+    is made one line, and the lines below it are indented. If a logging handler of the program
+    raises, only the line is lost: the caller has a job to report.
     """
     if not log.isEnabledFor(level):
         return
@@ -232,12 +230,12 @@ def write(
     try:
         log.handle(record)
     except Exception:
-        logging.Handler().handleError(record)  # says so on stderr, as logging itself would
+        logging.Handler().handleError(record)  # writes the error to stderr, as logging does
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the log of a process is written. A process that it starts may do the same."""
+    """The form of a process's log, which it passes on to the processes that it starts."""
 
     service: str
     level: str
@@ -247,7 +245,7 @@ class Setup:
 
 
 class _Stdout(logging.StreamHandler[TextIO]):
-    """Writes to whatever stdout is at the time; a reader that went away is no reason to fail."""
+    """Writes to the present ``sys.stdout``, and does not fail when its reader has gone."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(sys.stdout)
@@ -267,12 +265,12 @@ class _Stdout(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-# Without O_NONBLOCK a pipe would stop the server until somebody reads from it.
+# Without O_NONBLOCK a pipe would block the server until it has a reader.
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def check_audit_file(file: str) -> None:
-    """InvalidArgument if the audit log cannot go there; nothing is made or changed."""
+    """Raise InvalidArgument if the file cannot take the audit log. Creates and changes nothing."""
     try:
         number = os.open(file, _APPEND)
     except FileNotFoundError:
@@ -291,9 +289,9 @@ def check_audit_file(file: str) -> None:
 
 
 def _check_kind_and_owner(number: int) -> None:
-    """Root can write to the file of another user, who may change what it says.
+    """Refuse other users' files, which they may change, and pipes.
 
-    A pipe keeps no line, and stops the server when it is full.
+    A pipe keeps no lines, and blocks the server when it is full.
     """
     found = os.fstat(number)
     if not stat.S_ISREG(found.st_mode):
@@ -308,14 +306,14 @@ def _unusable(file: str, error: OSError) -> InvalidArgument:
 
 
 class _AuditFile(logging.handlers.WatchedFileHandler):
-    """Goes on in a new file when the old one was moved away, as logrotate does."""
+    """Continues in a new file when the old one was moved away, as logrotate does."""
 
     def __init__(self, file: str, service: str) -> None:
         super().__init__(file, encoding="utf-8")
         self.setFormatter(JsonFormatter(service))
 
     def _open(self) -> TextIOWrapper:
-        # For its owner, whatever the umask says.
+        # Readable by its owner only, whatever the umask.
         file = os.open(self.baseFilename, _APPEND | os.O_CREAT, 0o600)
         try:
             _check_kind_and_owner(file)
@@ -328,7 +326,7 @@ class _AuditFile(logging.handlers.WatchedFileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             super().emit(record)
-        except OSError:  # the new file cannot be opened: the call that is written down goes on
+        except OSError:  # the new file cannot be opened: the audited call goes on
             self.handleError(record)
 
 
@@ -340,26 +338,26 @@ def configure(
     always: Sequence[str] = (),
     audit_file: str = "",
 ) -> None:
-    """Send every log of this process to stdout, once, in one format. May be called again.
+    """Send every log of this process to stdout in one format. May be called again.
 
-    ``auto`` is text where stdout is a terminal, JSON elsewhere. Text is coloured on a terminal,
-    unless NO_COLOR is set. The audit log goes to ``audit_file`` instead, if there is one.
+    ``auto`` is text where stdout is a terminal, else JSON. Text is coloured on a terminal, unless
+    NO_COLOR is set. The audit log goes to ``audit_file``, if there is one.
     """
     terminal = _on_terminal()
     as_text = format == "text" or (format == "auto" and terminal)
-    colour = terminal and _colours_wanted()
+    colour = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     apply(Setup(service, level, "text" if as_text else "json", colour, tuple(always)))
     _audit_to(audit_file, service)
 
 
 def configure_unless_done(service: str) -> None:
-    """Send the log to stdout, unless the program has seen to its logging itself."""
+    """Send the log to stdout, unless the program has configured logging itself."""
     if not logging.getLogger("jobqueue").hasHandlers():
         configure(service, format="auto")
 
 
 def apply(setup: Setup) -> None:
-    """Write the log of this process like that."""
+    """Write the log of this process in that form."""
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _Stdout)]:
         root.removeHandler(old)
@@ -375,12 +373,12 @@ def apply(setup: Setup) -> None:
 
 
 def _audit_to(file: str, service: str) -> None:
-    """Append the audit log to a file that only its owner may read; to none if it is empty."""
+    """Append the audit log to a file that only its owner may read, if a file is named."""
     audit = logging.getLogger(AUDIT)
     for old in [h for h in audit.handlers if isinstance(h, _AuditFile)]:
         audit.removeHandler(old)
         old.close()
-    # What the log leaves out is no reason to leave it out here.
+    # The audit log is complete, whatever the level of the log.
     audit.setLevel(logging.INFO)
     audit.propagate = not file
     if file:
@@ -391,7 +389,7 @@ def _audit_to(file: str, service: str) -> None:
 
 
 def applied() -> Setup | None:
-    """How the log of this process is written, if ``configure`` or ``apply`` said it."""
+    """Return the form of this process's log, if ``configure`` or ``apply`` has set it."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Stdout):
             return handler.setup
@@ -403,7 +401,3 @@ def _on_terminal() -> bool:
         return sys.stdout.isatty()
     except (AttributeError, ValueError):  # there is none, or it is closed
         return False
-
-
-def _colours_wanted() -> bool:
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,8 +1,7 @@
-"""Takes secrets out of text before a person or a file sees it.
+"""Masks secrets in text before a person or a file sees it.
 
-``redact_value`` is for one setting or argument, ``redact`` for prose that may hold such a value.
-Where a URL is written against the rules, so that nobody can say where its password ends, more is
-masked than the password: never less.
+``redact_value`` is for one setting or argument, ``redact`` for prose that may contain such a value.
+In a malformed URL, where the end of the password is not clear, more is masked than the password.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ _MAX_PORT = 65535
 _SECRET_WORDS = ("password", "passwd", "pwd", "secret", "token", "api_key", "apikey")
 _WORDS = "|".join(_SECRET_WORDS)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
-_FILES = ("sqlite", "memory", "file")  # of these URLs nothing is a login
+_FILES = ("sqlite", "memory", "file")  # these URLs have no login
 _WEB = ("http", "https")  # the paths and options of these may hold an @
 # A host or [IPv6 address], and perhaps a port.
 _PLACE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
 _NAMED = re.compile(rf"(?i)(?:{_WORDS})\s*=")
 
-# In prose: a URL up to the colon after its user or host, what follows, and where the next begins.
-# Nothing here reads a text more than once, however it is made: callers decide what is logged.
+# In prose: a URL up to the colon after its user or host, the text behind it, and the next URL.
+# Each pattern reads a text once only, because callers choose the text that is logged.
 _LOGIN = re.compile(r"://[^\s/:]*:")
 _PORT = re.compile(r"""[0-9]{1,5}(?![^/?#\s"',;)\]}])""")
 _WORD = re.compile(r"\S{0,1000}")
@@ -35,7 +34,7 @@ _IN_HEADER = re.compile(r"(?i)\b(bearer|x-api-key:)(\s+)[\w.~+/=-]{8,}")
 
 
 def redact_value(text: str) -> str:
-    """A setting as people may see it: a URL, a connection string of libpq, or anything else."""
+    """Mask the secrets of one value: a URL, a connection string of libpq, or any other text."""
     scheme, mark, rest = text.partition("://")
     if mark and _SCHEME.fullmatch(scheme):
         rest = _without_options(rest)
@@ -43,7 +42,7 @@ def redact_value(text: str) -> str:
             rest = _without_login(rest, web=scheme.lower() in _WEB)
         return redact(f"{scheme}{mark}{rest}")
     if named := _NAMED.search(text):
-        return f"{text[: named.end()]}{MASK}"  # a quote that is missing would hide its end
+        return f"{text[: named.end()]}{MASK}"  # its closing quote may be missing
     login, at, place = text.rpartition("@")
     if at and ":" in login:
         return f"{login.partition(':')[0]}:{MASK}@{place}"
@@ -51,7 +50,7 @@ def redact_value(text: str) -> str:
 
 
 def _without_options(rest: str) -> str:
-    """Mask the options with secret names, after the first '?'."""
+    """Mask the options with secret names behind the first '?'."""
     before, mark, options = rest.partition("?")
     shown = []
     for option in options.split("&"):
@@ -62,7 +61,7 @@ def _without_options(rest: str) -> str:
 
 
 def _without_login(rest: str, *, web: bool) -> str:
-    """Up to the last @: a password may hold another one, and whatever else it should not."""
+    """Mask the password up to the last @: it may contain an @ and other reserved characters."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     names_places = all(_is_place(one) for one in authority.split(","))
     login, at, place = rest.rpartition("@")
@@ -91,7 +90,7 @@ def redact(text: str) -> str:
 
 
 def _without_logins(line: str) -> str:
-    """Only the last @ tells where a password ends: that of the line, or before the next URL."""
+    """Mask passwords up to the last @ of the line, or the last one before the next URL."""
     shown, position = [], 0
     while found := _LOGIN.search(line, position):
         begin = found.end()
@@ -111,7 +110,7 @@ def _without_logins(line: str) -> str:
 
 
 def _names_a_port(line: str, mark: int, begin: int) -> bool:
-    """Whether a port follows; ``mark`` is where the scheme ends."""
+    """True if a port follows at ``begin``; ``mark`` is the end of the scheme."""
     if _PORT.match(line, begin) is None:
         return False
     if line[max(0, mark - 5) : mark].lower().endswith(_WEB):
@@ -121,5 +120,5 @@ def _names_a_port(line: str, mark: int, begin: int) -> bool:
 
 
 def holds_secret(value: str) -> bool:
-    """Whether ``redact_value`` would mask something."""
+    """True if ``redact_value`` masks a part of it."""
     return redact_value(value) != value

@@ -1,38 +1,45 @@
-"""The fields of jobs and queues as protobuf carries them, for calls and the event stream alike.
+"""Records of the core as protobuf messages carry them, for calls and the event stream alike.
 
-A field of a job stands in several messages; each carries what it has a place for.
+A record's plain fields travel under their own names in every message that has a place for them, so
+a new field needs no line here. Nested records are converted by the codecs that know them.
 """
 
 from __future__ import annotations
 
+import enum
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, Generic, TypeVar
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.job import MORE, JobSpec
+from jobqueue.core.errors import Internal, InvalidArgument
+from jobqueue.core.job import MORE, JobSpec, WorkerStatus
+from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import SETTINGS, Kind
 from jobqueue.pb.jq.v1 import types_pb2
 
+E = TypeVar("E", bound=enum.Enum)
+N = TypeVar("N", bound=int)
+
 _NANOS = 1_000_000_000
-# What a Timestamp can hold: the years 1 to 9999.
+# The limits of a Timestamp: the years 1 to 9999.
 _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0
+# Fields that have another name in messages.
 _NAMES = {
     "ttl": "ttl_seconds",
     "delay": "delay_seconds",
     "timeout": "timeout_seconds",
+    "limit": "page_size",
     "key": "idempotency_key",
     "key_owner": "idempotency_key_owner",
 }
-"""Fields of a job that messages call otherwise."""
 
 
 def stamp(seconds: float | None, field: str = "time") -> Timestamp | None:
-    """Epoch seconds as a Timestamp."""
+    """Convert epoch seconds to a Timestamp."""
     if seconds is None:
         return None
     if not _EARLIEST <= seconds <= _LATEST:  # false for NaN, too
@@ -45,102 +52,166 @@ def stamp(seconds: float | None, field: str = "time") -> Timestamp | None:
 
 
 def seconds(stamped: Timestamp) -> float:
-    """A Timestamp as epoch seconds."""
+    """Convert a Timestamp to epoch seconds."""
     return stamped.seconds + stamped.nanos / _NANOS
 
 
-class _Carried:
-    """What one type of message carries of a job: pairs of the field and its name there."""
+class Enumeration(Generic[E, N]):
+    """The numbers that messages carry for the members of an enumeration."""
 
-    def __init__(self, message: Any, names: Iterable[str]) -> None:
-        self.plain: list[tuple[str, str]] = []  # always there
+    def __init__(self, noun: str, numbers: Mapping[E, N]) -> None:
+        self.noun = noun
+        self.to_pb = dict(numbers)
+        self.members: dict[int, E] = {number: member for member, number in numbers.items()}
+
+    def from_pb(self, number: int) -> E:
+        """Return the member that a server sent."""
+        try:
+            return self.members[number]
+        except KeyError:
+            raise Internal(
+                f"the server sent an unknown {self.noun} ({number}): is it newer?"
+            ) from None
+
+    def asked(self, numbers: Iterable[int], field: str) -> tuple[E, ...]:
+        """Return the members that a client asks for."""
+        try:
+            return tuple([self.members[number] for number in numbers])
+        except KeyError as error:
+            allowed = ", ".join(f"{one.name} ({number})" for number, one in self.members.items())
+            raise InvalidArgument(
+                field, f"unknown {self.noun} {error}; allowed: {allowed}"
+            ) from None
+
+
+STATES = Enumeration(
+    "job state", {one: types_pb2.JobState.Value(f"JOB_STATE_{one.name}") for one in State}
+)
+REASONS = Enumeration(
+    "reason", {one: types_pb2.Reason.Value(f"REASON_{one.name}") for one in Reason}
+)
+WORKER_STATUSES = Enumeration(
+    "worker status",
+    {one: types_pb2.WorkerStatus.Value(f"WORKER_STATUS_{one.name}") for one in WorkerStatus},
+)
+_ENUMERATIONS: Mapping[str, Enumeration[Any, Any]] = {
+    "JobState": STATES,
+    "Reason": REASONS,
+    "WorkerStatus": WORKER_STATUSES,
+}
+
+
+class _Shared:
+    """The plain fields that a record and a message share: pairs of the two names, by kind."""
+
+    def __init__(self, record: type[Any], message: Any, only: Sequence[str] | None) -> None:
+        self.plain: list[tuple[str, str]] = []  # always present
         self.optional: list[tuple[str, str]] = []
         self.lists: list[tuple[str, str]] = []
         self.mappings: list[tuple[str, str]] = []
         self.times: list[tuple[str, str]] = []
-        for name in names:
-            wire_name = _NAMES.get(name, name)
+        self.required_times: list[tuple[str, str]] = []
+        self.members: list[tuple[str, str, Enumeration[Any, Any], bool]] = []  # True: may be None
+        for one in fields(record):
+            wire_name = _NAMES.get(one.name, one.name)
             found = message.DESCRIPTOR.fields_by_name.get(wire_name)
-            if found is not None:
-                self._group(found).append((name, wire_name))
+            if found is None or (only is not None and one.name not in only):
+                continue
+            pair = (one.name, wire_name)
+            if found.enum_type is not None:
+                if not found.is_repeated:
+                    table = _ENUMERATIONS[found.enum_type.name]
+                    self.members.append((*pair, table, "None" in str(one.type)))
+            elif found.message_type is Timestamp.DESCRIPTOR:
+                required = one.default is MISSING
+                (self.required_times if required else self.times).append(pair)
+            elif found.message_type is not None:
+                if found.message_type.GetOptions().map_entry:
+                    self.mappings.append(pair)
+            elif found.is_repeated:
+                self.lists.append(pair)
+            else:
+                (self.optional if found.has_presence else self.plain).append(pair)
         self.scalars = self.plain + self.optional
+        self.collections = self.mappings + self.lists
+        self.moments = self.times + self.required_times
 
-    def _group(self, found: Any) -> list[tuple[str, str]]:
-        if found.message_type is Timestamp.DESCRIPTOR:
-            return self.times
-        if found.message_type is not None:
-            return self.mappings
-        if found.is_repeated:
-            return self.lists
-        return self.optional if found.has_presence else self.plain
+    def write(self, record: Any) -> dict[str, Any]:
+        values = {wire_name: getattr(record, name) for name, wire_name in self.scalars}
+        for name, wire_name in self.collections:
+            if value := getattr(record, name):
+                values[wire_name] = value
+        for name, wire_name in self.moments:
+            if (at := getattr(record, name)) is not None:
+                values[wire_name] = stamp(at, name)
+        for name, wire_name, table, _ in self.members:
+            if (member := getattr(record, name)) is not None:
+                values[wire_name] = table.to_pb[member]
+        return values
+
+    def read(self, message: Any) -> dict[str, Any]:
+        values = {name: getattr(message, wire_name) for name, wire_name in self.plain}
+        has = message.HasField
+        for name, wire_name in self.optional:
+            if has(wire_name):
+                values[name] = getattr(message, wire_name)
+        for name, wire_name in self.mappings:
+            values[name] = dict(getattr(message, wire_name))
+        for name, wire_name in self.lists:
+            values[name] = tuple(getattr(message, wire_name))
+        for name, wire_name in self.required_times:
+            values[name] = seconds(getattr(message, wire_name))
+        for name, wire_name in self.times:
+            if has(wire_name):
+                values[name] = seconds(getattr(message, wire_name))
+        for name, wire_name, table, may_be_none in self.members:
+            member = table.members.get(number := getattr(message, wire_name))
+            if member is None and (number or not may_be_none):
+                member = table.from_pb(number)
+            values[name] = member
+        return values
 
 
-class _Carrying(dict[Any, _Carried]):
-    """What messages carry of some fields, by the type of message."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = tuple(names)
-
-    def __missing__(self, message: Any) -> _Carried:
-        made = self[message] = _Carried(message, self._names)
-        return made
+_SHARED: dict[Any, _Shared] = {}
 
 
-_ALL = _Carrying(one.name for one in fields(JobSpec))
-_MORE = _Carrying(MORE)
+def _shared(
+    record: type[Any], message: type[Message], only: Sequence[str] | None = None
+) -> _Shared:
+    key = (record, message, only)
+    found = _SHARED.get(key)
+    if found is None:
+        found = _SHARED[key] = _Shared(record, message, only)
+    return found
 
 
-def spec_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
-    """What a message of that type carries of a job, by name."""
-    return _said(spec, _ALL[message])
+def message_fields(record: Any, message: type[Message]) -> dict[str, Any]:
+    """Return the fields of a message of that type that a record fills, by name."""
+    return _shared(type(record), message).write(record)
 
 
-def more_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
-    """What it carries of ``MORE``, for those who write the other fields one by one."""
-    return _said(spec, _MORE[message]) if MORE else {}
-
-
-def _said(spec: JobSpec, carried: _Carried) -> dict[str, Any]:
-    said = {wire_name: getattr(spec, name) for name, wire_name in carried.scalars}
-    for name, wire_name in carried.mappings + carried.lists:
-        if value := getattr(spec, name):
-            said[wire_name] = value
-    for name, wire_name in carried.times:
-        if (at := getattr(spec, name)) is not None:
-            said[wire_name] = stamp(at, name)
-    return said
+def record_fields(message: Message, record: type[Any]) -> dict[str, Any]:
+    """Return the fields of a record of that type that a message fills; absent ones are left out."""
+    return _shared(record, type(message)).read(message)
 
 
 def read_spec(message: Message, **more: Any) -> JobSpec:
-    """What a message says of a job, and what is known beside it."""
-    return JobSpec(**_heard(message, _ALL[type(message)]), **more)
+    """Build a job's spec from a message and further fields."""
+    return JobSpec(**record_fields(message, JobSpec), **more)
+
+
+def more_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
+    """Like ``message_fields``, of ``MORE`` alone: for codecs that write the others one by one."""
+    return _shared(JobSpec, message, MORE).write(spec) if MORE else {}
 
 
 def read_more(message: Message) -> dict[str, Any]:
-    """What it says of ``MORE``, for those who read the other fields one by one."""
-    return _heard(message, _MORE[type(message)]) if MORE else {}
-
-
-def _heard(message: Message, carried: _Carried) -> dict[str, Any]:
-    more: dict[str, Any] = {}
-    for name, wire_name in carried.plain:
-        more[name] = getattr(message, wire_name)
-    has = message.HasField
-    for name, wire_name in carried.optional:
-        if has(wire_name):
-            more[name] = getattr(message, wire_name)
-    for name, wire_name in carried.mappings:
-        more[name] = dict(getattr(message, wire_name))
-    for name, wire_name in carried.lists:
-        more[name] = tuple(getattr(message, wire_name))
-    for name, wire_name in carried.times:
-        if has(wire_name):
-            more[name] = seconds(getattr(message, wire_name))
-    return more
+    """Like ``record_fields``, of ``MORE`` alone: for codecs that read the others one by one."""
+    return _shared(JobSpec, type(message), MORE).read(message) if MORE else {}
 
 
 def put_settings(message: types_pb2.Queue, said: Mapping[str, Any]) -> None:
-    """Write settings of a queue; raises InvalidArgument for what the wire cannot carry."""
+    """Write settings of a queue; raise InvalidArgument for values that the wire cannot carry."""
     for name, value in said.items():
         setting = SETTINGS[name]
         if value is None:
@@ -155,7 +226,7 @@ def put_settings(message: types_pb2.Queue, said: Mapping[str, Any]) -> None:
 
 
 def read_settings(message: types_pb2.Queue) -> dict[str, Any]:
-    """The settings that a message says."""
+    """Return the settings that a message gives, by name."""
     said: dict[str, Any] = {}
     for setting in SETTINGS.values():
         if setting.kind is Kind.WEIGHTS:

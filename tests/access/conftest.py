@@ -15,7 +15,7 @@ from jobqueue.access.tls import ServerTls
 from jobqueue.access.tokens import TokenVerifier
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http.face import HttpFace
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.clock import ManualClock
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
@@ -78,7 +78,7 @@ async def serve() -> AsyncIterator[Serve]:
         engine = Engine(MemoryStore())
         await engine.start()
         calls: list[tuple[str, str]] = []
-        settings = HttpSettings(access=access or Access(), limiter=limiter, tls=tls)
+        settings = HttpFaceSettings(access=access or Access(), limiter=limiter, tls=tls)
         http = HttpFace(engine, settings)
         grpc = GrpcFace(
             engine,

@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue import config
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.topology.security import access
+from jobqueue.server.security import access
 
 
 def test_a_key_file_without_a_key_is_refused(tmp_path: Path) -> None:

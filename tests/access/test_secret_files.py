@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from jobqueue import config
-from jobqueue.access.secret_files import environment_secret, read_secret
+from jobqueue.access.files import environment_secret, read_secret
 from jobqueue.cli.session import choose_credentials, choose_redis
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.topology import options, security, stream
+from jobqueue.server import options, security, stream
 
 SECRET = "correct-horse-battery-staple-and-more"
 

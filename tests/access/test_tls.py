@@ -13,11 +13,11 @@ from jobqueue.access.keyring import Keyring, parse_keys
 from jobqueue.access.policy import Access, parse_certificate_roles
 from jobqueue.access.tls import Credentials, ServerTls
 from jobqueue.api.http.face import HttpFace
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
+from jobqueue.connect.backends import create_backend
 from jobqueue.core.errors import InvalidArgument, PermissionDenied, Unavailable
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
-from jobqueue.topology.connect import create_backend
 from tests import patience
 from tests.access.callers import FACES, OK, UNREACHABLE, bearer, calling
 from tests.access.conftest import KEYS
@@ -54,7 +54,7 @@ async def test_tls_alone_asks_for_no_certificate(face, serve, certs, tls):
 
 async def test_a_server_that_stops_ends_handshakes(certs, tls):
     engine = Engine(MemoryStore())
-    http = HttpFace(engine, HttpSettings(tls=tls))
+    http = HttpFace(engine, HttpFaceSettings(tls=tls))
     port = await http.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     served: Any = SimpleNamespace(http=port)
@@ -145,7 +145,7 @@ async def runtime_pulse(worker: JobQueue):
         (link,) = backend._links.values()
         return await asyncio.to_thread(link.pulse, [])
 
-    return await worker.home.call(pulse)
+    return await worker.shared.call(pulse)
 
 
 async def test_a_client_does_not_trust_everybody(serve, certs, tls):

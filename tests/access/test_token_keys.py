@@ -138,6 +138,7 @@ def _bad_files() -> dict[str, tuple[str | bytes, str]]:
         "no keys": ('{"keys": []}', "holds no key that signatures can be checked with"),
         "no object": ('{"keys": [1]}', "key 1 must be an object"),
         "kid": (key_set(key.jwk(kid=7)), "key 1: its kid must be text"),
+        "operations": (key_set(key.jwk(key_ops=5)), "key 1: its key_ops must be a list"),
         "private": (key_set(key, private), "key 2 is a private key"),
         "secret": (key_set({"kty": "oct", "k": "AAAA"}), "it belongs in auth.jwt_secret"),
         "broken": (key_set(key.jwk(n="AQ")), "key 1 is not a public key"),
@@ -219,7 +220,7 @@ def test_algorithms_that_no_key_could_use_are_refused(verifier, clock):
 @pytest.mark.parametrize("program", ["server", "worker", "ctl"])
 def test_a_program_that_takes_no_tokens_does_not_load_the_libraries(program):
     code = (
-        f"import sys, jobqueue, jobqueue.cli.{program}, jobqueue.topology.security as security\n"
+        f"import sys, jobqueue, jobqueue.cli.{program}, jobqueue.server.security as security\n"
         "from jobqueue.config import Settings\n"
         "security.access(Settings())\n"
         "print(sorted({'jwt', 'cryptography'} & sys.modules.keys()))"

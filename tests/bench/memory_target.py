@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from jobqueue.bench.load import Stopwatch
-from jobqueue.bench.targets import ALREADY_ENDED, NOT_READY, Fate, Seen, Work
+from jobqueue.bench.targets import ALREADY_ENDED, NOT_READY, Fate, LoadWork, SeenJob
 from jobqueue.core.errors import QueueFull, Unavailable
 
 STEP = 0.125  # seconds that a call takes; times are sums of it, without a rounding
@@ -47,13 +47,13 @@ class MemoryTarget:
         self._chances = random.Random(7)
         self._fails, self._full, self._hangs, self._backlog = fails, full, hangs, backlog
         self._by_key: dict[str, str] = {}
-        self.jobs: dict[str, Seen] = {}
+        self.jobs: dict[str, SeenJob] = {}
         self.calls: list[tuple[str, float]] = []  # and when each was begun
-        self.works: set[Work] = set()
+        self.works: set[LoadWork] = set()
         self.keys: list[str] = []
         self.under_way = self.most = 0
 
-    async def submit(self, work: Work, keys: Sequence[str]) -> list[str]:
+    async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:
         await self._called("submit")
         if self._chances.random() < self._full:
             raise QueueFull("full")
@@ -67,12 +67,12 @@ class MemoryTarget:
         job_id = f"job-{len(self.jobs)}"
         open_ = self._chances.random() < self._backlog
         now = self._time.now()
-        self.jobs[job_id] = Seen(Fate.OPEN) if open_ else Seen(Fate.DONE, now, now)
+        self.jobs[job_id] = SeenJob(Fate.OPEN) if open_ else SeenJob(Fate.DONE, now, now)
         if key:
             self._by_key[key] = job_id
         return job_id
 
-    async def status(self, job_id: str) -> Seen:
+    async def status(self, job_id: str) -> SeenJob:
         await self._called("status")
         return self.jobs[job_id]
 
@@ -84,13 +84,13 @@ class MemoryTarget:
         await self._called("cancel")
         if self.jobs[job_id].fate is not Fate.OPEN:
             return ALREADY_ENDED
-        self.jobs[job_id] = Seen(Fate.CANCELED, 0.0, self._time.now())
+        self.jobs[job_id] = SeenJob(Fate.CANCELED, 0.0, self._time.now())
         return None
 
     async def list(self) -> None:
         await self._called("list")
 
-    async def end(self, job_id: str, patience: float) -> Seen:
+    async def end(self, job_id: str, patience: float) -> SeenJob:
         await self._called("end")
         return self.jobs[job_id]
 

@@ -12,7 +12,7 @@ from random import Random
 
 from jobqueue.bench import records
 from jobqueue.bench.cell import Cell, Method
-from jobqueue.bench.records import TO_DONE, Counts, Jobs, Machine, Record, histogram
+from jobqueue.bench.records import TO_DONE, Counts, JobEnds, Machine, RunRecord, histogram
 
 BEGAN = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 SAMPLES = 400  # times in a histogram: enough for a 99th percentile
@@ -67,7 +67,7 @@ def record(
     timed: bool = True,
     drift: float = 0.0,
     began: datetime = BEGAN,
-) -> Record:
+) -> RunRecord:
     """One run. ``drift`` is what the machine does to all runs of that hour."""
     noise = noise or Noise()
     burst = random.random() < noise.bursts
@@ -83,7 +83,7 @@ def record(
     submitted = answered.get(Method.SUBMIT, 0) * cell.batch
     canceled = answered.get(Method.CANCEL, 0) // 20
     cpu = submitted * build.cpu_us * math.exp(work) / 1e6
-    made = Record(
+    made = RunRecord(
         profile="synthetic", cell=cell, repetition=repetition, order=0, seed=repetition,
         began=began.isoformat(), warm_up=2.0, seconds=seconds,
     )  # fmt: skip
@@ -92,7 +92,7 @@ def record(
         codes = {"NOT_READY": soft} if soft else {}
         made.counts[str(method)] = Counts(ok=count - soft, soft=codes)
     if submitted:
-        made.jobs = Jobs(submitted, submitted - canceled, 0, canceled, 0, submitted / seconds)
+        made.jobs = JobEnds(submitted, submitted - canceled, 0, canceled, 0, submitted / seconds)
     shares = [1 + (len(build.parts) - n) / 3 for n in range(len(build.parts))]
     made.machine = Machine(
         seconds=seconds,
@@ -131,10 +131,10 @@ def pairs(
     count: int,
     random: Random,
     noise: Noise | None = None,
-) -> tuple[list[Record], list[Record]]:
+) -> tuple[list[RunRecord], list[RunRecord]]:
     """Runs of two builds as ``jq-bench pairs`` makes them: the one that begins changes."""
     cells, clock = list(cells), BEGAN
-    sides: tuple[list[Record], list[Record]] = ([], [])
+    sides: tuple[list[RunRecord], list[RunRecord]] = ([], [])
     for repetition in range(1, count + 1):
         drift = random.gauss(0, 0.1)  # the same for both: the machine of that minute
         for side in (0, 1) if repetition % 2 else (1, 0):
@@ -148,7 +148,7 @@ def pairs(
 
 
 def write(
-    folder: Path, made: Iterable[Record], environment: dict[str, object] | None = None
+    folder: Path, made: Iterable[RunRecord], environment: dict[str, object] | None = None
 ) -> Path:
     """As a folder of results."""
     for one in made:

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bench.cycles import Cycles, hand_out
-from bench.processes import server
-from bench.remote import sdk, unary
-from bench.report import percentile
+from jobqueue.bench.cell import Cell
+from jobqueue.bench.ground import brought_up
+from jobqueue.bench.intervals import percentile
+from jobqueue.bench.scenarios.fleet import telling
+from jobqueue.bench.scenarios.rates import Cycles, hand_out, sdk, unary
 from jobqueue.core.job import JobSpec
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.sqlite.store import SqliteStore
-from jobqueue.worker.registry import Registry, define
+from jobqueue.tasks.task import define
+from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests.bench.bounds import kept
@@ -42,9 +44,11 @@ async def engine(tmp_path: Path, cycles: Cycles) -> AsyncIterator[Engine]:
 
 @pytest.mark.req("jq:NFR-001")
 async def test_a_server_sustains_1000_submits_a_second(tmp_path: Path):
-    async with server(f"sqlite:///{tmp_path}/jobs.db") as process:
-        await kept(lambda: unary(process.target, 5_000), lambda rate: rate >= 1_000)
-        await kept(lambda: sdk(process.target, 20_000), lambda rate: rate >= 1_000)
+    told = {"JQ_DB_URL": f"sqlite:///{tmp_path}/jobs.db", "JQ_WORKER_CONCURRENCY": "0"}
+    async with brought_up(Cell("embedded"), telling(told)) as ground:
+        (target,) = ground.grpc
+        await kept(lambda: unary(target, 5_000), lambda rate: rate >= 1_000)
+        await kept(lambda: sdk(target, 20_000), lambda rate: rate >= 1_000)
 
 
 @pytest.mark.req("jq:NFR-002")

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobqueue.bench.cell import Cell, Place
+from jobqueue.bench.cell import Cell, RunPlace
 from jobqueue.bench.fairness import Unfair, check_records, check_slots, overlap
-from jobqueue.bench.records import Record
-from jobqueue.bench.targets import Fate, InstantTarget, Seen, Work
+from jobqueue.bench.records import RunRecord
+from jobqueue.bench.targets import Fate, InstantTarget, LoadWork, SeenJob
 
 
 class Slots(InstantTarget):
@@ -21,18 +21,18 @@ class Slots(InstantTarget):
     def __init__(self, slots: int, later: float = 0.0) -> None:
         super().__init__()
         self._free = [number * later for number in range(slots)]
-        self._jobs: dict[str, Seen] = {}
+        self._jobs: dict[str, SeenJob] = {}
 
-    async def submit(self, work: Work, keys: Sequence[str]) -> list[str]:
+    async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:
         made = await super().submit(work, keys)
         for job_id in made:
             begin = min(self._free)
             end = begin + work.milliseconds / 1000
             self._free[self._free.index(begin)] = end
-            self._jobs[job_id] = Seen(Fate.DONE, begin, end)
+            self._jobs[job_id] = SeenJob(Fate.DONE, begin, end)
         return made
 
-    async def end(self, job_id: str, patience: float) -> Seen:
+    async def end(self, job_id: str, patience: float) -> SeenJob:
         return self._jobs[job_id]
 
 
@@ -60,8 +60,8 @@ def test_overlap_is_the_most_that_share_a_moment(drawn: list[tuple[int, int]]) -
     assert overlap(stretches) == most
 
 
-def record(**other: object) -> Record:
-    made = Record("parity", Cell("nodes"), 1, 1, 5, "", 1.0, 3.0)
+def record(**other: object) -> RunRecord:
+    made = RunRecord("parity", Cell("nodes"), 1, 1, 5, "", 1.0, 3.0)
     return replace(made, **other)  # type: ignore[arg-type]
 
 
@@ -73,7 +73,7 @@ def record(**other: object) -> Record:
         ({"warm_up": 0.0}, "differ in profile, warm-up or seconds"),
         ({"profile": "smoke"}, "differ in profile, warm-up or seconds"),
         ({"seed": 6}, "different seeds"),
-        ({"cell": Cell("microservices", Place.CONTAINERS)}, "others in containers"),
+        ({"cell": Cell("microservices", RunPlace.CONTAINERS)}, "others in containers"),
     ],
 )
 def test_runs_that_were_not_made_alike_are_not_compared(

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from jobqueue.bench.cell import PRIMARY, Method
-from jobqueue.bench.records import TO_DONE, Record, histogram, read
-from jobqueue.topology.supervisor import state
+from jobqueue.bench.records import TO_DONE, RunRecord, histogram, read
+from jobqueue.fleet import state
 from tests import patience
 from tests.cli import processes
 from tests.services.run import Run
@@ -32,15 +32,15 @@ def bench(folder: Path, *arguments: str, **environment: str):
 
 
 def short(folder: Path, topologies: list[str]) -> str:
-    # On a busy machine a second may pass without an answer.
-    times = {"seconds": 1.5, "job_seconds": 0.5, "drain": 15.0}
+    # On a busy machine half a second may pass without an answer.
+    times = {"seconds": 0.5, "job_seconds": 0.3, "drain": 15.0}
     stretched = {name: patience.stretched(seconds) for name, seconds in times.items()}
     document = {**SHORT, **stretched, "topologies": topologies}
     (folder / "short.yml").write_text(yaml.safe_dump(document))
     return "short.yml"
 
 
-def closed(record: Record) -> None:
+def closed(record: RunRecord) -> None:
     """The accounting of a record adds up."""
     for name, counts in record.counts.items():
         answered = histogram(record.latencies[name]).get_total_count()
@@ -95,6 +95,7 @@ def test_both_designs_are_measured_alike_and_shown_side_by_side(tmp_path: Path) 
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_embedded_topology_is_measured_with_an_open_loop(tmp_path: Path) -> None:
     name = short(tmp_path, ["embedded"])
@@ -111,6 +112,7 @@ def test_the_embedded_topology_is_measured_with_an_open_loop(tmp_path: Path) -> 
     assert len(list(read([tmp_path / "kept"]))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_run_that_is_terminated_leaves_no_process_and_no_folder(tmp_path: Path) -> None:
     name = short(tmp_path, ["embedded"])
@@ -127,6 +129,7 @@ def test_a_run_that_is_terminated_leaves_no_process_and_no_folder(tmp_path: Path
     assert not list(scratch.glob("jq-bench-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.req("tq:FAIR", "tq:NFR-6")
 @pytest.mark.timeout(180)
 def test_a_running_topology_is_measured_if_it_has_the_slots_of_the_profile(tmp_path: Path) -> None:
@@ -146,6 +149,7 @@ def test_a_running_topology_is_measured_if_it_has_the_slots_of_the_profile(tmp_p
     assert any("runs elsewhere" in note for note in record.notes)
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> None:
     name = short(tmp_path, ["microservices", "nodes"])
     for arguments, said in (
@@ -154,7 +158,13 @@ def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> Non
         (("run", name, "--set", "slots=7"), "slots: 7 cannot be shared out equally"),
         (("run", name, "--at", "nodes"), "--at: 'nodes' is not TOPOLOGY=HOST:PORT"),
         (("run", name, "--at", "nodes=127.0.0.1:1"), "--at: microservices: say where it runs"),
-        (("run", name, "--place", "containers"), "--place: containers are started elsewhere"),
+        (("run", name, "--place", "containers"), "--compose: there is no deploy/compose/micro"),
+        (
+            ("run", name, "--place", "containers", "--topology", "embedded"),
+            "--place: embedded is not brought up in containers here, only microservices and nodes",
+        ),
+        (("run", "recovery", "--place", "containers"), "--place: scenarios start what they"),
+        (("run", "regress", "--at", "embedded=127.0.0.1:1"), "--at: scenarios start what they"),
     ):
         ran = bench(tmp_path, *arguments)
         assert ran.returncode == 2, ran.stderr

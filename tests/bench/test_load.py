@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from jobqueue.bench import load as loads
 from jobqueue.bench.cell import PRIMARY, Cell, Method
-from jobqueue.bench.load import Load
+from jobqueue.bench.load import LoadGenerator
 from jobqueue.bench.profile import Profile
-from jobqueue.bench.records import TO_DONE, Record, histogram
-from jobqueue.bench.targets import Fate
+from jobqueue.bench.records import TO_DONE, RunRecord, histogram
+from jobqueue.bench.targets import Fate, SeenJob
+from jobqueue.core.errors import Unavailable
 from tests.bench.memory_target import STEP, MemoryTarget, Time
 
 ALL = {Method.SUBMIT: 2, Method.STATUS: 1, Method.RESULT: 1, Method.CANCEL: 1}
@@ -29,9 +30,9 @@ def profile(**other: float) -> Profile:
 
 async def run(
     target: MemoryTarget, cell: Cell, time: Time, how: Profile, seed: int = 4
-) -> tuple[Record, Counter[str]]:
+) -> tuple[RunRecord, Counter[str]]:
     """All stretches; the record, and the calls that the target saw in the counted one."""
-    with Load(target, cell, how, seed=seed, tag="t", stopwatch=time) as load:
+    with LoadGenerator(target, cell, how, seed=seed, tag="t", stopwatch=time) as load:
         await load.warm_up()
         before = target.begun()
         await load.requests()
@@ -40,7 +41,7 @@ async def run(
         await load.account()
         await load.job_after_job()
         await load.listings()
-        record = Record("test", cell, 1, 1, seed, "", how.warm_up, how.seconds)
+        record = RunRecord("test", cell, 1, 1, seed, "", how.warm_up, how.seconds)
         load.fill(record)
     return record, seen
 
@@ -76,7 +77,9 @@ def test_every_request_and_every_job_is_counted_once(
     async def body() -> None:
         time = Time()
         target = MemoryTarget(time, fails=fails, full=full, hangs=hangs, backlog=backlog, step=0.01)
-        load = stack.enter_context(Load(target, cell, how, seed=4, tag="t", stopwatch=time))
+        load = stack.enter_context(
+            LoadGenerator(target, cell, how, seed=4, tag="t", stopwatch=time)
+        )
         await load.warm_up()
         before, jobs_before = target.begun(), len(target.jobs)
         await load.requests()
@@ -85,7 +88,7 @@ def test_every_request_and_every_job_is_counted_once(
         target.answer_all()  # what follows reads how it ended
         await load.latest_ended()
         await load.account()
-        record = Record("test", cell, 1, 1, 4, "", how.warm_up, how.seconds)
+        record = RunRecord("test", cell, 1, 1, 4, "", how.warm_up, how.seconds)
         load.fill(record)
         assert {name: one.total for name, one in record.counts.items() if one.total} == seen
         for name, one in record.counts.items():
@@ -110,7 +113,7 @@ async def test_as_many_callers_at_once_as_asked_for(callers: int) -> None:
     time = Time()
     target = MemoryTarget(time)
     cell = Cell("memory", callers=callers)
-    with Load(target, cell, profile(), seed=1, tag="", stopwatch=time) as load:
+    with LoadGenerator(target, cell, profile(), seed=1, tag="", stopwatch=time) as load:
         await load.warm_up()
         await load.requests()
     assert target.most == callers
@@ -185,7 +188,7 @@ async def test_the_open_loop_never_has_more_requests_under_way_than_it_may(monke
     time = Time()
     target = MemoryTarget(time, hangs=1.0)
     cell = Cell("memory", rate=50.0)
-    with Load(target, cell, profile(warm_up=0.0), seed=1, tag="", stopwatch=time) as load:
+    with LoadGenerator(target, cell, profile(warm_up=0.0), seed=1, tag="", stopwatch=time) as load:
         await load.requests()
     counts = load.counts["submit"]
     assert target.most == 5
@@ -221,7 +224,7 @@ async def test_a_load_that_is_cancelled_leaves_no_request_behind() -> None:
     time = Time()
     target = MemoryTarget(time, hangs=1.0)
     cell = Cell("memory", callers=3)
-    with Load(target, cell, profile(), seed=1, tag="", stopwatch=time) as load:
+    with LoadGenerator(target, cell, profile(), seed=1, tag="", stopwatch=time) as load:
         running = asyncio.create_task(load.requests())
         while target.under_way < 3:
             await asyncio.sleep(0)
@@ -236,7 +239,26 @@ async def test_a_defect_of_the_generator_is_raised_and_not_counted() -> None:
     target = MemoryTarget(time)
     with (
         mock.patch.object(target, "submit", side_effect=ZeroDivisionError),
-        Load(target, Cell("memory"), profile(), seed=1, tag="", stopwatch=time) as load,
+        LoadGenerator(target, Cell("memory"), profile(), seed=1, tag="", stopwatch=time) as load,
         pytest.raises(ZeroDivisionError),
     ):
         await load.warm_up()
+
+
+async def test_jobs_that_cannot_be_asked_for_are_waited_for_as_long_as_the_profile_says() -> None:
+    """Before, each of the latest jobs was asked for once more, and one try takes seconds."""
+    time = Time()
+    target = MemoryTarget(time)
+
+    async def away(job_id: str) -> SeenJob:
+        await time.sleep(3.0)
+        raise Unavailable(f"nobody knows {job_id}")
+
+    with LoadGenerator(
+        target, Cell("memory", callers=1), profile(), seed=1, tag="", stopwatch=time
+    ) as load:
+        await load.requests()
+        began = time.now()
+        with mock.patch.object(target, "status", away):
+            await load.latest_ended()
+    assert time.now() - began == pytest.approx(3.0)

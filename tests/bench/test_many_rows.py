@@ -1,6 +1,6 @@
 """Finished jobs are in nobody's way: what a claim looks at does not grow with their number.
 
-Pages that were looked at are counted, not seconds. ``--only finished`` of ``bench.replicated``
+Pages that were looked at are counted, not seconds. ``jq-bench run replicated --only finished``
 measures the same with ten million.
 """
 
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from bench.cycles import hand_out
 from jobqueue.bench.filling import fill
+from jobqueue.bench.scenarios.rates import hand_out
+from jobqueue.connect.backends import create_store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
-from jobqueue.topology.connect import create_store
 from tests.services.run import Run
 
 JOBS = 5_000

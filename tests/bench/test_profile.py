@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from jobqueue.bench.cell import Cell, Method, Place
+from jobqueue.bench.cell import Cell, Method, RunPlace
 from jobqueue.bench.ground import layout_of
 from jobqueue.bench.profile import Profile, load, setting, shipped
 from jobqueue.core.errors import InvalidArgument, NotFound
@@ -25,7 +25,7 @@ def test_a_shipped_profile_can_be_run(name: str) -> None:
     profile = load(name)
     assert profile.about
     for shape in profile.shapes():
-        for cell in profile.cells_of(shape, Place.PROCESSES):
+        for cell in profile.cells_of(shape, RunPlace.PROCESSES):
             assert Cell.from_json(cell.as_json()) == cell
 
 
@@ -51,7 +51,7 @@ def test_parity_moves_every_factor_of_the_document_in_at_most_ten_minutes() -> N
 def test_both_designs_are_six_processes_with_six_slots(topology: str, tmp_path: Path) -> None:
     profile = load("parity")
     (shape,) = (one for one in profile.shapes() if one.topology == topology)
-    layout = layout_of(profile.cells_of(shape, Place.PROCESSES)[0], tmp_path)
+    layout = layout_of(profile.cells_of(shape, RunPlace.PROCESSES)[0], tmp_path)
     assert len(layout.processes) == 6
     slots = [
         int(process.environment["WORKER_SLOTS"])
@@ -65,7 +65,7 @@ def test_both_designs_are_six_processes_with_six_slots(topology: str, tmp_path: 
 def test_what_both_can_be_told_they_are_told_the_same(tmp_path: Path) -> None:
     told: list[dict[str, str]] = []
     for shape in load("parity").shapes():
-        layout = layout_of(load("parity").cells_of(shape, Place.PROCESSES)[0], tmp_path)
+        layout = layout_of(load("parity").cells_of(shape, RunPlace.PROCESSES)[0], tmp_path)
         told.append({k: v for one in layout.processes for k, v in one.environment.items()})
     shared = told[0].keys() & told[1].keys() - {"WORKER_ID", "WORKER_SLOTS"}
     assert {"BIND_HOST", "LOG_LEVEL", "SHUTDOWN_TIMEOUT_MS"} <= shared
@@ -101,12 +101,12 @@ def test_a_topology_that_the_profile_lacks_can_be_asked_for() -> None:
 def test_the_seed_is_the_same_for_every_topology_and_another_for_every_load() -> None:
     profile = load("parity")
     seeds = [
-        [profile.seed_of(cell, 1) for cell in profile.cells_of(shape, Place.PROCESSES)]
+        [profile.seed_of(cell, 1) for cell in profile.cells_of(shape, RunPlace.PROCESSES)]
         for shape in profile.shapes()
     ]
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == len(seeds[0])
-    first = profile.cells_of(profile.shapes()[0], Place.PROCESSES)[0]
+    first = profile.cells_of(profile.shapes()[0], RunPlace.PROCESSES)[0]
     assert profile.seed_of(first, 2) not in seeds[0]
 
 

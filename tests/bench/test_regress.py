@@ -221,7 +221,7 @@ sys.path[:0] = {path}
 from jobqueue.bench.cell import Cell
 from tests.bench import synthetic
 
-assert sys.argv[1:5] == ["-m", "jobqueue.cli.bench", "run", "regress"], sys.argv
+assert sys.argv[1:6] == ["-P", "-m", "jobqueue.cli.bench", "run", "regress"], sys.argv
 if {fails}:
     sys.exit("error: it does not start")
 out, seed = Path(sys.argv[sys.argv.index("--out") + 1]), sys.argv[-1].removeprefix("seed=")

@@ -12,14 +12,14 @@ from statistics import fmean
 
 import pytest
 
-from jobqueue.bench.cell import Cell, Method, Place
+from jobqueue.bench.cell import Cell, Method, RunPlace
 from jobqueue.bench.measures import COST, JOBS, REQUESTS, latency
-from jobqueue.bench.records import FILE, TO_DONE, Record, histogram
+from jobqueue.bench.records import FILE, TO_DONE, RunRecord, histogram
 from jobqueue.bench.report import reading
 from jobqueue.bench.report.document import document
 from jobqueue.bench.report.reading import Why
 from jobqueue.bench.report.rendering import page
-from jobqueue.bench.report.study import read
+from jobqueue.bench.report.study import Study, read
 from jobqueue.bench.report.writing import write
 from jobqueue.cli import bench_report
 from jobqueue.cli.program import run_program
@@ -40,7 +40,7 @@ CALLERS = (1, 8, 32)
 SECTIONS = ("throughput", "percentiles", "curves", "cost", "memory")
 
 
-def runs(callers=CALLERS, repetitions=3, noise=QUIET, builds=None, **factors) -> list[Record]:
+def runs(callers=CALLERS, repetitions=3, noise=QUIET, builds=None, **factors) -> list[RunRecord]:
     """Both designs, side by side."""
     random = Random(4)
     builds = builds or {"services": SERVICES, "nodes": NODES}
@@ -52,19 +52,23 @@ def runs(callers=CALLERS, repetitions=3, noise=QUIET, builds=None, **factors) ->
     ]
 
 
-def judged(tmp_path: Path, made: list[Record], measure=REQUESTS):
+def judged(tmp_path: Path, made: list[RunRecord], measure=REQUESTS):
     study = read([synthetic.write(tmp_path / "results", made)])
     (contest,) = reading.contests(study)
     return contest.verdicts[measure]
 
 
-def mean_requests(made: Iterable[Record]) -> float:
+def mean_requests(made: Iterable[RunRecord]) -> float:
     return fmean(value for run in made if (value := REQUESTS.of(run)) is not None)
 
 
-def said(tmp_path: Path, made: list[Record], environment=None) -> dict[str, str]:
+def said(tmp_path: Path, made: list[RunRecord], environment=None) -> dict[str, str]:
     study = read([synthetic.write(tmp_path / "results", made, environment)])
-    return {one.lead: one.text for one in reading.read(study, reading.contests(study))}
+    return {one.lead: one.text for one in whole_reading(study)}
+
+
+def whole_reading(study: Study) -> list[reading.Statement]:
+    return [*reading.winners(study, reading.contests(study)), *reading.trust(study)]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +91,7 @@ def test_a_report_has_all_its_files(written):
     assert kept == {FILE, "environment.json", "summary.csv", "report.html", "report.md", "plots"}
     text = (written / "report.html").read_text()
     headings = re.findall(r"<h2[^>]*>([^<]*)</h2>", text)
-    assert headings[:3] == ["Conditions", "Reading", "Who leads where"]
+    assert headings[:3] == ["Who wins where", "Load by load", "Throughput"]
     assert {"Throughput", "Times", "From submit to done", "Cost per job", "ListJobs, apart",
             "Outcomes", "Disturbed runs and notes"} <= set(headings)  # fmt: skip
     for plot in re.findall(r"\]\((plots/[^)]*)\)", (written / "report.md").read_text()):
@@ -108,9 +112,11 @@ def test_names_inside_the_page_are_unique(written):
     assert len(names) == len(set(names))
 
 
-def test_the_command_and_the_conditions_come_first(written):
+def test_who_wins_comes_first_and_the_conditions_last(written):
     text = (written / "report.md").read_text()
-    assert text.index("jq-bench run parity") < text.index("## Reading")
+    assert text.startswith("# Nodes and services compared (profile synthetic)\n\n## Who wins")
+    assert text.index("nodes leads at") < text.index("## Throughput") < text.index("## Conditions")
+    assert text.index("## Conditions") < text.index("jq-bench run parity")
     assert "6 slots" in text
     assert "10 s counted" in text
     assert "abc1234" in text
@@ -184,13 +190,13 @@ def test_equal_builds_have_no_leader(tmp_path):
     verdicts = judged(tmp_path, made)
     assert [one.why for one in verdicts] == [Why.OVERLAP] * 3
     text = said(tmp_path / "again", made)["requests a second (more is better)"]
-    assert text == "at all points nobody can be said to lead (intervals overlap)."
+    assert text == "none can be said to lead: their 95 % intervals overlap."
 
 
 def test_nothing_is_concluded_from_one_repetition(tmp_path):
     made = runs(repetitions=1)
     assert {one.why for one in judged(tmp_path, made)} == {Why.ONCE}
-    assert "nobody is said to lead" in said(tmp_path / "again", made)["extent"]
+    assert "none is said to lead" in said(tmp_path / "again", made)["extent"]
 
 
 def test_disturbed_runs_are_left_out_while_there_are_calm_ones(tmp_path):
@@ -264,7 +270,7 @@ def test_unlike_cells_are_never_put_together(tmp_path):
     base = Cell("nodes", mix=dict(MIX))
     cells = [
         base,
-        replace(base, place=Place.CONTAINERS),
+        replace(base, place=RunPlace.CONTAINERS),
         replace(base, topology="services"),
         replace(base, servers=2),
         replace(base, workers=3),
@@ -302,7 +308,7 @@ def test_folders_are_laid_over_each_other(tmp_path):
 def test_processes_and_containers_are_compared_design_by_design(tmp_path):
     folders = [
         synthetic.write(tmp_path / place, runs(callers=(8,), place=place), ENVIRONMENT)
-        for place in Place
+        for place in RunPlace
     ]
     study = read(folders)
     assert {one.where for one in study.subjects} == {"processes", "containers"}
@@ -330,7 +336,7 @@ def test_folders_of_different_machines_are_shown_and_not_compared(tmp_path):
     there = synthetic.write(tmp_path / "there", runs(), other)
     study = read([here, there])
     assert {one.title for one in reading.contests(study)} == {"in here", "in there"}
-    leads = [one.lead for one in reading.read(study, reading.contests(study))]
+    leads = [one.lead for one in whole_reading(study)]
     assert "not compared" in leads
 
 

@@ -11,12 +11,12 @@ import sys
 from urllib.parse import quote
 
 from jobqueue.cli import ctl
-from jobqueue.topology.layouts import LAYOUTS, parts
-from jobqueue.topology.layouts.layout import Layout, Service
-from jobqueue.topology.layouts.plan import Plan
+from jobqueue.fleet import topologies as parts
+from jobqueue.fleet.layout import BackingService, Layout, UpRequest
+from jobqueue.fleet.topologies import LAYOUTS
 
 
-def mixed(plan: Plan) -> Layout:
+def mixed(plan: UpRequest) -> Layout:
     db = {"JQ_DB_URL": f"sqlite:///{quote(str(plan.folder / 'jobs.db'))}"}
     # Whatever a service's URL is called, the process gets it.
     needs = {"JQ_TEST_POSTGRES": "postgres", "JQ_TEST_REDIS": "redis"}
@@ -26,10 +26,10 @@ def mixed(plan: Plan) -> Layout:
     ]
     return Layout(
         name="mixed",
-        services=(Service("postgres", plan.postgres), Service("redis", plan.redis)),
+        services=(BackingService("postgres", plan.postgres), BackingService("redis", plan.redis)),
         processes=(
             *(server.process for server in servers),
-            parts.worker(plan, "worker-1", [str(servers[0].grpc)]),
+            parts.worker(plan, "worker-1", parts.on_servers(plan, [str(servers[0].grpc)])),
         ),
         http=tuple(str(server.http) for server in servers),
         grpc=tuple(str(server.grpc) for server in servers),
@@ -39,7 +39,7 @@ def mixed(plan: Plan) -> Layout:
 thieves: list[socket.socket] = []
 
 
-def stolen(plan: Plan) -> Layout:
+def stolen(plan: UpRequest) -> Layout:
     """As embedded, but the first time somebody takes the port before the server does."""
     layout = LAYOUTS["embedded"](plan)
     if not thieves:

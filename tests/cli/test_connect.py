@@ -12,19 +12,14 @@ from typing import Any
 import pytest
 
 from jobqueue import JobQueue, config
+from jobqueue.connect.backends import create_backend, create_locks, create_store
+from jobqueue.connect.urls import parse_url, with_password
 from jobqueue.core.errors import InvalidArgument, NotFound
 from jobqueue.core.job import JobSpec
+from jobqueue.server import options
+from jobqueue.server.process import ServerProcess
+from jobqueue.server.worker import WorkerProcess
 from jobqueue.stores.memory import MemoryStore
-from jobqueue.topology import options
-from jobqueue.topology.connect import (
-    create_backend,
-    create_locks,
-    create_store,
-    parse_url,
-    with_password,
-)
-from jobqueue.topology.embedded import Embedded
-from jobqueue.topology.remote_worker import RemoteWorker
 
 
 @pytest.mark.parametrize(
@@ -202,7 +197,7 @@ class StandIn(MemoryStore):
     durable = True
 
     def __init__(self, dsn: str, **said: Any) -> None:
-        super().__init__(rules=said["rules"], observer=said["observer"])
+        super().__init__(rules=said["rules"])
         self.dsn = dsn
         self.said = said
 
@@ -254,7 +249,7 @@ def made_store(backend: Any) -> StandIn:
 def test_a_server_gets_its_store_from_the_settings(monkeypatch):
     stand_in(monkeypatch)
     loaded = config.load(None, SECRETS, {**ON_POSTGRES, "db.pool_size": 3})
-    store = made_store(Embedded(loaded.settings).backend)
+    store = made_store(ServerProcess(loaded.settings).backend)
     assert store.dsn == "postgresql://jq:p%2Fw@a:1,b:2/jobs"
     assert store.said["pool_size"] == 3
     assert "cache:7/1" in store.said["locks"].health().detail
@@ -262,14 +257,14 @@ def test_a_server_gets_its_store_from_the_settings(monkeypatch):
 
 
 def test_a_redis_that_is_not_used_is_said(caplog):
-    Embedded(config.load(None, {}, {"db.url": "memory://", "redis.url": "redis://h"}).settings)
+    ServerProcess(config.load(None, {}, {"db.url": "memory://", "redis.url": "redis://h"}).settings)
     assert "redis.url is not used" in caplog.text
 
 
 def test_a_worker_opens_the_store_likewise(monkeypatch):
     stand_in(monkeypatch)
     settings = config.load(None, SECRETS, {"redis.url": ON_POSTGRES["redis.url"]}).settings
-    worker = RemoteWorker(settings, ON_POSTGRES["db.url"], queues=["default"])
+    worker = WorkerProcess(settings, ON_POSTGRES["db.url"], queues=["default"])
     store = made_store(worker._backend)
     assert store.dsn == "postgresql://jq:p%2Fw@a:1,b:2/jobs"
     assert "cache:7/1" in store.said["locks"].health().detail
@@ -278,9 +273,9 @@ def test_a_worker_opens_the_store_likewise(monkeypatch):
 def test_an_app_opens_the_store_with_the_redis_it_was_given(monkeypatch):
     stand_in(monkeypatch)
     app = JobQueue("postgresql://jq@h/jobs", redis_url="redis://cache:7/1")
-    assert "cache:7/1" in made_store(app.home.create()).said["locks"].health().detail
+    assert "cache:7/1" in made_store(app.shared.create()).said["locks"].health().detail
     app = JobQueue("postgresql://jq@h/jobs")
-    assert made_store(app.home.create()).said["locks"] is None
+    assert made_store(app.shared.create()).said["locks"] is None
     with pytest.raises(InvalidArgument, match="redis_url: is for a store on PostgreSQL only"):
         JobQueue("sqlite:///jobs.db", redis_url="redis://cache")
     with pytest.raises(InvalidArgument, match=r"redis_url: .* allowed: redis://"):
@@ -311,7 +306,7 @@ async def test_a_server_without_a_pool_says_so(monkeypatch, caplog, asked):
     flags = {"db.url": "postgresql://h/jobs", "http.port": 0, "grpc.port": 0}
     if asked:
         flags["worker.concurrency"] = 2
-    server = Embedded(config.load(None, {}, flags).settings)
+    server = ServerProcess(config.load(None, {}, flags).settings)
     await server.start()
     try:
         workers = await server.backend.list_workers()

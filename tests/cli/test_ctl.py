@@ -13,6 +13,7 @@ import pytest
 
 from jobqueue.cli import ctl_status
 from jobqueue.core.job import ComponentHealth, Health
+from jobqueue.core.queue import SETTINGS
 from jobqueue.documents import health_document
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2, worker_pb2_grpc
 from tests import patience
@@ -305,6 +306,30 @@ def test_queue_create_takes_its_options(ctl, server):
     assert ctl(server.grpc, "queue", "create", name).status == 8
 
 
+def test_every_setting_of_a_queue_is_shown_to_people(ctl, server):
+    name = f"q-{uuid.uuid4().hex[:8]}"
+    shown = {
+        "max_retries": ("5", "5"), "ttl": ("60", "60 s"), "timeout": ("0.5", "500 ms"),
+        "capacity": ("0", "unbounded"), "retry_profile": ("producer", "producer"),
+        "retry_base": ("2", "2 s"), "retry_max": ("60", "60 s"), "retry_jitter": ("0.25", "25%"),
+        "priority_weights": ("9:5,0:1", "9:5,0:1"), "retention": ("0", "for ever"),
+        "dead_letter_retention": ("86400", "1 day"),
+    }  # fmt: skip
+    assert shown.keys() == SETTINGS.keys()
+    said = [part for one, (given, _) in shown.items() for part in (option(one), given)]
+    assert ctl(server.grpc, "queue", "create", name, *said).status == 0
+    lines = ctl(server.grpc, "queue", "stats", name).out.splitlines()
+    parts = [line.partition(":") for line in lines]
+    found = {title.strip(): words.strip() for title, _, words in parts}
+    assert {one: found[setting.title] for one, setting in SETTINGS.items()} == {
+        one: words for one, (_, words) in shown.items()
+    }
+
+
+def option(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
+
+
 @pytest.mark.req("jq:FR-028", "jq:FR-035")
 def test_how_long_jobs_of_a_queue_are_kept_is_set_and_shown(ctl, server, queue):
     shown = ctl(server.grpc, "queue", "stats", queue).out
@@ -324,7 +349,7 @@ def test_how_long_jobs_of_a_queue_are_kept_is_set_and_shown(ctl, server, queue):
     [
         ("--retention", "-1", "must be 0 (for ever) to 315360000 seconds"),
         ("--retention", "nan", "must be 0 (for ever) to"),
-        ("--dead-letter-retention", "1e300", "must be 0 (for ever) to"),
+        ("--dead-letter-retention", "1e300", "must be 0 (until deleted) to"),
         ("--ttl", "0", "must be more than 0 and at most"),
         ("--timeout", "-0.5", "must be more than 0 and at most"),
         ("--retry-base", "inf", "must be more than 0 and at most"),

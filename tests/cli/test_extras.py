@@ -82,6 +82,7 @@ def test_up_names_missing_programs_and_extras_at_once(tmp_path, bare):
         ("worker", ("--url", "redis://h"), "redis"),
         ("ctl", ("--url", "postgresql://h/d", "status"), "postgres"),
         ("ctl", ("--url", "redis://h", "queue", "list"), "redis"),
+        ("ctl", ("--url", "postgresql://h/d", "layout"), "postgres"),
         ("ctl", ("events", "tail", "--bootstrap", "h:9092"), "kafka"),
         (
             "ctl",

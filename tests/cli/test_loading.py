@@ -12,7 +12,7 @@ CODE = "import sys, jobqueue.cli.{program}, {parts}; print(*{unwanted} & sys.mod
 
 @pytest.mark.parametrize(
     ("program", "parts"),
-    [("worker", "jobqueue.topology.remote_worker"), ("server", "jobqueue.topology.embedded")],
+    [("worker", "jobqueue.server.worker"), ("server", "jobqueue.server.process")],
 )
 def test_workers_and_grpc_do_not_wait_for_what_http_needs(program, parts):
     code = CODE.format(program=program, parts=parts, unwanted={"fastapi", "uvicorn"})

@@ -34,6 +34,23 @@ async def test_the_schema_is_brought_up_to_date_and_nothing_else_is_done(
     assert [row["version"] for row in applied] == [one.version for one in migrations()]
 
 
+def test_an_operator_sees_raises_and_lowers_the_layout(tmp_path: Path, postgres_dsn: str) -> None:
+    def layout(*args: str, url: str = postgres_dsn) -> tuple[int, str]:
+        done = processes.run("ctl", "--url", url, "layout", *args, cwd=tmp_path)
+        return done.returncode, done.stdout + done.stderr
+
+    assert layout() == (0, "layout 2\n")
+    assert layout("1") == (0, "layout 1\n")
+    assert layout("--output", "json") == (0, '{"layout": 1}\n')
+    assert layout("2") == (0, "layout 2\n")
+    code, said = layout("7")
+    assert code == 2
+    assert "must be from 1 to 2" in said
+    code, said = layout(url="sqlite:///jobs.db")
+    assert code == 2
+    assert "only it has layouts" in said
+
+
 def test_a_store_that_is_away_is_a_failure(tmp_path: Path) -> None:
     done = processes.run(
         "server", "--migrate", cwd=tmp_path, JQ_DB_URL=NOWHERE, JQ_DB_START_TIMEOUT="0"

@@ -53,7 +53,7 @@ def test_a_setting_turns_catching_up_off(tmp_path, ctl):
     with processes.server(tmp_path, "--app", "tasks:app", *late) as server:
         line = server.line("cron 'clean_up': next at")["message"]
         begins = line.split("next at ")[1].split(";")[0]
-        assert line.endswith(f"what was due before {begins} is not made up for")
+        assert line.endswith(f"ticks before {begins} are not made up for")
         grpc = server.line("ready")["grpc"]
         assert ctl(grpc, "job", "list", "-o", "json").json["jobs"] == []
         assert server.stop() == 0

@@ -18,7 +18,7 @@ from jobqueue.api.listening import Endpoint
 from jobqueue.cli import ctl, version
 from jobqueue.cli.program import EXIT_CODES, clean
 from jobqueue.core.errors import Code, Unavailable
-from jobqueue.topology.metrics_listener import MetricsListener
+from jobqueue.server.metrics_listener import MetricsListener
 from tests import patience
 from tests.cli import processes
 

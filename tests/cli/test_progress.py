@@ -34,7 +34,7 @@ class Running:
 
     def tell(self, value: float | None, text: str) -> Pulse:
         told = {self.job.lease: Progress.of(value, text)}
-        return self.driver.store.pulse("w", 1, [self.job.lease], [self.job.lease], told)
+        return self.driver.store.workers.pulse("w", 1, [self.job.lease], [self.job.lease], told)
 
     async def ctl(self, *args: str) -> str:
         ran = await asyncio.to_thread(processes.run, "ctl", "--url", URL, *args, cwd=self.folder)
@@ -52,7 +52,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     driver = Driver(store, SystemClock(), Rules())  # type: ignore[arg-type]
     await store.open()
     await driver.queue("q")
-    await store.register_worker(worker())
+    await store.workers.register(worker())
     yield Running(tmp_path, driver, await driver.running())
     await store.close()
 

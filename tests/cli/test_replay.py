@@ -18,8 +18,8 @@ from jobqueue.events.codec import encode
 from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.publisher import Message
 from jobqueue.events.topics import Topics
+from jobqueue.server.process import ServerProcess
 from jobqueue.stores.sqlite.store import SqliteStore
-from jobqueue.topology.embedded import Embedded
 from tests import patience
 from tests.cli.conftest import Ctl
 from tests.replay.same import Content, all_jobs, assert_same, content_of
@@ -34,12 +34,12 @@ NOWHERE = "localhost:1"
 
 async def work(store: Store) -> None:
     """Jobs that are done, that wait, and that were in the hands of a worker when all was lost."""
-    await store.create_queue(Queue(name="default"))
+    await store.queues.create(Queue(name="default"))
     specs = [JobSpec(payload=b'{"n": %d}' % n, type="echo", key=f"k{n}") for n in range(6)]
-    await store.submit(new(*specs))
-    first, second, third = await store.claim([Claim(("default",), ["ghost"] * 3)])
-    await store.apply([Transition.succeeded(first.seq, first.lease, b"r", 0.1)])
-    await store.apply([Transition.started(second.seq, second.lease)])
+    await store.jobs.submit(new(*specs))
+    first, second, third = await store.jobs.claim([Claim(("default",), ["ghost"] * 3)])
+    await store.jobs.apply([Transition.succeeded(first.seq, first.lease, b"r", 0.1)])
+    await store.jobs.apply([Transition.started(second.seq, second.lease)])
     assert third.attempt == 1
 
 
@@ -51,7 +51,7 @@ def fill(stream: Stream, path: Path) -> Content:
         await store.open()
         try:
             await work(store)
-            term = await store.lead(1, 600.0)
+            term = await store.leadership.lead(1, 600.0)
             assert term is not None
             await stream.publish(store, term)
             return await content_of(store)
@@ -102,7 +102,7 @@ def test_a_lost_store_is_rebuilt_and_goes_on(ctl: Ctl, named: OwnTopics, tmp_pat
             "worker": {"heartbeat_timeout": 1.0, "heartbeat_interval": 0.2},
             "queue": {"retry_profile": "scheduler"},
         }
-        server = Embedded(Settings.model_validate(settings))
+        server = ServerProcess(Settings.model_validate(settings))
         await server.start()
         try:
             for job in expected.jobs:

@@ -36,7 +36,9 @@ def test_the_network_is_refused_while_nobody_has_to_be_known(tmp_path, face, hos
     assert list(tmp_path.iterdir()) == []
     checked = processes.run("server", "--dry-run", *args, cwd=tmp_path)
     assert checked.returncode == 1
-    assert "is open to the network, and nobody has to say" in " ".join(checked.stdout.split())
+    assert "is open to the network, and callers need no credentials" in " ".join(
+        checked.stdout.split()
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +125,7 @@ def test_keys_and_rates_from_the_shell(tmp_path, ctl, monkeypatch):
         assert refused.returncode == 3
         assert server.stop() == 0
     said = json.dumps(server.lines) + refused.stdout
-    assert "a caller is over its rate" in said
+    assert "is over its rate of" in said
     for secret in (KEY, CLIENT_KEY, "wrong-key-0123456789"):
         assert secret not in said
     assert server.noise == []

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue.cli import ctl as program
-from jobqueue.topology.supervisor import services
+from jobqueue.fleet import services
 from tests import patience, ports
 from tests.cli import mixed_up, processes, terminal, ups
 from tests.cli.ups import Foreground, Home, gone, wait
@@ -302,7 +302,7 @@ def test_port_base_pins_the_ports(home):
 @pytest.mark.parametrize("args", [(), ("--detach",)])
 def test_a_port_that_is_taken_before_the_server_starts_is_replaced(home, args):
     with Foreground(home, "stolen", *args, program=mixed_up.__file__) as up:
-        taken = up.line("is somebody else's)")
+        taken = up.line("(another program has taken port")
         up.line("trying again with other ports", after=taken)
         up.line("embedded is up", after=taken)
         assert home.process("server")["health"] == "ok"

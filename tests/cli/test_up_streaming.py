@@ -14,9 +14,8 @@ import redis
 
 from jobqueue.config import load
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.topology.layouts import LAYOUTS
-from jobqueue.topology.layouts.layout import Layout
-from jobqueue.topology.layouts.plan import Plan
+from jobqueue.fleet.layout import Layout, UpRequest
+from jobqueue.fleet.topologies import LAYOUTS
 from tests.cli import ups
 from tests.cli.ups import Home
 from tests.services.run import Run
@@ -26,7 +25,7 @@ from tests.streaming.system import TOPICS
 
 def planned(environ: dict[str, str] | None = None, **more: Any) -> Layout:
     settings = load(environ=environ or {}, flags=more.get("flags", {})).settings
-    return LAYOUTS["streaming"](Plan(Path("fleet"), settings, **more))
+    return LAYOUTS["streaming"](UpRequest(Path("fleet"), settings, **more))
 
 
 def test_the_processes_and_what_they_are_told() -> None:
@@ -82,7 +81,7 @@ def test_the_others_have_no_schedulers_and_no_kafka(other: str) -> None:
     wishes: list[dict[str, Any]] = [{"schedulers": 2}, {"kafka": "k:1"}]
     for wish in wishes:
         with pytest.raises(InvalidArgument, match="`up streaming` takes it"):
-            LAYOUTS[other](Plan(Path("fleet"), load().settings, **wish))
+            LAYOUTS[other](UpRequest(Path("fleet"), load().settings, **wish))
 
 
 @pytest.fixture

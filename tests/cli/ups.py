@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jobqueue.cli import fleet
-from jobqueue.topology.supervisor import identity, state
+from jobqueue.fleet import state
+from jobqueue.fleet.processes import began
 from tests import patience
 from tests.cli import processes
 from tests.programs import Program
@@ -27,7 +28,7 @@ def wait(done: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
 
 
 def gone(pid: int) -> bool:
-    return identity.began(pid) is None
+    return began(pid) is None
 
 
 class Home:

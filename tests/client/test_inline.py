@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from jobqueue import (
     QueueFull,
     RetryLater,
     State,
+    Task,
 )
 from jobqueue.core.errors import Conflict, KeyConflict, NotFound
 from jobqueue.core.job import JobQuery
@@ -507,3 +511,75 @@ def test_a_handler_whose_loop_ends_has_failed(app: JobQueue) -> None:
     with app.inline() as jobs:
         asyncio.run(give_up())
         assert app.sync().job(jobs[0].id).result() == 2
+
+
+@pytest.mark.parametrize(
+    "way", ["returned", "later", "failed", "aborted", "late", "late def", "cancelled", "unaware"]
+)
+async def test_an_attempt_ends_inline_as_under_a_worker(app: JobQueue, way: str) -> None:
+    """One handler for each way; every transition is compared, and what the job shows."""
+
+    def declare(app: JobQueue) -> Task[Any, Any]:
+        async def returned() -> int:
+            return 42
+
+        async def later(ctx: Context) -> int:
+            if ctx.attempt == 1:
+                raise RetryLater(0.01)
+            return ctx.attempt
+
+        async def failed() -> None:
+            raise RetryLater(0.01, "again")
+
+        async def aborted() -> None:
+            raise Abort("never")
+
+        async def late() -> None:
+            await asyncio.sleep(60)
+
+        def late_def() -> None:
+            time.sleep(0.2)
+
+        async def cancel(ctx: Context) -> None:
+            job = app.job(ctx.job_id)
+            while (await job.status()).state is not State.RUNNING:
+                await asyncio.sleep(0.01)  # its start is on its way
+            await job.cancel()
+
+        async def cancelled(ctx: Context) -> None:
+            await cancel(ctx)
+            await asyncio.sleep(60)
+
+        async def unaware(ctx: Context) -> int:
+            await cancel(ctx)
+            return 1
+
+        handlers: list[Callable[..., Any]] = [
+            returned, later, failed, aborted, late, late_def, cancelled, unaware
+        ]  # fmt: skip
+        chosen = {one.__name__.replace("_", " "): one for one in handlers}[way]
+        limit = 0.05 if way.startswith("late") and way != "later" else None
+        retries = 0 if limit else 1
+        return app.task(name="task", max_retries=retries, timeout=limit)(chosen)
+
+    async def ended(app: JobQueue, task: Task[Any, Any]) -> list[object]:
+        job = await task.submit()
+        try:
+            shown: object = await job.result(timeout=patience.longest(10))
+        except JobFailed as error:
+            shown = str(error).replace(job.id, "")
+        record = await job.status()
+        steps = [
+            (e.version, e.from_state, e.to_state, e.reason, e.attempt, e.detail)
+            for e in await job.history()
+        ]
+        kept = record.state, record.reason, record.attempt, record.retry_count, record.error
+        return [shown, kept, record.cancel_requested, record.result, steps]
+
+    task = declare(app)
+    with app.inline():
+        inline = await ended(app, task)
+    real = JobQueue("memory://")
+    task = declare(real)
+    async with real, real.worker():
+        assert await ended(real, task) == inline

@@ -73,19 +73,19 @@ def test_an_app_that_nobody_closes_is_closed_with_its_loop(url: str) -> None:
     for _ in range(2):  # and it opens again on the next loop
         assert asyncio.run(once()) == 3
         assert engine_threads() == []
-        assert app.home.loop is None
+        assert app.shared.loop is None
     gc.collect()
 
 
 async def test_many_first_calls_open_it_once(app: JobQueue, monkeypatch) -> None:
     opened = []
-    create = app.home.create
+    create = app.shared.create
 
     def counted():
         opened.append(1)
         return create()
 
-    monkeypatch.setattr(app.home, "create", counted)
+    monkeypatch.setattr(app.shared, "create", counted)
 
     @app.task
     async def noop() -> None: ...
@@ -176,14 +176,14 @@ async def test_a_call_under_way_when_its_home_ends_is_told_apart() -> None:
         await asyncio.sleep(60)
 
     with pytest.raises(OutcomeUnknown, match="closed while the call was under way"):
-        await app.home.call(slow)
+        await app.shared.call(slow)
     await asyncio.to_thread(thread.join)
 
 
 def test_homes_are_forgotten_with_their_apps() -> None:
     app: JobQueue | None = JobQueue("memory://")
     assert app is not None
-    home = weakref.ref(app.home)
+    home = weakref.ref(app.shared)
     app = None
     gc.collect()
     assert home() is None

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from jobqueue import Job, JobQueue
 from jobqueue.config import load
-from jobqueue.topology.embedded import Embedded
+from jobqueue.server.process import ServerProcess
 from tests import patience
 
 JOBS = 300
@@ -22,7 +22,7 @@ class Server:
 
     def __init__(self, dsn: str) -> None:
         flags = {"db.url": dsn, "db.pool_size": "8", "http.enabled": "false", "grpc.port": "0"}
-        self._server = Embedded(load(flags=flags, environ={}).settings)
+        self._server = ServerProcess(load(flags=flags, environ={}).settings)
         self.counted: Counter[str] = Counter()
         self._wait = self._server.backend.wait
 

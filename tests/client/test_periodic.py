@@ -11,12 +11,13 @@ import pytest
 
 from jobqueue import Context, InvalidArgument, JobQueue, JobQueueError, State
 from jobqueue.client.working import WorkerBlock
-from jobqueue.config import CronSection, QueueSection, Settings
+from jobqueue.config import Settings
+from jobqueue.config_section import CronSection, QueueSection
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import Job, JobQuery
 from jobqueue.core.store import Rules
-from jobqueue.topology import options
+from jobqueue.server import options
 from tests import patience
 
 EVERY_MINUTE = "* * * * *"
@@ -26,7 +27,7 @@ async def jobs_of(app: JobQueue) -> list[Job]:
     async def read(backend):
         return (await backend.list_jobs(JobQuery(limit=100))).jobs
 
-    return await app.home.call(read)
+    return await app.shared.call(read)
 
 
 @pytest.mark.req("inp:PROD")
@@ -59,7 +60,7 @@ async def test_a_schedule_has_arguments_and_options(app: JobQueue) -> None:
     )
     assert app.worker_queues() == ("default", "reports")
     clock = ManualClock(1_800_000_000.0)  # 08:00 UTC
-    async with app, WorkerBlock(app.home, app.registry, app.worker_queues(), 2, clock=clock):
+    async with app, WorkerBlock(app.shared, app.registry, app.worker_queues(), 2, clock=clock):
         assert {await patience.wait_for(ran.get(), 10) for _ in range(2)} == {"old", "new"}
         new = next(job for job in await jobs_of(app) if job.queue == "reports")
     assert (new.type, new.priority, new.max_retries) == ("report", 9, 7)
@@ -86,7 +87,7 @@ async def test_two_apps_on_one_file_make_one_job_of_a_tick(tmp_path: Path) -> No
     clock = ManualClock(1_800_000_000.0)
     async with first, second:
         blocks = [
-            WorkerBlock(app.home, app.registry, ("default",), 1, clock=clock)
+            WorkerBlock(app.shared, app.registry, ("default",), 1, clock=clock)
             for app in (first, second, first)
         ]
         async with blocks[0], blocks[1]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from jobqueue import JobQueue
-from jobqueue.worker import waiting
+from jobqueue.worker import slots
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
 
@@ -33,7 +33,7 @@ class Heard(logging.Handler):
 
 @pytest.fixture
 async def heard(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Heard]:
-    monkeypatch.setattr(waiting, "_PATIENCE", 0.05)
+    monkeypatch.setattr(slots, "_PATIENCE", 0.05)
     handler = Heard()
     logging.getLogger("jobqueue.worker").addHandler(handler)
     yield handler
@@ -72,12 +72,12 @@ async def test_all_slots_waiting_for_their_own_jobs_are_named(heard: Heard, pare
 
 
 async def test_it_is_said_once_for_each_time_that_it_happens(heard: Heard) -> None:
-    slots = waiting.WaitingSlots(WorkerSettings(id="w1", concurrency=2))
+    waiting = slots.WaitingSlots(WorkerSettings(id="w1", concurrency=2))
     for _ in range(2):
         heard.some.clear()
-        with slots.waits(1, "default"), slots.waits(2, "default"):
+        with waiting.waits(1, "default"), waiting.waits(2, "default"):
             await patience.wait_for(heard.some.wait(), 20)
-            with slots.waits(2, "default"):  # a second job, of a slot that waits already
+            with waiting.waits(2, "default"):  # a second job, of a slot that waits already
                 await asyncio.sleep(0.2)
     assert len(heard.said) == 2
 

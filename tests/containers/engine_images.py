@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from jobqueue.topology.backing import kafka
+from jobqueue.fleet.backing import kafka
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent / "stand_ins"
@@ -43,11 +43,11 @@ def fill(host: str) -> None:
             docker(host, "load", "--input", str(archive))
 
 
-def build_ours(host: str) -> str:
-    """As `make images` does. Returns what it says."""
+def build_ours(host: str, *images: str) -> str:
+    """As `make images` does: all of them, or some. Returns what it says."""
     kept = str(_cache() / "wheels")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/images.py"), "--wheels", kept],
+        [sys.executable, str(ROOT / "scripts/images.py"), "--wheels", kept, *images],
         env=environment(host),
         text=True,
         stdout=subprocess.PIPE,

@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from jobqueue import SyncTaskQueueClient
-from jobqueue.services.model import TOTAL_WORKER_SLOTS
-from jobqueue.services.owners import owner_index
 from jobqueue.taskqueue import JobStatus
-from jobqueue.topology.taskqueue import catalogue
+from jobqueue.taskqueue.components.model import TOTAL_WORKER_SLOTS, owner_index
+from jobqueue.taskqueue.designs import catalogue
 from tests import patience
 from tests.containers.conftest import NewProject
 from tests.containers.engine_images import ROOT

@@ -16,8 +16,8 @@ from jobqueue.core.lifecycle import (
     Move,
     Reason,
     State,
-    diagram,
 )
+from scripts import lifecycle_doc
 
 P, A, R, D, F, X = (
     State.PENDING,
@@ -121,7 +121,7 @@ def test_every_move_that_touches_a_held_job_on_a_workers_word_is_fenced():
 
 
 def test_the_diagram_shows_every_edge():
-    text = diagram()
+    text = lifecycle_doc.diagram()
     for origin, target in TRANSITIONS:
         assert f"    {origin.name if origin else '[*]'} --> {target.name} : " in text
     assert text.count("-->") == len(TRANSITIONS) + len(TERMINAL)

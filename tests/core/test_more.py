@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from jobqueue import documents, wire
@@ -9,6 +11,7 @@ from jobqueue.core import job as jobs
 from jobqueue.core.job import Job, JobSpec
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import QueueSettings
+from jobqueue.engine.paging import job_bytes
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
 from jobqueue.stores import rows
 from tests.records import made
@@ -22,7 +25,6 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if these were such fields."""
     for module in (jobs, wire, rows):
         monkeypatch.setattr(module, "MORE", LATER)
-    monkeypatch.setattr(wire, "_MORE", wire._Carrying(LATER))
 
 
 def test_it_is_kept_by_stores():
@@ -33,6 +35,13 @@ def test_it_is_kept_by_stores():
 def test_what_was_not_said_takes_no_room():
     assert rows.write_more(JobSpec(payload=b"p")) is None
     assert rows.read_more(None) == {}
+
+
+def test_nothing_is_kept_where_the_default_is_something_else(monkeypatch: pytest.MonkeyPatch):
+    for module in (jobs, rows):
+        monkeypatch.setattr(module, "MORE", ("max_retries", "type"))
+    spec = JobSpec(payload=b"p", max_retries=0, type="")
+    assert rows.read_more(rows.write_more(spec)) == {"max_retries": 0}
 
 
 def test_a_list_comes_back_as_specs_have_it():
@@ -58,6 +67,20 @@ def test_documents_show_it():
         retry_count=0, created_at=1.0, updated_at=1.0,
     )  # fmt: skip
     assert documents.job_fields(job)["key"] == "k"
+
+
+def test_a_page_has_room_for_it():
+    asked: dict[str, Any] = {
+        "payload": b"p",
+        "id": "1",
+        "seq": 1,
+        "state": State.PENDING,
+        "version": 1,
+        "attempt": 0,
+    }
+    asked |= {"retry_count": 0, "created_at": 1.0, "updated_at": 1.0}
+    small, large = made(Job, **asked), made(Job, **asked, timeout=123.456)
+    assert job_bytes(large) - job_bytes(small) == len("123.456")
 
 
 def test_it_is_accepted_with_its_job():

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from jobqueue.core.waiting import cancel_requested, is_set_within
+from jobqueue.core.waiting import GrowingPause, cancel_requested, is_set_within
 
 
 async def test_an_event_is_waited_for_until_the_time_is_up() -> None:
@@ -57,3 +57,26 @@ async def test_a_cancel_of_the_task_is_told_from_a_cancel_of_what_it_waits_for()
     await asyncio.sleep(0)
     waiting.cancel()
     assert await waiting is True
+
+
+def test_each_pause_is_twice_as_long_as_the_last_up_to_the_longest() -> None:
+    pause = GrowingPause(1.0, 5.0, draw=None)
+    assert not pause.grown
+    assert [pause.next() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    assert pause.grown
+    pause.reset()
+    assert not pause.grown
+    assert pause.next() == 1.0
+
+
+@pytest.mark.parametrize(("drawn", "share"), [(0.0, 1.0), (0.5, 0.75), (1.0, 0.5)])
+async def test_chance_makes_a_pause_shorter_by_half_at_most(drawn: float, share: float) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    pause = GrowingPause(0.1, 0.4, draw=lambda: drawn, sleep=sleep)
+    for _ in range(4):
+        await pause.wait()
+    assert slept == pytest.approx([0.1 * share, 0.2 * share, 0.4 * share, 0.4 * share])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from jobqueue.core.weights import share
+from jobqueue.core.queue import share
 
 
 def test_shares_follow_the_weights():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from jobqueue.access.files import read_secret
 from jobqueue.access.keyring import Keyring, read_key_file
-from jobqueue.access.secret_files import read_secret
 from scripts import compose_secrets, ready
 from tests import ports
 

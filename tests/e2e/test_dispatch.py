@@ -40,38 +40,39 @@ def test_two_servers_hand_out_every_job_once_each_under_its_lock(
     count = 400
     ctl.ok("queue", "pause", queue)  # until both are there
     ids = ctl.ok("job", "submit", queue, "{}", "--type", "work", "--count", str(count)).split()
-    locks: dict[str, str] = {}
     depth = "SELECT done::int FROM queue_depth WHERE queue = $1"
-
-    def all_done() -> bool:
-        locks.update(seen_locks(layout.redis_url))
-        return query(depth, queue) == [(count,)]
-
     one, two = layout.targets
     with (
+        redis.Redis.from_url(layout.redis_url, decode_responses=True) as client,
+        client.monitor() as commands,
         workshop.worker(queue, "--server", one) as first,
         workshop.worker(queue, "--server", two) as second,
     ):
         there = "SELECT count(*)::int FROM workers WHERE $1 = ANY (queues) AND status = 'ONLINE'"
         wait(lambda: query(there, queue) == [(2,)], "both workers are there")
         ctl.ok("queue", "resume", queue)
-        wait(all_done, "all jobs are done")
+        wait(lambda: query(depth, queue) == [(count,)], "all jobs are done")
         assert (first.stop(), second.stop()) == (0, 0)
+        locks = locks_taken(commands, client)
     assert Counter(workshop.attempts()) == dict.fromkeys([(job_id, 1) for job_id in ids], 1)
     rows = query("SELECT worker_id, seq FROM jobs WHERE queue = $1", queue)
     assert len({worker for worker, _ in rows}) == 2, "one server did nothing"
     names = {name.partition(":")[2]: token for name, token in locks.items()}
     wanted = {f"{seq}:1" for _, seq in rows}
-    assert len(wanted & names.keys()) > count / 2  # they live for seconds: we may miss some
-    assert len(set(locks.values())) == 2, "a token for each server"
+    # Where Redis does not answer in time, a server goes on without it for a moment.
+    assert len(wanted & names.keys()) > count / 2
+    assert len({names[name] for name in wanted & names.keys()}) == 2, "a token for each server"
 
 
-def seen_locks(url: str) -> dict[str, str]:
-    with redis.Redis.from_url(url, decode_responses=True) as client:
-        names = list(client.scan_iter(PREFIX + "*", count=1000))
-        tokens = client.mget(names) if names else []
-    found = zip(names, tokens, strict=True)
-    return {name.removeprefix(PREFIX): token for name, token in found if token}
+def locks_taken(commands: redis.client.Monitor, client: redis.Redis) -> dict[str, str]:
+    """Each lock that was asked for, with the token of the first who did: nobody had it before."""
+    client.echo("no more")
+    taken: dict[str, str] = {}
+    while (command := commands.next_command()["command"]) != "ECHO no more":
+        name, *words = command.split(" ")
+        if name == "SET" and words[0].startswith(PREFIX):
+            taken.setdefault(words[0].removeprefix(PREFIX), words[1])
+    return taken
 
 
 @pytest.mark.req("jq:FR-017")

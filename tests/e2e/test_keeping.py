@@ -26,12 +26,15 @@ def test_a_dead_letter_stays_until_somebody_deletes_it(
         assert worker.stop() == 0
     kept = "SELECT job_id::text, status FROM jobs WHERE queue = $1 ORDER BY seq"
     assert query(kept, queue) == [(done, "DONE"), (dead, "DEAD_LETTERED")]
-    for table, column in (("job_record", "created_at"), ("job_ended", "completed_at")):
+    for table, column, seq in (
+        ("job_record", "created_at", "seq"),
+        ("job_ended", "completed_at", "seq"),
+        ("job_done", "at", "lo"),
+    ):
         query(
-            f"UPDATE {table} SET {column} = {column} - $1::float8"
-            " WHERE seq IN (SELECT seq FROM jobs WHERE queue = $2)",
-            TEN_YEARS,
-            queue,
+            "DO $$ BEGIN PERFORM set_config('jobqueue.retention', 'on', true);"
+            f" UPDATE {table} SET {column} = {column} - {TEN_YEARS}"
+            f" WHERE {seq} IN (SELECT seq FROM jobs WHERE queue = '{queue}'); END $$"
         )
     wait(lambda: len(query(kept, queue)) < 2, "retention has taken one")
     assert query(kept, queue) == [(dead, "DEAD_LETTERED")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,8 +17,17 @@ from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
 from tests.engine.pair import OpenPair, Replica
 from tests.engine.rig import Rig, until
+from tests.virtual_time import VirtualTimeLoop
 
 OpenRig = Callable[..., Awaitable[Rig]]
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+def pytest_asyncio_loop_factories(item: pytest.Function) -> Mapping[str, LoopFactory]:
+    """Tests run in virtual time, except those whose stores are shared through files and servers."""
+    if "shared_store" in item.fixturenames:
+        return {"real time": asyncio.new_event_loop}
+    return {"virtual time": functools.partial(VirtualTimeLoop, step=1e-6)}
 
 
 @pytest_asyncio.fixture

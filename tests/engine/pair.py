@@ -10,9 +10,10 @@ from jobqueue.core.job import Job, JobSpec, WorkerInfo
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.sessions import Session
 from jobqueue.engine.settings import EngineSettings
 from tests import patience
-from tests.engine.rig import PATIENCE, Worker
+from tests.engine.rig import PATIENCE, Worker, session_of
 
 
 class Replica:
@@ -21,6 +22,9 @@ class Replica:
     def __init__(self, store: Store, settings: EngineSettings) -> None:
         self.store = store
         self.engine = Engine(self.store, settings)
+
+    def session(self, worker_id: str = "w") -> Session | None:
+        return session_of(self.engine, worker_id)
 
     @property
     def leads(self) -> bool:

@@ -11,13 +11,21 @@ from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Job, JobSpec, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
-from jobqueue.core.store import Rules, Store
+from jobqueue.core.observer import Observer
+from jobqueue.core.store import Change, Rules, Store
 from jobqueue.engine.engine import Engine
+from jobqueue.engine.sessions import Session
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from tests import patience
 
 PATIENCE = 5.0
+PARTS = ("jobs", "reads", "upkeep", "queues", "workers", "leadership", "stream")
+
+
+def session_of(engine: Engine, worker_id: str) -> Session | None:
+    """The engine's side of a connected worker."""
+    return engine._scheduler.sessions.get(worker_id)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -34,10 +42,20 @@ class Unreliable:
         self._store = store
         self.fail: dict[str, list[JobQueueError | None]] = {}
         self.calls: list[str] = []
+        self.hear: Callable[[Change], None] = lambda changed: None
+        for part in PARTS:
+            setattr(self, part, _UnreliablePart(self, part, getattr(store, part)))
+
+    def on_change(self, heard: Callable[[Change], None]) -> None:
+        self.hear = heard
+        self._store.on_change(heard)
 
     def __getattr__(self, name: str) -> Any:
-        real = getattr(self._store, name)
-        if not callable(real) or name in ("on_change", "pulse", "components"):
+        return self.wrapped(name, getattr(self._store, name))
+
+    def wrapped(self, name: str, real: Any) -> Any:
+        """The real call, unless it is to fail; under its name, such as ``jobs.claim``."""
+        if not callable(real) or name in ("workers.pulse", "components"):
             return real
 
         async def call(*args: Any, **kwargs: Any) -> Any:
@@ -48,6 +66,14 @@ class Unreliable:
             return await real(*args, **kwargs)
 
         return call
+
+
+class _UnreliablePart:
+    def __init__(self, store: Unreliable, name: str, part: object) -> None:
+        self._store, self._name, self._part = store, name, part
+
+    def __getattr__(self, name: str) -> Any:
+        return self._store.wrapped(f"{self._name}.{name}", getattr(self._part, name))
 
 
 class Worker:
@@ -102,16 +128,33 @@ class Worker:
 class Rig:
     """The engine, its store and its clock."""
 
-    def __init__(self, rules: Rules | None = None, **settings: Any) -> None:
+    def __init__(
+        self,
+        rules: Rules | None = None,
+        *,
+        store: Callable[[Store], Unreliable] | None = None,
+        observer: Observer | None = None,
+        **settings: Any,
+    ) -> None:
         self.clock = ManualClock()
         self.memory = MemoryStore(rules=rules or Rules(), clock=self.clock)
-        self.store = Unreliable(self.memory)
+        self.store = (store or Unreliable)(self.memory)
         settings.setdefault("interval", 0.02)
         self.engine = Engine(
-            self.store,
-            EngineSettings(**settings),
-            clock=self.clock,
+            self.store, EngineSettings(**settings), clock=self.clock, observer=observer
         )
+
+    def hears(self, changed: Change) -> None:
+        """The store tells the engine of a change that another server made."""
+        self.store.hear(changed)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether anybody waits for a job."""
+        return bool(self.engine._watchers)
+
+    def session(self, worker_id: str = "w") -> Session | None:
+        return session_of(self.engine, worker_id)
 
     async def submit(self, payload: bytes = b"x", **fields: Any) -> str:
         (result,) = await self.engine.submit([JobSpec(payload=payload, **fields)])

@@ -99,13 +99,13 @@ async def test_a_delay_beyond_the_queues_own_ttl_is_refused(rig: Rig):
 async def test_the_store_is_asked_only_for_ttls_of_queues_that_can_exist(rig: Rig):
     """A name that it cannot even read would be an error of the whole call."""
     asked: list[str | None] = []
-    stats = rig.memory.stats
+    stats = rig.memory.queues.stats
 
     async def noted(queue: str | None = None) -> list[QueueStats]:
         asked.append(queue)
         return await stats(queue)
 
-    rig.memory.stats = noted  # type: ignore[method-assign]
+    rig.memory.queues.stats = noted  # type: ignore[method-assign]
     names = ["a\0b", "\ud800", "x" * 101, "", "default"]
     results = await rig.engine.submit(
         [JobSpec(payload=b"x", queue=name, delay=1.0) for name in names]

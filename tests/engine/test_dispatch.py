@@ -62,7 +62,7 @@ async def test_a_freed_slot_is_filled_by_the_very_write_that_frees_it(rig: Rig):
     rig.store.calls.clear()
     await worker.succeed(first, freed=1)
     assert [a.payload for a in worker.got] == [b"2"], "it was there when the report returned"
-    assert "claim" not in rig.store.calls
+    assert "jobs.claim" not in rig.store.calls
 
 
 @pytest.mark.req("jq:FR-014")
@@ -102,14 +102,14 @@ async def test_one_cycle_hands_out_no_more_than_its_batch(open_rig):
     rig: Rig = await open_rig(batch_size=4)
     await rig.engine.submit([JobSpec(payload=b"x")] * 10)
     claimed: list[int] = []
-    real = rig.memory.claim
+    real = rig.memory.jobs.claim
 
     async def claim(claims):
         found = await real(claims)
         claimed.append(len(found))
         return found
 
-    rig.memory.claim = claim  # type: ignore[method-assign]
+    rig.memory.jobs.claim = claim  # type: ignore[method-assign]
     worker = await rig.worker(slots=10)
     await worker.gets(10)
     assert max(claimed) == 4
@@ -222,14 +222,14 @@ async def test_an_operators_shutdown_reaches_the_worker(rig: Rig):
 
 async def test_an_offline_worker_cannot_be_drained(rig: Rig):
     await rig.worker()
-    await rig.memory.set_worker_status("w", WorkerStatus.OFFLINE)
+    await rig.memory.workers.set_status("w", WorkerStatus.OFFLINE)
     with pytest.raises(Conflict):
         await rig.engine.drain_worker("w")
 
 
 async def test_a_drain_through_another_process_arrives_with_the_heartbeat(rig: Rig):
     worker = await rig.worker(slots=1)
-    await rig.memory.set_worker_status("w", WorkerStatus.DRAINING)
+    await rig.memory.workers.set_status("w", WorkerStatus.DRAINING)
     assert worker.link.pulse([]).status is WorkerStatus.DRAINING
     job_id = await rig.submit()
     await asyncio.sleep(0.1)
@@ -256,7 +256,7 @@ async def test_slots_that_are_offered_before_the_server_hears_of_it_are_not_lost
     job_id = await rig.submit()
     await asyncio.sleep(0.1)
     assert worker.got == []
-    await rig.memory.set_worker_status("w", WorkerStatus.ONLINE)
+    await rig.memory.workers.set_status("w", WorkerStatus.ONLINE)
     assert worker.link.pulse([]).status is WorkerStatus.ONLINE
     await until(lambda: [one.id for one in worker.got] == [job_id])
 
@@ -265,16 +265,16 @@ async def test_a_heartbeat_from_before_a_drain_does_not_undo_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     worker = await rig.worker(slots=1)
-    real = rig.memory.pulse
+    real = rig.memory.workers.pulse
 
     def late(*args: Any, **more: Any) -> Any:
         answer = real(*args, **more)
-        session = rig.engine._scheduler.sessions.get("w")
+        session = rig.session()
         assert session is not None
         session.tell(WorkerStatus.DRAINING)  # while the answer is on its way
         return answer
 
-    monkeypatch.setattr(rig.memory, "pulse", late)
+    monkeypatch.setattr(rig.memory.workers, "pulse", late)
     assert worker.link.pulse([]).status is WorkerStatus.DRAINING
     job_id = await rig.submit()
     await asyncio.sleep(0.1)
@@ -285,20 +285,20 @@ async def test_a_look_from_before_a_drain_does_not_undo_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     worker = await rig.worker(slots=1)
-    real = rig.memory.workers
+    real = rig.memory.workers.all
 
     async def late() -> Any:
         known = [dataclasses.replace(one) for one in await real()]
-        monkeypatch.setattr(rig.memory, "workers", real)
+        monkeypatch.setattr(rig.memory.workers, "all", real)
         await rig.engine.drain_worker("w")
         return known
 
-    monkeypatch.setattr(rig.memory, "workers", late)
+    monkeypatch.setattr(rig.memory.workers, "all", late)
     await rig.engine._control.look()
     assert worker.status is WorkerStatus.DRAINING
     await rig.engine._control.look()
     assert worker.status is WorkerStatus.DRAINING
-    await rig.memory.set_worker_status("w", WorkerStatus.ONLINE)
+    await rig.memory.workers.set_status("w", WorkerStatus.ONLINE)
     await rig.engine._control.look()
     await until(lambda: worker.status is WorkerStatus.ONLINE)
 
@@ -306,7 +306,7 @@ async def test_a_look_from_before_a_drain_does_not_undo_it(
 @pytest.mark.parametrize("status", [WorkerStatus.STOPPING, WorkerStatus.OFFLINE])
 async def test_a_worker_that_ends_is_not_taken_back(rig: Rig, status: WorkerStatus):
     await rig.worker()
-    await rig.memory.set_worker_status("w", status)
+    await rig.memory.workers.set_status("w", status)
     with pytest.raises(Conflict, match=f"'w' is {status}"):
         await rig.engine.undrain_worker("w")
     assert [w.status for w in await rig.engine.list_workers()] == [status]
@@ -401,7 +401,7 @@ async def test_a_heartbeat_from_a_thread_finds_lost_leases_too(rig: Rig):
 async def test_what_was_claimed_for_a_worker_that_left_meanwhile_is_handed_back(rig: Rig):
     """The worker's session is replaced while the claim is under way."""
     claiming, proceed = asyncio.Event(), asyncio.Event()
-    real = rig.memory.claim
+    real = rig.memory.jobs.claim
 
     async def slow_claim(claims):
         found = await real(claims)
@@ -411,11 +411,11 @@ async def test_what_was_claimed_for_a_worker_that_left_meanwhile_is_handed_back(
         return found
 
     job_id = await rig.submit()
-    rig.memory.claim = slow_claim  # type: ignore[method-assign]
+    rig.memory.jobs.claim = slow_claim  # type: ignore[method-assign]
     old = await rig.worker(slots=1)
     await patience.wait_for(claiming.wait(), 5)
     assert await rig.state(job_id) is A
-    rig.memory.claim = real  # type: ignore[method-assign]
+    rig.memory.jobs.claim = real  # type: ignore[method-assign]
     again = await rig.worker("w", incarnation=1)
     proceed.set()
     job = await rig.reaches(job_id, P)

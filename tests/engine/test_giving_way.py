@@ -30,7 +30,7 @@ class Standing:
         self._made: list[Leadership] = []
 
     def start(self, gives_way) -> Leadership:
-        one = Leadership(self.store, TTL, lambda: None, gives_way)
+        one = Leadership(self.store.leadership, TTL, lambda: None, gives_way)
         one.start()
         self._made.append(one)
         return one

@@ -22,15 +22,15 @@ from tests.engine.rig import Rig, Unreliable, until
 
 async def test_the_lead_is_renewed_and_kept():
     memory = MemoryStore(clock=ManualClock())
-    real, renewals = memory.lead, 0
+    real, renewals = memory.leadership.lead, 0
 
     async def lead(holder: int, ttl: float, name: str = "") -> Term | None:
         nonlocal renewals
         renewals += 1
         return await real(holder, ttl, name)
 
-    memory.lead = lead  # type: ignore[method-assign]
-    leadership = Leadership(Unreliable(memory), 0.06, lambda: None)
+    memory.leadership.lead = lead  # type: ignore[method-assign]
+    leadership = Leadership(Unreliable(memory).leadership, 0.06, lambda: None)
     leadership.start()
     try:
         await until(lambda: leadership.term is not None)
@@ -46,8 +46,8 @@ async def test_a_lead_that_ran_out_is_taken_soon_however_long_it_was():
     """Who stands by does not wait for a third of a time to live."""
     clock = ManualClock()
     store = MemoryStore(clock=clock)
-    assert await store.lead(1, 60.0) is not None
-    leadership = Leadership(Unreliable(store), 60.0, lambda: None)
+    assert await store.leadership.lead(1, 60.0) is not None
+    leadership = Leadership(Unreliable(store).leadership, 60.0, lambda: None)
     leadership.start()
     try:
         await asyncio.sleep(0.3)  # it has asked, in vain
@@ -68,13 +68,13 @@ async def test_any_error_steps_down_until_the_lead_is_renewed():
         nonlocal failures
         failures += 1
 
-    leadership = Leadership(store, 0.3, failed)
+    leadership = Leadership(store.leadership, 0.3, failed)
     leadership.start()
     try:
         await until(lambda: leadership.term is not None)
         first = leadership.term
-        store.fail["lead"] = [Unavailable("down")]
-        await until(lambda: not store.fail["lead"])
+        store.fail["leadership.lead"] = [Unavailable("down")]
+        await until(lambda: not store.fail["leadership.lead"])
         await until(lambda: failures == 1)
         assert leadership.term is None  # although it would stand for a while
         await until(lambda: leadership.term is not None)
@@ -85,7 +85,7 @@ async def test_any_error_steps_down_until_the_lead_is_renewed():
 
 async def test_a_term_is_not_believed_beyond_its_time_although_nothing_was_heard():
     store = Unreliable(MemoryStore(clock=ManualClock()))
-    leadership = Leadership(store, 0.15, lambda: None)
+    leadership = Leadership(store.leadership, 0.15, lambda: None)
     leadership.start()
     try:
         await until(lambda: leadership.term is not None)
@@ -94,7 +94,7 @@ async def test_a_term_is_not_believed_beyond_its_time_although_nothing_was_heard
         async def lead(*_: object) -> None:
             await hang.wait()
 
-        store._store.lead = lead  # type: ignore[method-assign,assignment]
+        store._store.leadership.lead = lead  # type: ignore[method-assign,assignment]
         await until(lambda: leadership.term is None)
     finally:
         await leadership.stop()
@@ -104,7 +104,7 @@ async def test_a_lead_that_is_granted_during_the_stop_is_given_back():
     memory = MemoryStore(clock=ManualClock())
     store = Unreliable(memory)
     asked, answer = asyncio.Event(), asyncio.Event()
-    real = memory.lead
+    real = memory.leadership.lead
 
     async def lead(holder: int, ttl: float, name: str = "") -> Term | None:
         term = await real(holder, ttl)
@@ -112,8 +112,8 @@ async def test_a_lead_that_is_granted_during_the_stop_is_given_back():
         await answer.wait()
         return term
 
-    memory.lead = lead  # type: ignore[method-assign]
-    leadership = Leadership(store, 60.0, lambda: None)
+    memory.leadership.lead = lead  # type: ignore[method-assign]
+    leadership = Leadership(store.leadership, 60.0, lambda: None)
     leadership.start()
     await patience.wait_for(asked.wait(), 5)
     stopping = asyncio.create_task(leadership.stop())
@@ -131,7 +131,7 @@ async def test_without_the_lead_nobody_is_judged_and_nothing_removed(open_rig):
     await worker.succeed(running)
     await rig.engine._sweeper._leadership.stop()
     rig.engine._sweeper._prune_at = 0.0
-    assert await rig.memory.lead(4711, 3600.0) is not None  # somebody else has it
+    assert await rig.memory.leadership.lead(4711, 3600.0) is not None  # somebody else has it
     rig.clock.advance(100.0)
     await asyncio.sleep(0.4)
     assert await rig.state(running.id) is State.DONE
@@ -184,13 +184,14 @@ async def test_a_server_that_lost_the_store_does_not_judge_when_it_takes_the_lea
     open_pair: OpenPair,
 ):
     """It has not seen a full timeout pass, although the store says that the worker was silent."""
-    one, two = await open_pair(leader_ttl=0.3, heartbeat_timeout=2.0)
+    timeout = patience.stretched(2.0)
+    one, two = await open_pair(leader_ttl=timeout / 8, heartbeat_timeout=timeout)
     worker = await one.worker()
-    await asyncio.sleep(1.5)  # silent, but not for long enough
+    await asyncio.sleep(timeout * 0.7)  # silent, but not for long enough
     two.engine._sweeper._suspend_judgement()  # as an outage does
     one.crash()
     await until(lambda: two.leads)
-    await asyncio.sleep(1.0)  # silent for more than the timeout
+    await asyncio.sleep(timeout * 0.4)  # silent for more than the timeout
     assert [w.status for w in await two.engine.list_workers()] == [WorkerStatus.ONLINE]
     assert two.engine.pulse("w", 1, []).known
     assert worker.status is WorkerStatus.ONLINE
@@ -204,7 +205,7 @@ async def test_retention_is_the_leaders(open_pair: OpenPair):
     one.crash()
 
     async def gone() -> bool:
-        return await two.store.get(job_id) is None
+        return await two.store.reads.get(job_id) is None
 
     two.engine._sweeper._prune_at = 0.0
     await until_true(gone)

@@ -8,11 +8,12 @@ import pytest
 
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
-from jobqueue.core.observer import Deaf
+from jobqueue.core.observer import Observer
+from jobqueue.core.store import BEGINNING
 from tests.engine.rig import Rig
 
 
-class Ear(Deaf):
+class Ear(Observer):
     def __init__(self) -> None:
         self.heard: Counter[State] = Counter()
 
@@ -22,9 +23,8 @@ class Ear(Deaf):
 
 @pytest.mark.req("jq:FR-040")
 async def test_what_is_heard_equals_the_events(open_rig):
-    rig: Rig = await open_rig()
     ear = Ear()
-    rig.engine._observer = rig.engine._scheduler._observer = ear
+    rig: Rig = await open_rig(observer=ear)
     worker = await rig.worker(slots=10)
     quick = await rig.submit(b"quick")
     doomed = await rig.submit(b"doomed", max_retries=0)
@@ -37,7 +37,9 @@ async def test_what_is_heard_equals_the_events(open_rig):
     await worker.link.drain()
     await worker.link.report([Transition.handed_back(got[back].seq, got[back].lease)])
     await rig.engine.cancel(back)
-    written = Counter(event.to_state for _, event in await rig.memory.events_after(0, 1_000))
+    written = Counter(
+        event.to_state for _, event in await rig.memory.stream.events_after(BEGINNING, 1_000)
+    )
     assert ear.heard == written
     assert written[State.RUNNING] == 3
     assert written[State.FAILED] == 2

@@ -284,7 +284,7 @@ async def test_a_queue_that_cannot_exist_is_not_looked_for(rig: Rig, name: str):
     ):  # fmt: skip
         with pytest.raises(NotFound, match=r"there is no queue .*: a name is 1 to 100 letters"):
             await call(name)
-    calls = {"stats", "pause_queue", "delete_queue", "update_queue"}
+    calls = {"queues.stats", "queues.pause", "queues.delete", "queues.update"}
     assert calls.isdisjoint(rig.store.calls)
 
 
@@ -387,8 +387,8 @@ async def test_a_stopped_engine_accepts_nothing(rig: Rig):
     await rig.engine.stop()
     with pytest.raises(Unavailable):
         await rig.submit()
-    assert await rig.memory.stats("default")
-    assert (await rig.memory.stats("default"))[0].depth[P] == 0
+    assert await rig.memory.queues.stats("default")
+    assert (await rig.memory.queues.stats("default"))[0].depth[P] == 0
 
 
 async def test_a_new_queue_gets_the_servers_defaults_where_nothing_is_said(open_rig):

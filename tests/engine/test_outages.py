@@ -17,7 +17,7 @@ P, A, R, D, F, X = State
 @pytest.mark.req("jq:NFR-005")
 @pytest.mark.parametrize("error", [Unavailable("down"), OutcomeUnknown("lost")], ids=repr)
 async def test_a_failed_write_is_an_error_to_the_submitter(rig: Rig, error):
-    rig.store.fail["submit"] = [error]
+    rig.store.fail["jobs.submit"] = [error]
     with pytest.raises(type(error)):
         await rig.submit()
     assert (await rig.engine.list_jobs(JobQuery())).jobs == []
@@ -28,7 +28,7 @@ async def test_a_failed_write_is_an_error_to_the_submitter(rig: Rig, error):
 async def test_part_of_a_large_batch_that_failed_does_not_deny_the_part_that_was_written(open_rig):
     """Whoever is told "it did not happen" submits again: that must not be said of accepted jobs."""
     rig: Rig = await open_rig(submit_group=2)
-    rig.store.fail["submit"] = [None, Unavailable("down")]
+    rig.store.fail["jobs.submit"] = [None, Unavailable("down")]
     results = await rig.engine.submit([JobSpec(payload=b"%d" % n) for n in range(6)])
     written = {job.id for job in (await rig.engine.list_jobs(JobQuery())).jobs}
     assert {r.job_id for r in results if r.status is SubmitStatus.ACCEPTED} == written
@@ -40,7 +40,7 @@ async def test_part_of_a_large_batch_that_failed_does_not_deny_the_part_that_was
 
 async def test_slots_promised_in_a_failed_write_are_not_lost(rig: Rig):
     worker = await rig.worker(slots=1)
-    rig.store.fail["submit"] = [Unavailable("down")]
+    rig.store.fail["jobs.submit"] = [Unavailable("down")]
     with pytest.raises(Unavailable):
         await rig.submit()
     job_id = await rig.submit()
@@ -50,7 +50,7 @@ async def test_slots_promised_in_a_failed_write_are_not_lost(rig: Rig):
 async def test_a_report_that_failed_frees_nothing_and_can_be_repeated(rig: Rig):
     worker, assignment = await rig.running()
     waiting = await rig.submit(b"next")
-    rig.store.fail["apply"] = [Unavailable("down")]
+    rig.store.fail["jobs.apply"] = [Unavailable("down")]
     with pytest.raises(Unavailable):
         await worker.succeed(assignment, freed=1)
     await asyncio.sleep(0.1)
@@ -66,7 +66,7 @@ async def test_one_workers_failed_batch_does_not_swallow_anothers_report(rig: Ri
     a = await one.gets_one()
     await rig.submit(b"2")
     b = await two.gets_one()
-    rig.store.fail["apply"] = [Unavailable("down")]
+    rig.store.fail["jobs.apply"] = [Unavailable("down")]
     answers = await asyncio.gather(one.succeed(a), two.succeed(b), return_exceptions=True)
     for worker, assignment, answer in ((one, a, answers[0]), (two, b, answers[1])):
         if isinstance(answer, BaseException):
@@ -78,14 +78,14 @@ async def test_one_workers_failed_batch_does_not_swallow_anothers_report(rig: Ri
 
 
 async def test_the_scheduler_survives_an_outage(rig: Rig):
-    rig.store.fail["claim"] = [Unavailable("down")] * 3
+    rig.store.fail["jobs.claim"] = [Unavailable("down")] * 3
     job_id = await rig.submit()
     worker = await rig.worker(slots=1)
     assert (await worker.gets_one()).id == job_id
 
 
 async def test_the_sweeper_survives_an_outage(rig: Rig):
-    rig.store.fail["due"] = [Unavailable("down")] * 3
+    rig.store.fail["upkeep.due"] = [Unavailable("down")] * 3
     job_id = await rig.submit(ttl=5.0)
     rig.clock.advance(5.0)
     await rig.reaches(job_id, X)
@@ -95,7 +95,7 @@ async def test_concurrent_submits_are_all_answered_and_share_writes(rig: Rig):
     rig.store.calls.clear()
     ids = await asyncio.gather(*(rig.submit(b"%d" % n) for n in range(200)))
     assert len(set(ids)) == 200
-    assert rig.store.calls.count("submit") < 20
+    assert rig.store.calls.count("jobs.submit") < 20
     payloads = [(await rig.engine.get(job_id)).payload for job_id in ids]
     assert payloads == [b"%d" % n for n in range(200)]
 

@@ -6,6 +6,7 @@ import asyncio
 import math
 
 import pytest
+import pytest_asyncio
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import JobSpec, Transition
@@ -28,8 +29,8 @@ class Slow(Unreliable):
         self.gates[name] = asyncio.Event()
         self.entered[name] = asyncio.Event()
 
-    def __getattr__(self, name: str):
-        real = super().__getattr__(name)
+    def wrapped(self, name: str, real):
+        real = super().wrapped(name, real)
         if name not in self.gates:
             return real
 
@@ -44,11 +45,15 @@ class Slow(Unreliable):
         return shielded
 
 
+@pytest_asyncio.fixture
+async def rig(open_rig) -> Rig:
+    return await open_rig(store=Slow)
+
+
 @pytest.fixture
 def slow(rig: Rig) -> Slow:
-    store = Slow(rig.memory)
-    rig.engine._store = rig.engine._scheduler._store = rig.engine._sweeper._store = store
-    return store
+    assert isinstance(rig.store, Slow)
+    return rig.store
 
 
 async def test_a_caller_that_gives_up_strands_nobodys_jobs(rig: Rig, slow: Slow):
@@ -57,31 +62,31 @@ async def test_a_caller_that_gives_up_strands_nobodys_jobs(rig: Rig, slow: Slow)
     doomed = await rig.submit(b"doomed")
     other = await rig.submit(b"other")
     worker = await rig.worker(slots=1)
-    slow.hold("apply")
+    slow.hold("jobs.apply")
     cancelling = asyncio.create_task(rig.engine.cancel(doomed))
-    await slow.entered["apply"].wait()
+    await slow.entered["jobs.apply"].wait()
     cancelling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelling
-    slow.gates["apply"].set()
+    slow.gates["jobs.apply"].set()
     assert (await worker.gets_one()).id == other
 
 
 async def test_a_job_that_comes_while_the_only_slot_is_promised_is_not_forgotten(open_rig):
-    rig: Rig = await open_rig(interval=60.0)
-    store = Slow(rig.memory)
-    rig.engine._store = rig.engine._scheduler._store = store
-    store.hold("claim")
+    rig: Rig = await open_rig(interval=60.0, store=Slow)
+    store = rig.store
+    assert isinstance(store, Slow)
+    store.hold("jobs.claim")
     worker = await rig.worker(slots=1)
-    await store.entered["claim"].wait()
+    await store.entered["jobs.claim"].wait()
     job_id = await rig.submit()  # finds no free slot
     # The claim under way was made before the submit: it comes back empty.
-    real = rig.memory.claim
-    rig.memory.claim = _nothing  # type: ignore[method-assign]
-    store.gates["claim"].set()
+    real = rig.memory.jobs.claim
+    rig.memory.jobs.claim = _nothing  # type: ignore[method-assign]
+    store.gates["jobs.claim"].set()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    rig.memory.claim = real  # type: ignore[method-assign]
+    rig.memory.jobs.claim = real  # type: ignore[method-assign]
     assert (await worker.gets_one()).id == job_id
 
 
@@ -143,7 +148,7 @@ async def test_one_bad_row_does_not_stop_the_sweep(rig: Rig):
     first, second = await rig.submit(b"1"), await rig.submit(b"2")
     for a in await worker.gets(2):
         await worker.fail(a)
-    queue = rig.memory._queues["default"].queue
+    queue = rig.memory._contents.queues["default"].settings
     queue.retry_profile = "of-tomorrow"
     rig.clock.advance(PROFILES["default"].cap)
     await rig.reaches(first, State.PENDING)
@@ -159,24 +164,24 @@ async def test_a_defect_in_one_move_spares_the_others(rig: Rig):
     for a in await worker.gets(2):
         await worker.fail(a)
     seq = (await rig.engine.get(bad)).seq
-    real = rig.memory._move
+    real = rig.memory.jobs._move
 
     def move(asked, now):
         if asked.seq == seq:
             raise RuntimeError("a defect")
         return real(asked, now)
 
-    rig.memory._move = move  # type: ignore[method-assign]
+    rig.memory.jobs._move = move  # type: ignore[method-assign]
     rig.clock.advance(PROFILES["default"].cap)
     await rig.reaches(good, State.PENDING)
     assert await rig.state(bad) is State.FAILED
-    rig.memory._move = real  # type: ignore[method-assign]
+    rig.memory.jobs._move = real  # type: ignore[method-assign]
     await rig.reaches(bad, State.PENDING)
 
 
 async def test_a_clock_that_is_set_back_does_not_stop_the_sweeper(rig: Rig):
     job_id = await rig.submit(delay=10.0)
-    real = rig.memory.due
+    real = rig.memory.upkeep.due
     jumped = asyncio.Event()
 
     async def due(limit: int):
@@ -186,7 +191,7 @@ async def test_a_clock_that_is_set_back_does_not_stop_the_sweeper(rig: Rig):
             rig.clock.advance(-3_600.0)  # while a sweep is under way
         return answer
 
-    rig.memory.due = due  # type: ignore[method-assign]
+    rig.memory.upkeep.due = due  # type: ignore[method-assign]
     await jumped.wait()
     await asyncio.sleep(0.05)
     rig.clock.advance(3_611.0)

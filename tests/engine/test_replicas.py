@@ -68,7 +68,7 @@ async def test_a_drain_through_another_server_reaches_the_worker(open_pair: Open
     worker = await one.worker(slots=4)
     await two.engine.drain_worker("w")
     await until(lambda: worker.status is WorkerStatus.DRAINING)
-    session = one.engine._scheduler.sessions.get("w")
+    session = one.session()
     assert session is not None
     await session.settle()  # a claim that was under way; a real worker would hand its jobs back
     job_id = await two.submit()
@@ -129,7 +129,7 @@ async def test_a_lease_that_another_server_ended_is_taken_from_its_worker(open_p
 async def test_a_worker_that_is_judged_by_another_server_gets_nothing_more(open_pair: OpenPair):
     one, two = await open_pair(heartbeat_timeout=0.5)
     worker = await two.worker(slots=4)  # connected to the one that does not lead
-    await until(lambda: two.engine._scheduler.sessions.get("w") is None)
+    await until(lambda: two.session() is None)
     assert one.leads
     await two.submit()
     await asyncio.sleep(0.1)
@@ -154,7 +154,7 @@ async def test_a_worker_that_connects_elsewhere_gets_nothing_more_from_the_old_s
     await new.gets(4)
     await asyncio.sleep(0.2)
     assert (old.got, new.got) == ([], [])
-    assert len(await one.store.held("w")) == 4
+    assert len(await one.store.workers.held("w")) == 4
     assert new.moves == 0
 
 
@@ -181,7 +181,7 @@ async def test_a_worker_started_anew_elsewhere_takes_the_place_of_the_old_one(
     job = await one.reaches(job_id, State.FAILED)
     assert job.reason is Reason.WORKER_LOST
     await until(lambda: old.status is WorkerStatus.STOPPING)
-    assert one.engine._scheduler.sessions.get("w") is None
+    assert one.session() is None
 
 
 async def test_what_a_worker_brings_along_is_part_of_its_load(open_pair: OpenPair):
@@ -190,7 +190,7 @@ async def test_what_a_worker_brings_along_is_part_of_its_load(open_pair: OpenPai
     await one.running(worker)
     await one.running(worker)
     await two.worker()
-    session = two.engine._scheduler.sessions.get("w")
+    session = two.session()
     assert session is not None
     assert len(session.held) == 2
 
@@ -200,7 +200,7 @@ async def test_a_worker_may_say_goodbye_at_any_server(open_pair: OpenPair):
     await one.worker(slots=1)
     await two.engine.leave("w", 1)
     assert await two.engine.list_workers() == []
-    await until(lambda: one.engine._scheduler.sessions.get("w") is None)
+    await until(lambda: one.session() is None)
     await two.engine.leave("w", 1)  # no error
 
 
@@ -222,7 +222,7 @@ async def test_slots_that_jobs_were_sent_to_in_vain_are_not_given_out_a_second_t
     await asyncio.to_thread(new.link.pulse, [arrived.lease], [], True, True)
     lost = first if arrived.id == second else second
     assert (await new.gets_one()).id == lost
-    assert len(await two.store.held("w")) == 2
+    assert len(await two.store.workers.held("w")) == 2
     assert await new.succeed(arrived, freed=1)
     assert (await new.gets_one()).id == third
 

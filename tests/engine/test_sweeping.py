@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -14,6 +13,7 @@ from jobqueue.core.queue import QueueSpec, QueueUpdate
 from jobqueue.core.store import Rules
 from tests import patience
 from tests.engine.rig import Rig, until
+from tests.virtual_time import stand_still
 
 P, A, R, D, F, X = State
 
@@ -104,7 +104,7 @@ async def pruned(rig: Rig) -> None:
 
 
 async def left(rig: Rig, *jobs: str) -> list[bool]:
-    return [await rig.store.get(job) is not None for job in jobs]
+    return [await rig.store.reads.get(job) is not None for job in jobs]
 
 
 async def test_done_jobs_are_kept_for_a_week_by_default_and_the_removal_is_said(
@@ -222,7 +222,7 @@ async def test_after_its_own_stall_the_reaper_waits_a_full_timeout(open_rig):
     rig: Rig = await open_rig(heartbeat_timeout=2.0)
     await asyncio.sleep(2.1)  # it judges by now
     worker, running = await rig.running()
-    time.sleep(3.1)  # the whole process stood still: heartbeats may have, too
+    stand_still(3.1)  # the whole process stood still: heartbeats may have, too
     rig.clock.advance(100.0)
     await asyncio.sleep(0.2)
     assert await rig.state(running.id) is R
@@ -235,9 +235,9 @@ async def test_after_a_store_outage_the_reaper_waits_a_full_timeout(open_rig):
     rig: Rig = await open_rig(heartbeat_timeout=2.0)
     await asyncio.sleep(2.1)
     worker, running = await rig.running()
-    rig.store.fail["due"] = [Unavailable("down")] * 5
+    rig.store.fail["upkeep.due"] = [Unavailable("down")] * 5
     rig.clock.advance(100.0)
-    await until(lambda: not rig.store.fail["due"])
+    await until(lambda: not rig.store.fail["upkeep.due"])
     await asyncio.sleep(0.2)
     assert await rig.state(running.id) is R
     worker.link.pulse([running.lease])
@@ -250,9 +250,9 @@ async def test_a_fail_over_that_was_interrupted_is_taken_up_again(open_rig):
     """The worker is OFFLINE, but failing its jobs did not go through: they must not be stranded."""
     rig: Rig = await open_rig(heartbeat_timeout=0.2)
     _, running = await rig.running()
-    rig.store.fail["apply"] = [Unavailable("down")]
+    rig.store.fail["jobs.apply"] = [Unavailable("down")]
     rig.clock.advance(0.3)
-    await until(lambda: not rig.store.fail["apply"])
+    await until(lambda: not rig.store.fail["jobs.apply"])
     rig.clock.advance(100.0)
     job = await rig.reaches(running.id, F)
     assert job.reason is Reason.WORKER_LOST

@@ -29,8 +29,8 @@ class Claims:
 
     def __init__(self, rig: Rig) -> None:
         self.asked: list[list[Claim]] = []
-        self._claim = rig.memory.claim
-        rig.memory.claim = self._counted  # type: ignore[method-assign]
+        self._claim = rig.memory.jobs.claim
+        rig.memory.jobs.claim = self._counted  # type: ignore[method-assign]
 
     async def _counted(self, claims: Sequence[Claim]) -> list[Assignment]:
         self.asked.append(list(claims))
@@ -95,7 +95,7 @@ async def test_equal_lists_are_one_object(rig: Rig):
     for n in range(3):
         await rig.worker(f"w{n}", types=frozenset(["a", f"b{n // 2}"]))
     first, second, third = (
-        rig.engine._scheduler.sessions.get(f"w{n}").info.types  # type: ignore[union-attr]
+        rig.session(f"w{n}").info.types  # type: ignore[union-attr]
         for n in range(3)
     )
     assert first is second
@@ -265,7 +265,7 @@ async def test_the_safety_net_looks_at_every_list_however_busy_another_is(open_r
     waiting = await rig.worker("waiting", slots=1, **known("b"))
     await until(lambda: len(rig.engine._scheduler._dry) == 2)
     (job_id,) = new_job_ids(1)
-    await rig.memory.submit([NewJob(job_id, JobSpec(payload=b"x", type="b"))])
+    await rig.memory.jobs.submit([NewJob(job_id, JobSpec(payload=b"x", type="b"))])
     async with patience.timeout(5):
         while not waiting.got:
             await submit(rig, "a")

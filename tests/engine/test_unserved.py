@@ -97,14 +97,14 @@ async def test_many_reads_are_one_question(open_rig: Any, monkeypatch: pytest.Mo
     (job_id,) = await submit(rig, "a")
     for _ in range(20):
         await rig.engine.get(job_id)
-    assert rig.store.calls.count("workers") == 1
+    assert rig.store.calls.count("workers.all") == 1
 
 
 @pytest.mark.usefixtures("fresh")
 async def test_a_job_is_read_although_the_workers_cannot_be(open_rig: Any):
     rig: Rig = await open_rig()
     (job_id,) = await submit(rig, "a")
-    rig.store.fail["workers"] = [Unavailable("away")] * 5
+    rig.store.fail["workers.all"] = [Unavailable("away")] * 5
     job = await rig.engine.get(job_id)
     assert (job.state, job.hint) == (State.PENDING, "")
     (stats,) = await rig.engine.list_queues()
@@ -200,7 +200,7 @@ async def test_types_that_clients_make_up_do_not_flood_the_log(
     lines = told(caplog)
     assert len(lines) == 101
     assert lines[-1] == (
-        "150 more types of jobs wait for want of a worker that takes them;"
+        "150 more types of jobs wait because no connected worker takes them;"
         " jq-ctl queue stats NAME lists them"
     )
 

@@ -99,7 +99,7 @@ async def test_a_watcher_that_leaves_early_leaves_nothing_behind(rig: Rig):
     await watching.aclose()  # type: ignore[attr-defined]
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(_reasons(rig, job_id), 0.05)
-    assert not rig.engine._watchers
+    assert not rig.is_watched
 
 
 @pytest.mark.parametrize("steps", range(6))

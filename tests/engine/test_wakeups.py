@@ -139,7 +139,7 @@ async def test_the_interval_is_the_longest_idle_wait(open_rig, monkeypatch):
 
     await settle()  # it has looked, and sleeps
     unannounced = NewJob(new_job_ids(1)[0], JobSpec(payload=b"x"))
-    await rig.memory.submit([unannounced])  # as another process does, which says nothing
+    await rig.memory.jobs.submit([unannounced])  # as another process does, which says nothing
     ahead = NO_SAFETY_NET / 2
     await settle()
     assert worker.got == []

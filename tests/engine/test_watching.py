@@ -24,9 +24,9 @@ class Looks:
 
     def __init__(self, rig: Rig) -> None:
         self._rig = rig
-        self._ask = rig.memory.moved_on
+        self._ask = rig.memory.reads.moved_on
         self.asked: list[dict[int, int]] = []
-        rig.memory.moved_on = self._moved_on  # type: ignore[method-assign]
+        rig.memory.reads.moved_on = self._moved_on  # type: ignore[method-assign]
 
     async def _moved_on(self, seen: Mapping[int, int]) -> list[int]:
         self.asked.append(dict(seen))
@@ -34,12 +34,12 @@ class Looks:
 
     @property
     def reads(self) -> int:
-        return self._rig.store.calls.count("get")
+        return self._rig.store.calls.count("reads.get")
 
     async def another(self) -> None:
         """Let it look once more, because of news that are nobody's."""
         before = len(self.asked)
-        self._rig.engine._changed_elsewhere(Change.ENDED)
+        self._rig.hears(Change.ENDED)
         await until(lambda: len(self.asked) > before)
 
 
@@ -69,11 +69,11 @@ async def waiting(rig: Rig, looks: Looks, *job_ids: str) -> list[asyncio.Task[Jo
 
 async def ends_elsewhere(rig: Rig, job_id: str) -> None:
     """As by another server on the same store, which says so."""
-    seq = await rig.memory.seq_of(job_id)
+    seq = await rig.memory.reads.seq_of(job_id)
     assert seq is not None
-    (outcome,) = (await rig.memory.apply([Transition.cancelled(seq)])).outcomes
+    (outcome,) = (await rig.memory.jobs.apply([Transition.cancelled(seq)])).outcomes
     assert outcome.applied
-    rig.engine._changed_elsewhere(Change.ENDED)
+    rig.hears(Change.ENDED)
 
 
 async def cancelled(*tasks: asyncio.Task[Job]) -> None:
@@ -125,14 +125,14 @@ async def test_a_job_that_ends_here_wakes_its_waiter_without_a_look(rig: Rig, lo
 @pytest.mark.usefixtures("no_safety_net")
 async def test_nothing_is_asked_while_nobody_waits(rig: Rig, looks: Looks):
     job_id = await rig.submit()
-    rig.engine._changed_elsewhere(Change.ENDED)
+    rig.hears(Change.ENDED)
     (task,) = await waiting(rig, looks, job_id)
     await asyncio.sleep(5 * watching._PAUSE)
     assert looks.asked == [], "these news are older than what it read"
     await cancelled(task)
-    assert not rig.engine._watchers
+    assert not rig.is_watched
     for _ in range(3):
-        rig.engine._changed_elsewhere(Change.ENDED)
+        rig.hears(Change.ENDED)
         await asyncio.sleep(2 * watching._PAUSE)
     assert looks.asked == []
 
@@ -140,15 +140,15 @@ async def test_nothing_is_asked_while_nobody_waits(rig: Rig, looks: Looks):
 @pytest.mark.usefixtures("no_safety_net")
 async def test_an_end_while_the_job_is_read_is_not_missed(rig: Rig, looks: Looks):
     job_id = await rig.submit()
-    read = rig.memory.get
+    read = rig.memory.reads.get
 
     async def read_slowly(job_id: str) -> Job | None:
         job = await read(job_id)
-        rig.memory.get = read  # type: ignore[method-assign]
+        rig.memory.reads.get = read  # type: ignore[method-assign]
         await ends_elsewhere(rig, job_id)
         return job
 
-    rig.memory.get = read_slowly  # type: ignore[method-assign]
+    rig.memory.reads.get = read_slowly  # type: ignore[method-assign]
     assert (await patience.wait_for(rig.engine.wait(job_id, None), 10)).state is X
 
 
@@ -156,8 +156,8 @@ async def test_who_waits_is_told_that_the_store_is_away(rig: Rig, looks: Looks):
     first, second = await rig.submit(), await rig.submit()
     tasks = await waiting(rig, looks, first, second)
     reads = looks.reads
-    rig.store.fail["moved_on"] = [Unavailable("the database is away")]
-    rig.engine._changed_elsewhere(Change.ENDED)
+    rig.store.fail["reads.moved_on"] = [Unavailable("the database is away")]
+    rig.hears(Change.ENDED)
     for task in tasks:
         with pytest.raises(Unavailable, match="the database is away"):
             await patience.wait_for(task, 10)
@@ -172,11 +172,11 @@ async def test_a_defect_of_a_look_is_logged_and_ends_no_later_look(
 ):
     job_id = await rig.submit()
     (task,) = await waiting(rig, looks, job_id)
-    rig.store.fail["moved_on"] = [ZeroDivisionError("a defect")]  # type: ignore[list-item]
-    rig.engine._changed_elsewhere(Change.ENDED)
+    rig.store.fail["reads.moved_on"] = [ZeroDivisionError("a defect")]  # type: ignore[list-item]
+    rig.hears(Change.ENDED)
     with pytest.raises(Unavailable, match="a defect"):
         await patience.wait_for(task, 10)
-    assert "looking at the jobs that are waited for failed" in caplog.text
+    assert "reading the awaited jobs failed" in caplog.text
     (task,) = await waiting(rig, looks, job_id)
     await ends_elsewhere(rig, job_id)
     assert (await patience.wait_for(task, 10)).state is X
@@ -192,7 +192,7 @@ async def test_who_waits_is_told_of_the_stop(open_rig: OpenRig):
         await patience.wait_for(task, 10)
     with pytest.raises(Unavailable, match="shutting down"):
         await patience.wait_for(rig.engine.wait(job_id, None), 10)
-    assert not rig.engine._watchers
+    assert not rig.is_watched
 
 
 async def test_who_follows_a_job_hears_of_every_move_elsewhere(rig: Rig, looks: Looks):
@@ -208,10 +208,10 @@ async def test_who_follows_a_job_hears_of_every_move_elsewhere(rig: Rig, looks: 
     (task,) = await waiting(rig, looks, job_id)
     followers = [asyncio.create_task(follow()) for _ in range(2)]
     await until(lambda: len(seen) == 2)
-    histories = rig.store.calls.count("history")
+    histories = rig.store.calls.count("reads.history")
     for _ in range(3):
         await looks.another()
-    assert rig.store.calls.count("history") == histories, "nothing has moved"
+    assert rig.store.calls.count("reads.history") == histories, "nothing has moved"
     worker.link.grant(1)  # a claim tells nobody
     await worker.gets_one()
     await until(lambda: len(seen) == 4)
@@ -248,7 +248,7 @@ async def test_many_news_are_one_look_and_the_last_is_not_forgotten(rig: Rig, lo
     (task,) = await waiting(rig, looks, job_id)
     await looks.another()
     for _ in range(100):  # while it pauses
-        rig.engine._changed_elsewhere(Change.ENDED)
+        rig.hears(Change.ENDED)
     await until(lambda: len(looks.asked) == 2)
     await asyncio.sleep(5 * watching._PAUSE)
     assert len(looks.asked) == 2

@@ -24,7 +24,7 @@ class Relays:
 
     def start(self, store: Store, term: Term, publisher: FakePublisher, **more) -> Relay:
         relay = Relay(publisher, **more)
-        relay.start(store, lambda: term)
+        relay.start(store.stream, lambda: term)
         self._made.append(relay)
         return relay
 

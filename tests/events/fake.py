@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from jobqueue.core.identity import Writer
 from jobqueue.core.stream import JobEvent, StreamItem
-from jobqueue.events.codec import decode
-from jobqueue.events.headers import writer_of
+from jobqueue.events.codec import decode, writer_of
 from jobqueue.events.publisher import Message, PublishFailed, Refused
 from jobqueue.events.topics import Topics
 from tests import patience

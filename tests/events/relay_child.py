@@ -13,13 +13,13 @@ import signal
 import sys
 from contextlib import ExitStack
 
-from jobqueue.core.failpoints import armed
+from jobqueue.connect.backends import create_store
+from jobqueue.core.observer import armed
 from jobqueue.engine.leadership import Leadership
 from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.relay import Relay
 from jobqueue.events.settings import KafkaSettings
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
-from jobqueue.topology.connect import create_store
 
 TTL = 2.0
 
@@ -35,7 +35,7 @@ async def main(url: str, bootstrap: str, prefix: str, place: str = "", times: st
 
     store = create_store(url)
     await store.open()
-    leadership = Leadership(store, TTL, lambda: None)
+    leadership = Leadership(store.leadership, TTL, lambda: None)
     topics = Topics(f"{prefix}jobs", f"{prefix}dead", f"{prefix}queues")
     settings = KafkaSettings(
         bootstrap=bootstrap,
@@ -48,8 +48,8 @@ async def main(url: str, bootstrap: str, prefix: str, place: str = "", times: st
         if place:
             stack.enter_context(armed(place, die))
         leadership.start()
-        relay.start(store, lambda: leadership.term)
-        while place or (lag := await store.stream_lag()) is None or lag.events:
+        relay.start(store.stream, lambda: leadership.term)
+        while place or (lag := await store.stream.lag()) is None or lag.events:
             await asyncio.sleep(0.05)
     await relay.stop()
     await leadership.stop()

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.streaming.comparing import Record, StreamDiffers, compare
+from jobqueue.bench.scenarios.stream_judge import StreamDiffers, StreamMessage, compare
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.stream import JobEvent
@@ -31,13 +31,14 @@ EVENTS = [*history("a"), *history("b")]
 TRUTH = {f"{event.job_id}:{event.version}": event for event in EVENTS}
 
 
-def stream(events: list[Event] = EVENTS) -> list[Record]:
+def stream(events: list[Event] = EVENTS) -> list[StreamMessage]:
     return [
-        Record(0, offset, event.job_id, JobEvent(event), 0.0) for offset, event in enumerate(events)
+        StreamMessage(0, offset, event.job_id, JobEvent(event), 0.0)
+        for offset, event in enumerate(events)
     ]
 
 
-def dead(events: list[Event] = EVENTS) -> list[Record]:
+def dead(events: list[Event] = EVENTS) -> list[StreamMessage]:
     return stream([event for event in events if event.to_state is State.DEAD_LETTERED])
 
 

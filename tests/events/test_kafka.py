@@ -27,11 +27,10 @@ from jobqueue.events import kafka as events_kafka
 from jobqueue.events.codec import decode
 from jobqueue.events.kafka import KafkaPublisher, make_topics
 from jobqueue.events.publisher import Message, PublishFailed
-from jobqueue.events.record import Raw, Record
+from jobqueue.events.record import Raw, Record, Tail
 from jobqueue.events.settings import KafkaSettings
-from jobqueue.events.tail import Tail
 from jobqueue.events.topics import MESSAGE_MARGIN
-from jobqueue.topology.embedded import Embedded
+from jobqueue.server.process import ServerProcess
 from jobqueue.worker.settings import MAX_RESULT_BYTES
 from tests import patience
 from tests.journeys.pages import blocks
@@ -41,7 +40,7 @@ from tests.services.topics import Topics as OwnTopics
 pytestmark = [pytest.mark.integration]
 LIMIT = 1 << 20
 
-Start = Callable[..., Awaitable[Embedded]]
+Start = Callable[..., Awaitable[ServerProcess]]
 
 
 def told(kafka: OwnTopics, *topics: str, **more) -> KafkaSettings:
@@ -62,9 +61,9 @@ def read(kafka: OwnTopics, topic: str) -> list[StreamItem]:
 
 @pytest_asyncio.fixture
 async def start(kafka: OwnTopics, tmp_path: Path) -> AsyncIterator[Start]:
-    servers: list[Embedded] = []
+    servers: list[ServerProcess] = []
 
-    async def one(**sections: dict) -> Embedded:
+    async def one(**sections: dict) -> ServerProcess:
         standard: dict[str, dict] = {
             "db": {"url": f"sqlite:///{tmp_path}/jobs.db"},
             "http": {"enabled": False},
@@ -77,7 +76,7 @@ async def start(kafka: OwnTopics, tmp_path: Path) -> AsyncIterator[Start]:
                 "replication": 1,
             },
         }
-        server = Embedded(Settings.model_validate(standard | sections))
+        server = ServerProcess(Settings.model_validate(standard | sections))
         servers.append(server)
         await server.start()
         return server
@@ -87,7 +86,7 @@ async def start(kafka: OwnTopics, tmp_path: Path) -> AsyncIterator[Start]:
         await server.stop()
 
 
-async def caught_up(server: Embedded) -> None:
+async def caught_up(server: ServerProcess) -> None:
     async with patience.timeout(40.0):
         while True:
             health = await server.backend.health()
@@ -374,7 +373,7 @@ async def test_when_the_leader_goes_another_server_publishes(
     one, two = await start(**shared), await start(**shared)
     jobs: list[str] = []
 
-    async def run(server: Embedded) -> None:
+    async def run(server: ServerProcess) -> None:
         results = await server.backend.submit([JobSpec(payload=b"1", type="echo")] * 100)
         jobs.extend(result.unwrap() for result in results)
         for job_id in jobs[-100:]:
@@ -398,7 +397,7 @@ async def test_when_the_leader_goes_another_server_publishes(
         assert world.jobs[job_id].job == await other.backend.get(job_id)
 
 
-async def _kafka_health(server: Embedded) -> str:
+async def _kafka_health(server: ServerProcess) -> str:
     return _detail(await server.backend.health())
 
 

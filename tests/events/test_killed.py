@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from jobqueue.connect.backends import create_store
 from jobqueue.core.job import Transition
 from jobqueue.core.queue import Queue
-from jobqueue.core.store import Claim, Store
+from jobqueue.core.store import BEGINNING, Claim, Store
 from jobqueue.core.stream import JobEvent
-from jobqueue.topology.connect import create_store
 from tests import patience
 from tests.events.test_kafka import read
 from tests.services.topics import Topics as OwnTopics
@@ -47,15 +47,17 @@ async def child(*args: str) -> int:
 async def work(store: Store, jobs: int) -> None:
     """Jobs that succeed, fail, and are cancelled."""
     await accept(store, jobs)
-    held = await store.claim([Claim(("q",), ["w"] * (jobs - jobs // 10))])
+    held = await store.jobs.claim([Claim(("q",), ["w"] * (jobs - jobs // 10))])
     moves = []
     for n, one in enumerate(held):
         if n % 3:
             moves.append(Transition.succeeded(one.seq, one.lease, b"r", 0.1))
         else:
             moves.append(Transition.failed(one.seq, one.lease, "boom", retryable=bool(n % 2)))
-    await store.apply(moves)
-    await store.apply([Transition.cancelled(seq) for seq in await store.unfinished("q", jobs)])
+    await store.jobs.apply(moves)
+    await store.jobs.apply(
+        [Transition.cancelled(seq) for seq in await store.queues.unfinished("q", jobs)]
+    )
 
 
 @pytest.fixture(params=["sqlite", "redis"])
@@ -70,15 +72,15 @@ async def test_what_a_killed_relay_leaves_is_published_by_the_next(url: str, kaf
     store = create_store(url)
     await store.open()
     try:
-        await store.create_queue(Queue(name="q"))
+        await store.queues.create(Queue(name="q"))
         for place in ("relay.read", "relay.sent", "relay.acked"):
             await work(store, 700)  # more than a page is read at once
             status = await child(url, kafka.bootstrap, kafka.prefix, place, "2")
             assert status == -signal.SIGKILL, place
         assert await child(url, kafka.bootstrap, kafka.prefix) == 0
         expected: Counter[str] = Counter()
-        position = 0
-        while found := await store.events_after(position, 5_000):
+        position = BEGINNING
+        while found := await store.stream.events_after(position, 5_000):
             position = found[-1][0]
             expected.update(f"{event.job_id}:{event.version}" for _, event in found)
         seen: dict[str, int] = {}  # the latest version of each job

@@ -9,14 +9,13 @@ from collections import Counter
 import pytest
 
 from jobqueue.core.errors import Conflict
-from jobqueue.core.failpoints import armed
 from jobqueue.core.identity import Identity, Writer
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
-from jobqueue.core.observer import Deaf
+from jobqueue.core.observer import Observer, armed
 from jobqueue.core.queue import Queue
 from jobqueue.core.rebuild import World
-from jobqueue.core.store import Lag, Store, Term, TermEnded
+from jobqueue.core.store import BEGINNING, Lag, Position, Store, Term, TermEnded
 from jobqueue.core.stream import (
     CancelRequested,
     Failed,
@@ -26,10 +25,9 @@ from jobqueue.core.stream import (
     QueueEvent,
 )
 from jobqueue.events import relay as relay_module
-from jobqueue.events.dispatch.topics import DispatchTopics
 from jobqueue.events.publisher import Message
 from jobqueue.events.relay import Relay
-from jobqueue.events.topics import Topics
+from jobqueue.events.topics import DispatchTopics, Topics
 from tests import patience
 from tests.events.conftest import Relays
 from tests.events.fake import PATIENCE, FakePublisher, until
@@ -41,7 +39,7 @@ async def busy(driver: Driver) -> list[str]:
     for state in set(State) - {State.PENDING}:
         await driver.brought_to(state)
     # Others wait where nobody takes from.
-    await driver.store.create_queue(Queue(name="aside", retry_profile=NO_BACKOFF))
+    await driver.store.queues.create(Queue(name="aside", retry_profile=NO_BACKOFF))
     await driver.submit(b"later", delay=60.0, labels={"a": "b"}, ttl=900.0)
     await driver.submit(queue="aside")
     dead = await driver.brought_to(State.DEAD_LETTERED, queue="aside", priority=9)
@@ -50,7 +48,7 @@ async def busy(driver: Driver) -> list[str]:
     await driver.do(Transition.retried_by_hand(dead.seq))
     await driver.do(Transition.cancelled(dead.seq))
     flagged = await driver.running()
-    assert await driver.store.request_cancel(flagged.seq)
+    assert await driver.store.jobs.request_cancel(flagged.seq)
     return await written(driver)
 
 
@@ -60,7 +58,7 @@ async def written(driver: Driver) -> list[str]:
 
 async def caught_up(store: Store) -> None:
     while True:
-        lag = await store.stream_lag()
+        lag = await store.stream.lag()
         if lag is not None and not lag.events:
             return
         await asyncio.sleep(0.01)
@@ -100,7 +98,7 @@ async def test_every_transition_is_published_once_and_is_enough_to_rebuild(
         assert world.add(item) or item.event_id in publisher.event_ids("job.dead-lettered")
     jobs = {job.id: job for job in await driver.all_jobs()}
     assert {job_id: one.job for job_id, one in world.jobs.items()} == jobs
-    assert world.queues == {one.queue.name: one.queue for one in await driver.store.stats()}
+    assert world.queues == {one.queue.name: one.queue for one in await driver.store.queues.stats()}
 
 
 @pytest.mark.req("jq:FR-036")
@@ -147,7 +145,7 @@ async def test_a_relay_that_dies_repeats_and_does_not_lose(
         await kill(first)
     sent = len(publisher.log)
     assert bool(sent) == (place != "relay.read")
-    lag = await driver.store.stream_lag()
+    lag = await driver.store.stream.lag()
     assert lag is not None
     assert lag.events >= len(before)  # the mark has not moved
     expected = await busy(driver)
@@ -195,7 +193,7 @@ async def test_what_came_through_before_a_failure_is_not_published_again(
     assert counts.failed["jq.job-events"]  # an operator who counts failures sees this one
 
 
-class Counts(Deaf):
+class Counts(Observer):
     """Counts what was published and what was not."""
 
     def __init__(self) -> None:
@@ -276,7 +274,7 @@ async def test_a_standby_looks_whether_the_stream_is_there(
     publisher = FakePublisher()
     publisher.unreachable = True
     relay = Relay(publisher)
-    relay.start(driver.store, lambda: None)
+    relay.start(driver.store.stream, lambda: None)
     await until(lambda: publisher.probed > 1)
     health = await relay.health()
     assert not health.ok
@@ -306,7 +304,7 @@ async def test_a_record_that_is_refused_raises_an_alarm_and_blocks_nothing(
     assert counts.failed == {"jq.job-events": 1}
     (alarm,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert alarm.event_id == f"{large}:1"  # type: ignore[attr-defined]
-    lag = await driver.store.stream_lag()
+    lag = await driver.store.stream.lag()
     assert lag is not None
     assert lag.refused == 1
     health = await relay.health()
@@ -353,7 +351,7 @@ async def test_jobs_come_first_unless_they_wait_for_what_is_published(
     monkeypatch.setattr(relay._pace, "rest", rest)
     monkeypatch.setattr(relay._wake, "is_set", lambda: True)  # jobs are being worked on
     term = await driver.term()
-    relay.start(driver.store, lambda: term)
+    relay.start(driver.store.stream, lambda: term)
     await caught_up(driver.store)
     await relay.stop()
     assert bool(rests) is (dispatch is None)
@@ -364,9 +362,9 @@ async def test_nothing_is_published_without_a_term(driver: Driver):
     relay = Relay(publisher)
     await busy(driver)
     terms: list[Term | None] = [None]
-    relay.start(store, lambda: terms[0])
+    relay.start(store.stream, lambda: terms[0])
     await asyncio.sleep(0)
-    assert await store.stream_lag() is None
+    assert await store.stream.lag() is None
     terms[0] = await driver.term()
     relay.wake()
     await until(lambda: bool(publisher.log))
@@ -375,40 +373,40 @@ async def test_nothing_is_published_without_a_term(driver: Driver):
 
 async def test_an_old_term_moves_no_mark(driver: Driver):
     old = await driver.term()
-    start = await driver.store.begin_stream(old)
+    start = await driver.store.stream.begin(old)
     await busy(driver)
-    page = await driver.store.changes_after(start, 5, 1 << 20)
-    await driver.store.resign(old)
-    new = await driver.store.lead(2, 3_600.0)
+    page = await driver.store.stream.changes_after(start, 5, 1 << 20)
+    await driver.store.leadership.resign(old)
+    new = await driver.store.leadership.lead(2, 3_600.0)
     assert new is not None
     for call in (
-        driver.store.move_mark(page.position, old),
-        driver.store.begin_stream(old),
-        driver.store.end_stream(old),
+        driver.store.stream.move_mark(page.position, old),
+        driver.store.stream.begin(old),
+        driver.store.stream.end(old),
     ):
         with pytest.raises(TermEnded):
             await call
-    assert await driver.store.begin_stream(new) == start
-    await driver.store.move_mark(page.position, new)
-    assert await driver.store.begin_stream(new) == page.position
+    assert await driver.store.stream.begin(new) == start
+    await driver.store.stream.move_mark(page.position, new)
+    assert await driver.store.stream.begin(new) == page.position
 
 
 async def test_what_is_not_published_stays(driver: Driver):
     term, store = await driver.term(), driver.store
     done = await driver.brought_to(State.DONE)
     other = await driver.brought_to(State.DONE)
-    position = await store.begin_stream(term)
+    position = await store.stream.begin(term)
     driver.clock.advance(100.0)
     assert await driver.prune(driver.clock.now()) == 0
     with pytest.raises(Conflict, match="not in the event stream yet"):
-        await store.delete_job(done.id)
+        await store.upkeep.delete_job(done.id)
     assert await driver.state(done.id) is State.DONE
-    while (page := await store.changes_after(position, 3, 1 << 20)).items:
+    while (page := await store.stream.changes_after(position, 3, 1 << 20)).items:
         position = page.position
-    await store.move_mark(position, term)
+    await store.stream.move_mark(position, term)
     assert await driver.delete(done.id) is State.DONE
     assert await driver.prune(driver.clock.now()) == 1
-    gone = (await store.changes_after(position, 10, 1 << 20)).items
+    gone = (await store.stream.changes_after(position, 10, 1 << 20)).items
     assert [(one.job_id, one.key_freed) for one in gone if isinstance(one, JobDeleted)] == [
         (done.id, True),
         (other.id, False),
@@ -419,13 +417,13 @@ async def test_without_a_stream_nothing_is_kept(driver: Driver):
     done = await driver.brought_to(State.DONE)
     assert await driver.delete(done.id) is State.DONE
     term, store = await driver.term(), driver.store
-    await store.begin_stream(term)
+    await store.stream.begin(term)
     later = await driver.brought_to(State.DONE)
-    await store.end_stream(term)
-    assert await store.stream_lag() is None
+    await store.stream.end(term)
+    assert await store.stream.lag() is None
     driver.clock.advance(100.0)
     assert await driver.prune(driver.clock.now()) == 1
-    await store.begin_stream(term)
+    await store.stream.begin(term)
     assert later.id not in {
         item.job_id for item in await driver.all_changes() if isinstance(item, JobDeleted)
     }
@@ -433,17 +431,17 @@ async def test_without_a_stream_nothing_is_kept(driver: Driver):
 
 async def test_a_queue_comes_before_its_jobs_and_its_changes_in_order(driver: Driver):
     term, store = await driver.term(), driver.store
-    await store.begin_stream(term)
+    await store.stream.begin(term)
     await driver.queue("new", capacity=5, priority_weights={9: 2, 0: 1}, ttl=5.0)
     await driver.submit(queue="new")
-    await store.pause_queue("new", True)
-    await store.pause_queue("new", True)  # no change
-    await store.pause_queue("new", False)
-    await store.update_queue("new", {"retry_base": 2.5, "retry_max": 9.0, "ttl": None})
-    await store.update_queue("new", {"retry_base": 2.5})  # no change
-    (seq,) = await store.unfinished("new", 10)
+    await store.queues.pause("new", True)
+    await store.queues.pause("new", True)  # no change
+    await store.queues.pause("new", False)
+    await store.queues.update("new", {"retry_base": 2.5, "retry_max": 9.0, "ttl": None})
+    await store.queues.update("new", {"retry_base": 2.5})  # no change
+    (seq,) = await store.queues.unfinished("new", 10)
     await driver.do(Transition.dropped_with_queue(seq))
-    assert await store.delete_queue("new") == 0
+    assert await store.queues.delete("new") == 0
     items = await driver.all_changes(page=1)
     changes = [item for item in items if isinstance(item, QueueEvent) and item.queue.name == "new"]
     assert [(one.change, one.queue.paused) for one in changes] == [
@@ -466,26 +464,26 @@ async def test_the_lag_counts_what_is_there_to_be_published(driver: Driver):
     term, store = await driver.term(), driver.store
 
     async def lag() -> tuple[int, float]:
-        found = await store.stream_lag()
+        found = await store.stream.lag()
         assert found is not None
         return found.events, found.seconds
 
-    async def publish(position: int) -> int:
-        while (page := await store.changes_after(position, 3, 1 << 20)).items:
+    async def publish(position: Position) -> Position:
+        while (page := await store.stream.changes_after(position, 3, 1 << 20)).items:
             position = page.position
-        await store.move_mark(position, term)
+        await store.stream.move_mark(position, term)
         return position
 
     await driver.brought_to(State.DONE)
     latest = await driver.brought_to(State.DONE)
     await driver.delete(latest.id)
-    position = await store.begin_stream(term)
+    position = await store.stream.begin(term)
     driver.clock.advance(2.0)
     assert await lag() == (4 + 1, 2.0)  # the events of a job, and its queue
     position = await publish(position)
     assert await lag() == (0, 0.0)
     await driver.assigned()
-    await store.pause_queue("q", True)
+    await store.queues.pause("q", True)
     driver.clock.advance(1.0)
     assert await lag() == (2 + 1, 1.0)
     await publish(position)
@@ -493,10 +491,10 @@ async def test_the_lag_counts_what_is_there_to_be_published(driver: Driver):
 
 
 async def test_a_cancel_is_told_once(driver: Driver):
-    await driver.store.begin_stream(await driver.term())
+    await driver.store.stream.begin(await driver.term())
     flagged = await driver.running()
     for _ in range(2):
-        assert await driver.store.request_cancel(flagged.seq)
+        assert await driver.store.jobs.request_cancel(flagged.seq)
     told = [item for item in await driver.all_changes() if isinstance(item, CancelRequested)]
     assert [(one.job_id, one.version) for one in told] == [(flagged.id, 3)]
 
@@ -504,7 +502,7 @@ async def test_a_cancel_is_told_once(driver: Driver):
 async def test_queues_come_before_jobs_that_were_there_before_the_stream(driver: Driver):
     await driver.queue("other")
     await driver.submit(queue="other")
-    await driver.store.begin_stream(await driver.term())
+    await driver.store.stream.begin(await driver.term())
     first, second, third = await driver.all_changes()
     assert isinstance(first, QueueEvent)
     assert isinstance(second, QueueEvent)
@@ -521,18 +519,18 @@ async def test_what_is_handed_back_is_not_a_retry_that_waits(driver: Driver):
 
 
 async def test_a_page_has_a_size(driver: Driver):
-    await driver.store.begin_stream(await driver.term())
+    await driver.store.stream.begin(await driver.term())
     for _ in range(5):
         await driver.submit(b"x" * 10_000)
-    items, position, pages = [], 0, 0
-    while (page := await driver.store.changes_after(position, 100, 25_000)).items:
+    items, position, pages = [], BEGINNING, 0
+    while (page := await driver.store.stream.changes_after(position, 100, 25_000)).items:
         position = page.position
         items += page.items
         pages += 1
         assert sum(isinstance(item, JobEvent) for item in page.items) <= 3
     assert pages >= 2
     assert sum(isinstance(item, JobEvent) for item in items) == 5
-    assert (await driver.store.changes_after(0, 100, 1)).items  # never nothing
+    assert (await driver.store.stream.changes_after(BEGINNING, 100, 1)).items  # never nothing
 
 
 @pytest.mark.req("jq:FR-036")
@@ -553,7 +551,7 @@ async def test_an_event_tells_of_its_own_time_however_late_it_is_read(driver: Dr
     job = await driver.job(job_id)
     assert job.state is State.DEAD_LETTERED
     await driver.do(Transition.retried_by_hand(job.seq))
-    await driver.store.begin_stream(await driver.term())
+    await driver.store.stream.begin(await driver.term())
     events = [item for item in await driver.all_changes() if isinstance(item, JobEvent)]
     assert events[0].created is not None
     assert events[0].created.spec.run_at == run_at  # although the job has none any more
@@ -609,7 +607,7 @@ async def test_a_store_goes_on_in_its_own_topics(driver: Driver, relays: Relays)
         await caught_up(driver.store)
         await relay.stop()
     assert len(set(publisher.event_ids())) == 8
-    known = await driver.store.identity()
+    known = await driver.store.stream.identity()
     assert await publisher.writers() == {Writer(known.store, "1")}
 
 
@@ -618,7 +616,7 @@ async def test_a_later_life_of_the_store_elsewhere_ends_the_stream_of_this_one(
     driver: Driver, relays: Relays
 ):
     term, publisher, counts = await driver.term(), FakePublisher(), Counts()
-    known = await driver.store.identity()
+    known = await driver.store.stream.identity()
     publisher.log.append(by(Writer(known.store, "2-ab")))
     relays.start(driver.store, term, publisher, observer=counts)
     await until(lambda: counts.refused)
@@ -632,11 +630,11 @@ async def test_standbys_say_that_the_record_is_anothers(
     monkeypatch.setattr(relay_module, "_PROBE_EVERY", 0.01)
     term, publisher = await driver.term(), FakePublisher()
     publisher.log.append(by(Writer("another", "1")))
-    await driver.store.begin_stream(term)
+    await driver.store.stream.begin(term)
     await driver.submit()
     driver.clock.advance(1.0)
     relay = Relay(publisher)
-    relay.start(driver.store, lambda: None)
+    relay.start(driver.store.stream, lambda: None)
     try:
         async with patience.timeout(PATIENCE):
             while "store another" not in (health := await relay.health()).detail:

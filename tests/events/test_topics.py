@@ -10,7 +10,7 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.identity import Identity, Writer
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.observer import Deaf
+from jobqueue.core.observer import Observer
 from jobqueue.core.queue import Queue
 from jobqueue.core.rebuild import World
 from jobqueue.core.stream import (
@@ -25,13 +25,10 @@ from jobqueue.core.stream import (
     WorkerChange,
     WorkerEvent,
 )
-from jobqueue.events.codec import UnknownRecord
-from jobqueue.events.dispatch.codec import decode, encode
-from jobqueue.events.dispatch.topics import DispatchTopics
-from jobqueue.events.headers import writer_of
+from jobqueue.events.codec import UnknownRecord, writer_of
 from jobqueue.events.publisher import Message
-from jobqueue.events.topics import Topics
-from jobqueue.topology import stream
+from jobqueue.events.topics import DispatchTopics, Topics, decode_hint, encode_hint
+from jobqueue.server import stream
 
 LARGEST = 2**63 - 1
 STORE = Identity("s1", "2-ab")
@@ -51,7 +48,7 @@ def hints(messages: list[Message]) -> list[tuple[str, bytes, int, str, Hint]]:
     for message in messages:
         name, value = (message.headers or [])[0]
         if name == "event":
-            hint = decode(message.value)
+            hint = decode_hint(message.value)
             assert hint.event_id == message.event_id
             found.append((message.topic, message.key, message.partition, value.decode(), hint))
     return found
@@ -159,10 +156,10 @@ def test_headers_of_others_name_no_store(headers):
 
 def test_what_is_no_hint_is_told_apart():
     hint = Hint(HintKind.JOB_FAILED, "id", 0.1, "job", "q", 3, "w", LARGEST, True)
-    assert decode(encode(hint)) == hint
+    assert decode_hint(encode_hint(hint)) == hint
     for data in (b"\xff\xff", b""):
         with pytest.raises(UnknownRecord):
-            decode(data)
+            decode_hint(data)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +207,7 @@ LOGIN = {"kafka.security": "sasl_ssl", "kafka.username": "u"}
 def test_settings_of_kafka_that_cannot_be_are_named(flags: dict[str, str], field: str, words: str):
     settings = load(flags=flags).settings
     with pytest.raises(InvalidArgument) as refused:
-        stream.runner(settings, Deaf())
+        stream.runner(settings, Observer())
     assert refused.value.field == field
     assert words in refused.value.message
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from jobqueue.connect.backends import create_store
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.store import Rules
-from jobqueue.topology.connect import create_store
 from tests.faults.processes import Site
 from tests.history.checker import Evidence
 from tests.stores.driver import Driver

@@ -15,6 +15,10 @@ from tests.plain_http import plain_http
 
 # As many jobs may wait. Where the machine is slow a longer line only takes longer to be done.
 BACKLOG = 500
+# Pauses of producers and of their looks: some call is always under way, and the machine has time
+# for the servers and workers that this is about.
+SUBMIT_PAUSE = 0.04  # seconds
+LOOK_PAUSE = 0.1
 
 
 class Load:
@@ -55,7 +59,7 @@ class Load:
                 await asyncio.sleep(0.02)
                 continue
             self.accepted |= {r.job_id for r in results if r.status is SubmitStatus.ACCEPTED}
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(SUBMIT_PAUSE)
 
     async def _measure(self, backend: GrpcBackend) -> None:
         while True:
@@ -79,7 +83,7 @@ class Load:
                     break
                 if job.state is State.DONE:
                     self.told_done.add(job_id)
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(LOOK_PAUSE)
 
 
 async def settled(site: Site, seconds: float) -> None:

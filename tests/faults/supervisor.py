@@ -18,7 +18,7 @@ _LOADED = (
     "jobqueue.api.grpc.remote",
     "jobqueue.events.dispatch.worker",
     "jobqueue.stores.redis.store",
-    "jobqueue.topology.remote_worker",
+    "jobqueue.server.worker",
     "tests.faults.ledger_app",
 )
 _PAUSE = 0.02  # seconds: a worker that cannot start must not take the whole machine

@@ -18,8 +18,8 @@ from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import JobSpec
 from jobqueue.core.lifecycle import State
+from jobqueue.fleet.backing import PrivatePostgres, PrivateRedis
 from jobqueue.stores.redis.locks import PREFIX
-from jobqueue.topology.backing import PrivatePostgres, PrivateRedis
 from tests import patience
 from tests.faults.conftest import SiteOf, evidence_of
 from tests.faults.load import Load, flows, settled

@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from jobqueue import TaskQueueClient
 from jobqueue.core.errors import DeadlineExceeded, NotFound, Unavailable
-from jobqueue.services.owners import owner_index
 from jobqueue.taskqueue import JobStatus
+from jobqueue.taskqueue.components.model import owner_index
 from tests import patience, ports
 from tests.cli.processes import Service
 from tests.taskqueue.fleet import LOOPBACK, event

@@ -18,7 +18,7 @@ from tests.faults.load import Load, settled
 from tests.faults.processes import Site
 from tests.history.checker import Run, assert_kept
 
-ROUNDS = int(os.environ.get("JQ_TEST_KILL_ROUNDS", "6"))
+ROUNDS = int(os.environ.get("JQ_TEST_KILL_ROUNDS", "4"))
 SEED = int(os.environ.get("JQ_TEST_KILL_SEED", "0")) or random.randrange(1, 2**32)
 WORKERS = 3
 

@@ -14,9 +14,6 @@ from collections.abc import Awaitable, Iterable, Iterator
 
 import pytest
 
-from jobqueue.api.grpc.taskqueue.peer import Peer
-from jobqueue.api.grpc.taskqueue.remote import RemoteCoordination, RemoteQueue
-from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.core.errors import (
     Code,
     DeadlineExceeded,
@@ -25,7 +22,7 @@ from jobqueue.core.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components.model import (
     READ_SECONDS,
     RETRY_AFTER_MS,
     SUBMIT_SECONDS,
@@ -34,7 +31,9 @@ from jobqueue.services.model import (
     Spec,
     Status,
 )
-from jobqueue.services.protocols import new_request_id
+from jobqueue.taskqueue.components.protocols import new_request_id
+from jobqueue.taskqueue.grpc.peer import Peer
+from jobqueue.taskqueue.grpc.remote import RemoteCoordination, RemoteQueue, RemoteTaskQueue
 from tests import patience
 from tests.taskqueue.fleet import WORKER_ID, Fleet, event
 from tests.taskqueue.startup.test_designs import client, result_of

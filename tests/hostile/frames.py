@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
+from collections.abc import Iterable
 from types import TracebackType
 
 from tests import patience
@@ -18,6 +19,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
 _END_STREAM, _END_HEADERS, _ACK = 0x1, 0x4, 0x1
 _INITIAL_WINDOW = 4  # a setting: how much may be sent on a new stream
+_CANCEL = 8  # why a stream is reset
 _FRAME = 16 * 1024  # bytes of data in one frame that every server takes
 
 
@@ -31,9 +33,9 @@ class Frames:
     """One connection. Its own window for answers is closed unless ``reads`` says otherwise."""
 
     def __init__(
-        self, target: str, name: str, *, reads: bool = False, source: str = "127.0.0.1"
+        self, target: str, name: str = "", *, reads: bool = False, source: str = "127.0.0.1"
     ) -> None:
-        """``source``: the address that the connection comes from."""
+        """Without a ``name`` it shows no key. ``source``: the address that it comes from."""
         self._host, _, port = target.rpartition(":")
         self._port = int(port)
         self._name = name
@@ -79,8 +81,8 @@ class Frames:
     def _set_window(self, window: int) -> None:
         self._send(_SETTINGS, 0, 0, _INITIAL_WINDOW.to_bytes(2, "big") + window.to_bytes(4, "big"))
 
-    def begin(self, method: str) -> int:
-        """Send the headers of a call; returns its stream."""
+    def begin(self, method: str, more: Iterable[tuple[str, str]] = ()) -> int:
+        """Send the headers of a call, and more of them; returns its stream."""
         self._last += 2
         fields = (
             (":method", "POST"),
@@ -89,11 +91,16 @@ class Frames:
             (":authority", "localhost"),
             ("content-type", "application/grpc"),
             ("te", "trailers"),
-            *metadata(self._name),
+            *(metadata(self._name) if self._name else ()),
+            *more,
         )
         block = b"".join(b"\0" + _text(name) + _text(value) for name, value in fields)
         self._send(_HEADERS, _END_HEADERS, self._last, block)
         return self._last
+
+    def reset(self, stream: int) -> None:
+        """End a call, as its caller may at any time."""
+        self._send(_RESET, 0, stream, _CANCEL.to_bytes(4, "big"))
 
     async def send(self, stream: int, data: bytes, *, end: bool = False) -> int:
         """Send as much as the server lets in at once; returns how much that was."""

@@ -11,8 +11,8 @@ import httpx
 from jobqueue import config
 from jobqueue.access.tls import Credentials
 from jobqueue.api.grpc.remote import GrpcBackend
-from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
-from jobqueue.topology.embedded import Embedded
+from jobqueue.server.process import ServerProcess
+from jobqueue.taskqueue.grpc.remote import RemoteTaskQueue
 from tests import patience
 
 ROLES = {
@@ -32,7 +32,7 @@ def key_of(name: str) -> str:
 @asynccontextmanager
 async def serving(
     url: str = "memory://", *, known: bool = True, **flags: str
-) -> AsyncIterator[Embedded]:
+) -> AsyncIterator[ServerProcess]:
     """A server with a key for each caller, or without any; flags have ``__`` for the dot."""
     keys = ",".join(f"{name}:{roles}:{key_of(name)}" for name, roles in ROLES.items())
     environ = {"JQ_AUTH_API_KEYS": keys} if known else {}
@@ -44,7 +44,7 @@ async def serving(
         "server.shutdown_timeout": "4",
         **{name.replace("__", "."): value for name, value in flags.items()},
     }
-    server = Embedded(config.load(flags=told, environ=environ).settings)
+    server = ServerProcess(config.load(flags=told, environ=environ).settings)
     await server.start()
     try:
         yield server
@@ -53,7 +53,7 @@ async def serving(
 
 
 @asynccontextmanager
-async def over_http(server: Embedded, name: str | None, **headers: str) -> AsyncIterator[Any]:
+async def over_http(server: ServerProcess, name: str | None, **headers: str) -> AsyncIterator[Any]:
     """An HTTP client of that caller; ``None`` shows no key."""
     if name is not None:
         headers["Authorization"] = f"Bearer {key_of(name)}"
@@ -64,7 +64,7 @@ async def over_http(server: Embedded, name: str | None, **headers: str) -> Async
 
 
 @asynccontextmanager
-async def over_grpc(server: Embedded, name: str) -> AsyncIterator[GrpcBackend]:
+async def over_grpc(server: ServerProcess, name: str) -> AsyncIterator[GrpcBackend]:
     """The SDK's backend of that caller."""
     backend = GrpcBackend(
         server.grpc_target,
@@ -78,7 +78,7 @@ async def over_grpc(server: Embedded, name: str) -> AsyncIterator[GrpcBackend]:
 
 
 @asynccontextmanager
-async def over_taskqueue(server: Embedded, name: str) -> AsyncIterator[RemoteTaskQueue]:
+async def over_taskqueue(server: ServerProcess, name: str) -> AsyncIterator[RemoteTaskQueue]:
     """A taskqueue.v1 client of that caller."""
     client = RemoteTaskQueue(server.grpc_target, Credentials(api_key=key_of(name)))
     try:

@@ -21,7 +21,7 @@ from jobqueue.access.rules import GRPC, HTTP, RULES
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec
-from jobqueue.services.model import Spec
+from jobqueue.taskqueue.components.model import Spec
 from tests import patience
 from tests.cli import processes
 from tests.hostile.known_callers import key_of, over_grpc, over_http, over_taskqueue, serving

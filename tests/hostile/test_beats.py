@@ -11,12 +11,11 @@ import pytest
 
 from jobqueue.access.budgets import MessageBytes
 from jobqueue.access.callers import EVERY_ROLE, Caller, enter_call
-from jobqueue.api.grpc.beats import Beats
 from jobqueue.api.grpc.calls import Calls, end
 from jobqueue.api.grpc.channel import MIB
-from jobqueue.api.grpc.desk import Desk
-from jobqueue.api.grpc.duplex import Duplex
+from jobqueue.api.grpc.messages import Duplex
 from jobqueue.api.grpc.outgoing import Outgoing
+from jobqueue.api.grpc.registrations import Heartbeats, Registration
 from jobqueue.api.grpc.work_stream import WorkStream
 from jobqueue.core.job import Pulse, WorkerInfo
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
@@ -53,14 +52,14 @@ def at_once(*told: Any, **more: Any) -> Pulse:
     return Pulse(True)
 
 
-async def beat(beats: Beats, caller: str, tell: Any) -> Pulse:
+async def beat(heartbeats: Heartbeats, caller: str, tell: Any) -> Pulse:
     enter_call(Caller(caller, EVERY_ROLE))
-    return await beats.pulse(worker_pb2.Beat(), tell)
+    return await heartbeats.pulse(worker_pb2.Beat(), tell)
 
 
 async def test_a_heartbeat_does_not_wait_for_those_of_another_caller(store: SlowStore):
     """Before, it waited until everything was told that others had sent before."""
-    beats = Beats(Calls())
+    beats = Heartbeats(Calls())
     hungry = [asyncio.create_task(beat(beats, "hungry", store.tell)) for _ in range(40)]
     async with patience.timeout(30):
         while not store.begun:
@@ -76,7 +75,7 @@ async def test_a_heartbeat_does_not_wait_for_those_of_another_caller(store: Slow
 async def test_a_heartbeat_that_is_given_up_counts_until_its_thread_has_ended(store: SlowStore):
     """Who begins heartbeats and gives them up has no more threads than others."""
     calls = Calls()
-    beats = Beats(calls)
+    beats = Heartbeats(calls)
     async with patience.timeout(30):
         for _ in range(10):
             given_up = [asyncio.create_task(beat(beats, "hungry", store.tell)) for _ in range(4)]
@@ -137,7 +136,7 @@ class Line:
 class Stranger:
     """A link to a backend that knows no lease."""
 
-    def pulse(self, leases: list[int], *told: Any) -> Pulse:
+    def pulse(self, leases: list[int], *told: Any, **more: Any) -> Pulse:
         return Pulse(True, lost=list(leases))
 
     async def drain(self) -> None: ...
@@ -160,7 +159,7 @@ async def test_a_caller_without_room_hears_of_few_leases_at_a_time(held: int, to
         id="w", incarnation=7, hostname="h", pid=1, concurrency=1, queues=("default",)
     )
     link: Any = Stranger()
-    worker = WorkStream(Desk(info, link), Outgoing(), calls, Beats(calls))
+    worker = WorkStream(Registration(info, link), Outgoing(), calls, Heartbeats(calls))
     serving = asyncio.create_task(worker.serve(stream))
     async with patience.timeout(30):
         answer = await line.written.get()

@@ -95,7 +95,7 @@ async def test_a_caller_has_only_so_much_under_way(small: Target, method: str, w
             assert await allowed(channel, "other")
         seen.check_healthy()
         more, told = await fill(channel, method, "other")
-        assert f"the server has 5 {what} under way already, and what is left is for" in told
+        assert f"the server has 5 {what} under way already, and the rest is for" in told
         assert len(more) == 1
         # Two callers with all that they get leave room for those who have nothing under way.
         assert await allowed(channel, "operator")

@@ -10,9 +10,9 @@ import pytest
 
 from jobqueue.access.callers import Role
 from jobqueue.access.policy import Access, Shown, parse_certificate_roles, permit
-from jobqueue.api.grpc.taskqueue.callers import CALLER, CallerRefused, heard
 from jobqueue.core.errors import PermissionDenied
-from jobqueue.services.model import Actor
+from jobqueue.taskqueue.components.model import Actor
+from jobqueue.taskqueue.grpc.callers import CALLER, CallerRefused, heard
 from tests import ports
 from tests.access.callers import FACES, OK, calling
 from tests.access.certificates import Authority
@@ -111,6 +111,7 @@ def test_a_certificate_that_names_nobody_is_no_service(tmp_path: Path, said: str
     assert heard(silent).actor() is Actor.CLIENT
 
 
+@pytest.mark.slow
 def test_a_server_without_a_table_of_roles_says_so_and_lets_no_certificate_do_anything(
     tmp_path: Path,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import socket
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue.api.http.face import HttpFace
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import MIB, HttpFaceSettings
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
 from tests import patience
@@ -323,7 +324,7 @@ def test_strangers_that_leave_before_their_answers_fill_no_log(target: Target) -
 async def test_a_connection_whose_answer_is_not_read_is_closed() -> None:
     engine = Engine(MemoryStore())
     await engine.start()
-    face = HttpFace(engine, HttpSettings(read_timeout=0.2))
+    face = HttpFace(engine, HttpFaceSettings(read_timeout=0.2))
     port = await face.start("127.0.0.1", 0)
     try:
         with await asyncio.to_thread(unread, port) as line:
@@ -332,3 +333,90 @@ async def test_a_connection_whose_answer_is_not_read_is_closed() -> None:
     finally:
         await face.stop(1.0)
         await engine.stop()
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+async def test_a_client_that_is_still_sending_reads_why_it_was_refused(
+    target: Target, tls_target: Target, secure: bool
+) -> None:
+    """Before, what it sent after the refusal reset the connection, and the answer was lost."""
+    shown = tls_target if secure else target
+    reader, writer = await asyncio.open_connection("127.0.0.1", shown.http_port, ssl=shown.tls)
+    writer.write(b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 200)
+    async with patience.timeout(30):
+        first = await reader.readuntil(b"\r\n")
+        for _ in range(50):
+            writer.write(b"a: b\r\n" * 200)
+            await writer.drain()
+        answer = await reader.read()
+    writer.transport.abort()
+    assert first.startswith(b"HTTP/1.1 431 ")
+    assert answer.endswith(b'"}}')
+
+
+def test_a_client_that_is_refused_may_not_send_for_ever(target: Target) -> None:
+    line = socket.create_connection(("127.0.0.1", target.http_port))
+    with line:
+        line.settimeout(patience.longest(30))
+        line.sendall(b"this is not HTTP\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            line.sendall(bytes(512 * MIB))
+
+
+async def test_a_refusal_never_stands_amid_the_answer_to_an_earlier_request(target: Target) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", target.http_port)
+    writer.write(watching(submitted(target, "client"), "client"))
+    async with patience.timeout(30):
+        read = await reader.readuntil(b"PENDING")
+        writer.write(b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 200)
+        with contextlib.suppress(ConnectionError):
+            read += await reader.read()
+    writer.transport.abort()
+    assert b"431" not in read
+
+
+UPGRADE = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+HIDDEN = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+async def said_to(target: Target, *parts: bytes) -> bytes:
+    """The answers to what is sent on one connection, a part at a time, until the server ends it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", target.http_port)
+    heard = b""
+    try:
+        with contextlib.suppress(OSError):  # the server has ended it
+            for part in parts:
+                writer.write(part)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.3):
+                        heard += await reader.read(65_536)
+            writer.write_eof()
+            async with patience.timeout(30):
+                heard += await reader.read()
+    finally:
+        writer.transport.abort()
+    return heard
+
+
+@pytest.mark.parametrize(
+    "framing", [f"Content-Length: {len(HIDDEN)}", "Transfer-Encoding: chunked"]
+)
+async def test_the_body_of_a_request_that_upgrades_is_no_request(
+    target: Target, framing: str
+) -> None:
+    """Before, it was: behind a proxy it could take the credential of the next caller."""
+    head = "POST /jobs HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE + framing + "\r\n"
+    shown = f"Authorization: Bearer {KEYS['client']}\r\n\r\n"
+    heard = await said_to(target, (head + shown).encode(), HIDDEN)
+    assert heard.count(b"HTTP/1.1 ") == 1
+    assert heard.startswith(b"HTTP/1.1 400 ")
+    assert b"Upgrade" in heard
+
+
+async def test_what_follows_a_request_that_upgrades_is_no_request(target: Target) -> None:
+    """The other side may speak another protocol from there on."""
+    head = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + UPGRADE + "\r\n"
+    heard = await said_to(target, head.encode(), HIDDEN)
+    assert heard.count(b"HTTP/1.1 ") == 1
+    assert heard.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close" in heard.lower()

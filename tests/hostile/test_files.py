@@ -13,13 +13,13 @@ import pytest
 
 from jobqueue import config, logs
 from jobqueue.access.keyring import read_key_file
-from jobqueue.access.limits import MonotonicClock
 from jobqueue.access.public_keys import KeyFile
 from jobqueue.access.tls import Credentials, ServerTls, Tls
+from jobqueue.connect.backends import create_store
+from jobqueue.core.clock import MonotonicClock
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.queue import Queue
 from jobqueue.stores.sqlite.store import SqliteStore
-from jobqueue.topology.connect import create_store
 from tests.access.certificates import Authority, Pair
 from tests.access.jwt import Issuer
 from tests.cli import processes
@@ -44,7 +44,7 @@ async def test_the_files_of_a_new_sqlite_store_are_for_their_owner_only(tmp_path
     store = create_store(f"sqlite:///{tmp_path}/jobs.db")
     await store.open()
     try:
-        await store.create_queue(Queue(name="q"))
+        await store.queues.create(Queue(name="q"))
         await accept(store)
         found = modes(tmp_path)
         assert found.keys() == {"jobs.db", "jobs.db-wal", "jobs.db-shm"}
@@ -69,7 +69,7 @@ async def test_an_sqlite_file_that_is_there_keeps_its_mode(tmp_path: Path) -> No
     (tmp_path / "jobs.db").chmod(0o640)
     await store.open()
     try:
-        await store.create_queue(Queue(name="q"))
+        await store.queues.create(Queue(name="q"))
         assert set(modes(tmp_path).values()) == {0o640}
     finally:
         await store.close()

@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from jobqueue.core.errors import JobQueueError, Unavailable
-from jobqueue.topology.backing import account
-from jobqueue.topology.backing.redis import PrivateRedis
-from jobqueue.topology.supervisor import identity, state
-from jobqueue.topology.supervisor.folders import STATE, Claim
+from jobqueue.fleet import processes as fleet_processes
+from jobqueue.fleet import state
+from jobqueue.fleet.backing.redis import PrivateRedis
+from jobqueue.fleet.folders import STATE, FolderLock
+from jobqueue.fleet.layout import Probe, Process
+from jobqueue.worker.executors.process import ChildProcess
+from tests import patience
 from tests.cli import processes
 from tests.services.places import new_folder
 
@@ -33,8 +36,8 @@ def bystander() -> Iterator[int]:
 def naming(folder: Path, pid: int) -> None:
     """A state file that says that this process is the folder's supervisor."""
     folder.mkdir()
-    began = identity.began(pid)
-    state.State("embedded", folder, True, 0.0, True, pid, began, (), (), ()).write()
+    began = fleet_processes.began(pid)
+    state.FleetState("embedded", folder, True, 0.0, True, pid, began, (), (), ()).write()
 
 
 def given_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +53,7 @@ def test_a_folder_that_everybody_may_write_to_is_refused(tmp_path: Path):
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(Unavailable, match="may write there"):
-        Claim(folder)
+        FolderLock(folder)
     assert list(folder.iterdir()) == []
 
 
@@ -60,7 +63,7 @@ def test_a_folder_with_files_that_the_group_may_write_to_is_refused(tmp_path: Pa
     (folder / "redis").mkdir(parents=True)
     folder.chmod(0o775)
     with pytest.raises(Unavailable, match=f"may write there.*chmod go-w {folder}"):
-        Claim(folder)
+        FolderLock(folder)
     assert folder.stat().st_mode & 0o777 == 0o775
     assert [path.name for path in folder.iterdir()] == ["redis"]
 
@@ -70,7 +73,7 @@ def test_an_empty_folder_is_taken_from_the_group(tmp_path: Path):
     folder = tmp_path / "fleet"
     folder.mkdir()
     folder.chmod(0o775)
-    Claim(folder).release()
+    FolderLock(folder).release()
     assert folder.stat().st_mode & 0o777 == 0o755
 
 
@@ -110,7 +113,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytes
     folder.mkdir()
     given_away(folder, monkeypatch)
     with pytest.raises(Unavailable, match="another user owns it"):
-        Claim(folder)
+        FolderLock(folder)
     assert list(folder.iterdir()) == []
 
 
@@ -118,7 +121,7 @@ def test_nobody_else_may_write_beside_the_password_of_a_private_server(
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Also where we are not root, who gives the folder a mode of its own anyway."""
-    monkeypatch.setattr(account, "is_root", lambda: False)
+    monkeypatch.setattr(fleet_processes, "is_root", lambda: False)
     with new_folder() as folder:
         server = PrivateRedis(folder / "made" / "redis")
         before = os.umask(0)
@@ -133,3 +136,30 @@ def test_nobody_else_may_write_beside_the_password_of_a_private_server(
         server.start()
         server.stop()
         assert server.folder.stat().st_mode & 0o022 == 0
+
+
+def in_the_way(folder: Path) -> None:
+    """A module of somebody else, by the name of ours."""
+    folder.mkdir(exist_ok=True)
+    (folder / "jobqueue.py").write_text("raise SystemExit('of somebody else')\n")
+
+
+def test_up_runs_nothing_that_lies_in_the_folder_it_is_called_in(tmp_path: Path):
+    """Before, a module there took the place of ours: in /tmp, that of any user."""
+    in_the_way(tmp_path)
+    probe = Probe("127.0.0.1", 1)
+    process = Process(
+        "server", "server", 0, "jobqueue.cli.server", {}, probe, "", 1.0, arguments=("--version",)
+    )
+    ran = subprocess.run(process.command, cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("jobqueue ")
+
+
+async def test_a_worker_runs_nothing_that_lies_in_the_folder_it_is_called_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    in_the_way(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    child = await ChildProcess.start(patience.longest(30))
+    await child.kill()

@@ -26,8 +26,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from jobqueue.api.grpc import errors
-from jobqueue.api.grpc.server import SERVICES, TASKQUEUE_SERVICE, GrpcFace
-from jobqueue.api.grpc.taskqueue import statuses
+from jobqueue.api.grpc.server import SERVICES, GrpcFace
 from jobqueue.core.clock import SystemClock
 from jobqueue.core.job import JobSpec
 from jobqueue.core.store import Rules
@@ -40,10 +39,13 @@ from jobqueue.pb.jq.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from jobqueue.services.on_engine import EngineTaskQueue
-from jobqueue.topology.taskqueue.together import design_a
+from jobqueue.taskqueue.grpc import errors as taskqueue_errors
+from jobqueue.taskqueue.grpc.servicers import SERVICE as TASKQUEUE
+from jobqueue.taskqueue.grpc.servicers import taskqueue_service
+from jobqueue.taskqueue.on_engine import EngineTaskQueue
 from tests import patience
 from tests.stores.every import NAMES, STORES, Places
+from tests.taskqueue.together import design_a
 
 pytestmark = [
     pytest.mark.req("inp:PROD"),
@@ -221,10 +223,10 @@ async def jq_server(make: Callable[[], Any]) -> AsyncIterator[Target]:
     """jq.v1 and taskqueue.v1, with jobs in several states and a worker that holds one."""
     engine = Engine(make())
     await engine.start()
-    face = GrpcFace(engine, taskqueue=EngineTaskQueue(engine))
+    face = GrpcFace(engine, services=taskqueue_service(EngineTaskQueue(engine)))
     port = await face.start("127.0.0.1", 0)
     known = await prepared(engine, port)
-    services = (*SERVICES, TASKQUEUE_SERVICE)
+    services = (*SERVICES, TASKQUEUE.full_name)
     try:
         yield Target(dict.fromkeys(services, f"127.0.0.1:{port}"), known)
     finally:
@@ -236,7 +238,7 @@ async def jq_server(make: Callable[[], Any]) -> AsyncIterator[Target]:
 async def microservices() -> AsyncIterator[Target]:
     """jq-service: the public face and the calls between its parts."""
     async with design_a({"SHUTDOWN_TIMEOUT_MS": "0", "RETRY_AFTER_MS": "50"}) as addresses:
-        found = {TASKQUEUE_SERVICE: addresses["gateway"]}
+        found = {TASKQUEUE.full_name: addresses["gateway"]}
         for service in _ALL.values():
             if service.name in INTERNAL_SERVICES:
                 found[service.full_name] = addresses[INTERNAL_SERVICES[service.name]]
@@ -312,7 +314,7 @@ _BETWEEN_PARTS = {grpc.StatusCode.PERMISSION_DENIED}
 
 
 def allowed_for(service: Any) -> set[grpc.StatusCode]:
-    table = errors.STATUS if service.full_name.startswith("jq.") else statuses.STATUS
+    table = errors.STATUS if service.full_name.startswith("jq.") else taskqueue_errors.STATUS
     allowed = _HEALTHY & set(table.values())
     return allowed | _BETWEEN_PARTS if service.name in INTERNAL_SERVICES else allowed
 
@@ -422,7 +424,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
 
 
 @pytest.mark.parametrize("store", NAMES, indirect=True)
-@pytest.mark.parametrize("service", [*SERVICES, TASKQUEUE_SERVICE])
+@pytest.mark.parametrize("service", [*SERVICES, TASKQUEUE.full_name])
 def test_no_message_shows_a_defect_of_jq_server(
     store: Callable[[], Any], service: str, caplog: pytest.LogCaptureFixture
 ):
@@ -444,6 +446,6 @@ def test_no_message_shows_a_defect_of_jq_service(caplog: pytest.LogCaptureFixtur
 
 
 def test_every_service_is_among_them():
-    served = {*SERVICES, TASKQUEUE_SERVICE}
+    served = {*SERVICES, TASKQUEUE.full_name}
     internal = {one.full_name for one in _ALL.values() if one.name in INTERNAL_SERVICES}
     assert served | internal == set(_ALL)

@@ -14,10 +14,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jobqueue.api.grpc.server import SERVICES, GrpcFace
-from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.engine.engine import Engine
+from jobqueue.server.process import ServerProcess
 from jobqueue.stores.memory import MemoryStore
-from jobqueue.topology.embedded import Embedded
+from jobqueue.taskqueue.grpc.host import ServiceHost
 from tests import patience
 from tests.hostile.known_callers import key_of, serving
 
@@ -135,7 +135,7 @@ async def test_the_list_names_every_service(face):
         assert {answer.status for answer in listed.values()} == {SERVING}
 
 
-async def told(server: Embedded, headers: dict[str, str]) -> tuple[set[str], str]:
+async def told(server: ServerProcess, headers: dict[str, str]) -> tuple[set[str], str]:
     """The parts that /readyz names, and all that it says beside their names."""
     async with httpx.AsyncClient(timeout=patience.longest(10), trust_env=False) as client:
         answer = await client.get(f"{server.http_url}/readyz", headers=headers)

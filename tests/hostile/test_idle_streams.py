@@ -15,8 +15,8 @@ import pytest
 from jobqueue.access.budgets import MessageBytes, Room
 from jobqueue.api.grpc.calls import Calls, end
 from jobqueue.api.grpc.channel import MIB
-from jobqueue.api.grpc.duplex import Duplex
-from jobqueue.api.grpc.submit_stream import submit_stream
+from jobqueue.api.grpc.client_servicer import submit_stream
+from jobqueue.api.grpc.messages import Duplex
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Job, JobSpec
 from jobqueue.core.lifecycle import TERMINAL
@@ -24,6 +24,7 @@ from jobqueue.core.store import Change
 from jobqueue.core.waiting import LONG, answer_room
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
+from jobqueue.stores.memory.reads import MemoryReads
 from tests import patience
 from tests.hostile.known_callers import serving
 
@@ -156,22 +157,28 @@ async def test_a_long_poll_keeps_no_job_while_it_waits():
         await end(waiting)
 
 
-class CountingStore(MemoryStore):
+class CountingReads(MemoryReads):
     """Counts how often a job is read, and how often it is only looked at."""
 
-    reads = 0
+    count = 0
     looks = 0
-
-    def on_change(self, heard: Callable[[Change], None]) -> None:
-        self.heard = heard
 
     async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
         self.looks += 1
         return await super().moved_on(seen)
 
     async def get(self, job_id: str) -> Job | None:
-        self.reads += 1
+        self.count += 1
         return await super().get(job_id)
+
+
+class CountingStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: CountingReads = CountingReads(self._contents)
+
+    def on_change(self, heard: Callable[[Change], None]) -> None:
+        self.heard = heard
 
 
 @contextlib.asynccontextmanager
@@ -190,10 +197,10 @@ async def test_a_large_job_is_read_when_it_has_ended():
     async with over(store) as engine, patience.timeout(30):
         (made,) = await engine.submit([JobSpec(payload=b"x" * MIB)])
         waiting = asyncio.create_task(engine.wait(made.job_id, 60.0))
-        while store.reads + store.looks < 4:
+        while store.reads.count + store.reads.looks < 4:
             store.heard(Change.ENDED)  # of another job, elsewhere
             await asyncio.sleep(0.01)
-        assert store.reads == 1
+        assert store.reads.count == 1
         await engine.cancel(made.job_id)
         assert (await waiting).state in TERMINAL
 
@@ -213,13 +220,13 @@ async def test_a_long_poll_reads_its_job_when_the_answer_has_room():
         polls = [asyncio.create_task(poll(engine, room, made.job_id)) for room in rooms]
         await asyncio.sleep(0.1)
         assert answers.has_room("app")  # those that wait hold none
-        store.reads = -1  # the cancel reads it, too
+        store.reads.count = -1  # the cancel reads it, too
         await engine.cancel(made.job_id)
         left = set(polls)
         while left:
             done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
-            assert store.reads <= 2
-            store.reads -= len(done)
+            assert store.reads.count <= 2
+            store.reads.count -= len(done)
             for task in done:
                 assert task.result().state in TERMINAL
                 rooms[polls.index(task)].close()  # its answer is sent

@@ -11,9 +11,9 @@ import pytest
 from jobqueue.core.errors import PermissionDenied
 from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
 from jobqueue.core.queue import Queue
-from jobqueue.services.model import Spec
+from jobqueue.server.process import ServerProcess
 from jobqueue.stores.sqlite.store import SqliteStore
-from jobqueue.topology.embedded import Embedded
+from jobqueue.taskqueue.components.model import Spec
 from tests.hostile.known_callers import over_grpc, over_http, over_taskqueue, serving
 from tests.stores.driver import new
 
@@ -23,7 +23,7 @@ SECRET = "the first caller's secret"
 TICK = "cron:clean_up:2026-01-01T03:00:00Z"
 
 
-async def posted(server: Embedded, name: str, payload: Any, key: str) -> Any:
+async def posted(server: ServerProcess, name: str, payload: Any, key: str) -> Any:
     async with over_http(server, name) as client:
         body = {"payload": payload, "idempotency_key": key}
         return await client.post("/jobs", json=body)
@@ -102,9 +102,9 @@ async def test_a_key_from_before_there_were_owners_still_protects(tmp_path: Path
     file = tmp_path / "jobs.db"
     store = SqliteStore(file)
     await store.open()
-    await store.create_queue(Queue(name="default"))
+    await store.queues.create(Queue(name="default"))
     old = JobSpec(payload=b'"before"', key="order-42")
-    (made,) = (await store.submit(new(old))).results
+    (made,) = (await store.jobs.submit(new(old))).results
     await store.close()
     async with serving(f"sqlite:///{file}") as server:
         same = await posted(server, "web", "before", "order-42")

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from jobqueue.access.callers import EVERY_ROLE, Caller, enter_call
 from jobqueue.api.grpc import client_servicer, operator_servicer
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.http import render
+from jobqueue.api.http import answers
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import (
     MAX_HISTORY,
@@ -40,7 +40,8 @@ from jobqueue.pb.jq.v1 import (
     types_pb2,
 )
 from jobqueue.stores.memory import MemoryStore
-from jobqueue.stores.memory import store as memory_store
+from jobqueue.stores.memory.contents import Contents
+from jobqueue.stores.memory.reads import MemoryReads
 from tests import patience
 from tests.hostile.target import Target, metadata
 
@@ -51,8 +52,8 @@ WORKERS = 10
 
 
 async def fill(engine: Engine, count: int) -> None:
-    await engine.store.create_queue(Queue(name="default"))
-    await engine.store.submit(
+    await engine.store.queues.create(Queue(name="default"))
+    await engine.store.jobs.submit(
         [NewJob(job_id, JobSpec(payload=b"x")) for job_id in new_job_ids(count)]
     )
 
@@ -138,13 +139,13 @@ async def test_lists_are_shown_in_turns_over_http(engine, turns):
     queues = [QueueStats(queue=Queue(name=f"q{n}"), depth={}) for n in range(1_000)]
     workers = [a_worker(number) for number in range(200)]
     shows: list[tuple[str, int, int, Callable[[], Awaitable[object]]]] = [
-        ("job_view", MAX_PAGE, JOBS, lambda: render.page_view(page, "canonical", 100)),
-        ("event_view", MAX_HISTORY, JOBS, lambda: render.event_views(events, "canonical")),
-        ("queue_view", 1_000, JOBS, lambda: render.queue_views(queues, "canonical")),
-        ("_worker_view", 200, WORKERS, lambda: render.worker_views(workers, "canonical", {})),
+        ("job_view", MAX_PAGE, JOBS, lambda: answers.page_view(page, "canonical", 100)),
+        ("event_view", MAX_HISTORY, JOBS, lambda: answers.event_views(events, "canonical")),
+        ("queue_view", 1_000, JOBS, lambda: answers.queue_views(queues, "canonical")),
+        ("_worker_view", 200, WORKERS, lambda: answers.worker_views(workers, "canonical", {})),
     ]
     for name, count, most, show in shows:
-        turns.count(render, name)
+        turns.count(answers, name)
         turns.total = turns.most = 0
         await asyncio.gather(*(show() for _ in range(LISTS)))
         assert (name, turns.total, turns.most <= 2 * most) == (name, count * LISTS, True)
@@ -153,7 +154,7 @@ async def test_lists_are_shown_in_turns_over_http(engine, turns):
 async def test_pages_are_read_in_turns(engine, turns):
     """Before, a page of 1,000 jobs was read in four pieces, up to 512 jobs in one."""
     await fill(engine, MAX_PAGE + 1)
-    turns.count(memory_store, "job_of")
+    turns.count(Contents, "job")
 
     async def read() -> None:
         enter_call(Caller("hungry", EVERY_ROLE))
@@ -165,11 +166,11 @@ async def test_pages_are_read_in_turns(engine, turns):
     assert (turns.total, turns.most <= 2 * READ) == ((MAX_PAGE + 1) * LISTS, True)
 
 
-class SlowStore(MemoryStore):
-    """Reads of jobs wait until they are let go on."""
+class SlowReads(MemoryReads):
+    """Lists of jobs wait until they are let go on."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, contents: Contents) -> None:
+        super().__init__(contents)
         self.under_way: list[JobFilter] = []
         self.go_on = asyncio.Event()
 
@@ -180,6 +181,12 @@ class SlowStore(MemoryStore):
             return await super().list_jobs(wanted)
         finally:
             self.under_way.remove(wanted)
+
+
+class SlowStore(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: SlowReads = SlowReads(self._contents)
 
 
 async def test_the_lists_of_a_caller_are_read_one_after_the_other():
@@ -195,14 +202,17 @@ async def test_the_lists_of_a_caller_are_read_one_after_the_other():
     try:
         reads = [asyncio.create_task(read(who)) for who in ["hungry"] * LISTS + ["healthy"]]
         await asyncio.to_thread(
-            patience.until, lambda: len(store.under_way) >= 2, "reads of both callers"
+            patience.until, lambda: len(store.reads.under_way) >= 2, "reads of both callers"
         )
         for _ in range(20):
             await asyncio.sleep(0)
-        assert sorted(wanted.queue or "" for wanted in store.under_way) == ["healthy", "hungry"]
+        assert sorted(wanted.queue or "" for wanted in store.reads.under_way) == [
+            "healthy",
+            "hungry",
+        ]
         reads[0].cancel()  # who gives up leaves its place to the next
         await asyncio.to_thread(patience.until, reads[0].done, "the end of a read")
-        store.go_on.set()
+        store.reads.go_on.set()
         await asyncio.gather(*reads[1:])
     finally:
         await engine.stop()
@@ -259,3 +269,19 @@ async def test_probes_and_callers_do_not_wait_for_the_lists_of_another(
         await asyncio.gather(*attack, return_exceptions=True)
     for name, some in work.items():
         assert median(some) < 6 * alone, f"{name}: {some}, of one list: {alone}"
+
+
+async def test_missing_queues_are_looked_for_in_turns(engine, turns):
+    """Before, a call asked the store for ten thousand names without a turn for others."""
+    # With a name: the sweeper asks for all queues, when the test takes long enough.
+    turns.count(engine.store.queues, "stats", lambda *asked: bool(asked))
+    names = [f"q{number}" for number in range(1_000)]
+
+    async def ask() -> list[str]:
+        enter_call(Caller("fleet", EVERY_ROLE))
+        missing: list[str] = await engine.missing_queues([*names, *names])
+        return missing
+
+    answers = await asyncio.gather(*(asyncio.create_task(ask()) for _ in range(LISTS)))
+    assert answers == [names] * LISTS
+    assert (turns.total, turns.most <= 2 * JOBS) == (LISTS * len(names), True)

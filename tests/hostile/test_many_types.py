@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from jobqueue.stores.memory.ready import SLACK, Ready
+from jobqueue.stores.memory.ready import SLACK, ReadyJobs
 
 MANY = 5_000
 
@@ -15,7 +15,7 @@ class Looks:
     def __init__(self) -> None:
         self.types: dict[int, str] = {}
         self.looks = 0
-        self.ready = Ready(self.type_of)
+        self.ready = ReadyJobs(self.type_of)
 
     def type_of(self, seq: int) -> str | None:
         self.looks += 1
@@ -29,20 +29,20 @@ class Looks:
         self.ready.bury(self.types.pop(seq))
 
     def claim(self, types: frozenset[str] | None) -> int | None:
-        head = self.ready.head(types)
-        if head is None:
+        first = self.ready.first(types)
+        if first is None:
             return None
-        seq = self.ready.pop(head[0], None, types)
+        rank, seq, type = first
+        self.ready.take(rank, type)
         del self.types[seq]
         return seq
 
 
 def test_a_claim_of_all_types_does_not_look_at_every_type():
-    """Before, each of them looked at the first job of every type, twice."""
     jobs = Looks()
     for seq in range(MANY):
         jobs.push(seq, f"t{seq}")
-    assert jobs.claim(frozenset({"another"})) is None  # sorts them by type
+    assert jobs.claim(frozenset({"another"})) is None
     jobs.looks = 0
     assert [jobs.claim(None) for _ in range(MANY)] == list(range(MANY))
     assert jobs.looks <= 4 * MANY
@@ -75,7 +75,7 @@ def test_claims_of_all_types_and_of_some_get_the_first_job():
             assert jobs.claim(types) == (min(matching)[1] if matching else None)
 
 
-def test_lanes_that_come_and_go_leave_nothing_behind():
+def test_types_that_come_and_go_leave_nothing_behind():
     jobs = Looks()
     for seq in range(10):
         jobs.push(seq, f"t{seq}")
@@ -84,6 +84,4 @@ def test_lanes_that_come_and_go_leave_nothing_behind():
     for seq in range(10, 5 * SLACK):
         jobs.push(seq, "short")
         assert jobs.claim(frozenset({"short"})) == seq
-    heads = jobs.ready._heads
-    assert heads is not None
-    assert sum(map(len, heads)) <= 2 * SLACK
+    assert sum(map(len, jobs.ready._firsts)) <= 2 * SLACK

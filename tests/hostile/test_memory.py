@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,9 +12,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from jobqueue.access.rules import MAX_BATCH
+from jobqueue.access.rules import MAX_BATCH, MAX_HEADERS, MAX_QUESTIONS
+from jobqueue.api.grpc.server import GrpcFace
+from jobqueue.engine.engine import Engine
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
 from tests import patience
+from tests.hostile.frames import Frames
 from tests.hostile.target import Target, metadata
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -167,3 +172,77 @@ async def test_a_message_of_a_workers_stream_is_counted_before_it_is_built(targe
             assert "reports: at most" in str(refused.value.details())
     assert seen.grown_mib < ROOM_MIB
     seen.check_healthy()
+
+
+async def test_tiny_metadata_takes_no_memory(target: Target):
+    """Before, each entry took many times its bytes for as long as its call."""
+    many = [("a", "b")] * (2 * MAX_HEADERS - 60)  # gRPC itself refuses more bytes than these have
+    streams = 0
+    with target.watched() as seen:
+        async with Frames(target.grpc_target, "client", reads=True) as frames:
+            for _ in range(1_200):
+                streams += 1
+                frames.begin(SUBMIT_BATCH, many)
+                if streams - len(frames.ended) > 300:
+                    await frames.moved(0.05)
+            async with patience.timeout(60):
+                while len(frames.ended) < streams:
+                    await frames.moved()
+    assert seen.grown_mib < ROOM_MIB
+    seen.check_healthy()
+
+
+async def test_a_call_may_have_the_metadata_of_many_proxies(target: Target):
+    own = 2  # the credential, and gRPC's user agent
+    async with target.channel() as channel:
+        for count, expected in ((MAX_HEADERS - own, "OK"), (MAX_HEADERS, "RESOURCE_EXHAUSTED")):
+            call: Any = channel.unary_unary("/jq.v1.WorkerService/MissingQueues")
+            more = tuple((f"x-{number}", "1") for number in range(count))
+            made = call(b"", metadata=(*metadata("worker"), *more), timeout=patience.longest(30))
+            assert (await made.code()).name == expected
+            if expected != "OK":
+                assert f"at most {MAX_HEADERS} entries" in await made.details()
+
+
+async def test_a_worker_asks_for_so_many_queues_at_most(target: Target):
+    async with target.channel() as channel:
+        call: Any = channel.unary_unary("/jq.v1.WorkerService/MissingQueues")
+        for count, expected in ((MAX_QUESTIONS, "OK"), (MAX_QUESTIONS + 1, "INVALID_ARGUMENT")):
+            names = [f"q{number}" for number in range(count)]
+            asked = worker_pb2.MissingQueuesRequest(names=names).SerializeToString()
+            made = call(asked, metadata=metadata("worker"), timeout=patience.longest(30))
+            assert (await made.code()).name == expected
+
+
+def calls_in_memory() -> int:
+    """How many calls a server of this process has not freed."""
+    return sum(type(one).__name__ == "RPCState" for one in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("method", "data"),
+    [
+        ("/jq.v1.ClientService/GetLoad", b""),
+        ("/jq.v1.ClientService/GetJob", b"\x0a\x01x"),  # there is no such job
+        ("/jq.v1.ClientService/GetJob", b"\xff"),  # not a request
+        ("/jq.v1.OperatorService/ListQueues", b""),
+        ("/grpc.health.v1.Health/Check", b"\x0a\x01x"),  # there is no such service
+    ],
+)
+async def test_a_call_takes_no_memory_after_its_end(engine: Engine, method: str, data: bytes):
+    """Before, each waited for the garbage collector, with its messages and buffers."""
+    face = GrpcFace(engine)
+    port = await face.start("127.0.0.1", 0)
+    gc.collect()
+    gc.disable()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for _ in range(50):
+                with contextlib.suppress(grpc.aio.AioRpcError):
+                    await unary(channel, method, data)
+            async with patience.timeout(10):
+                while calls_in_memory() > 10:  # a server holds the next one, among others
+                    await asyncio.sleep(0.05)
+    finally:
+        gc.enable()
+        await face.stop(1)

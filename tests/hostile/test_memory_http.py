@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 
 import pytest
 
+from jobqueue.access.rules import MAX_HEADERS
+from tests import patience
 from tests.hostile.target import Target, headers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -51,3 +54,31 @@ def test_http_does_not_inflate_bodies(target: Target):
     shown = {**headers("client"), "Content-Encoding": "gzip"}
     status, _ = target.ask("POST", "/jobs", shown, body)
     assert status in (400, 415)
+
+
+async def test_tiny_headers_take_no_memory(target: Target):
+    """Before, each took many times its bytes, and thousands fit into one head."""
+    head = b"GET /healthz HTTP/1.1\r\n" + b"a: b\r\n" * 9_216  # and no end
+    async with contextlib.AsyncExitStack() as stack:
+        with target.watched() as seen:
+            reading = []
+            for _ in range(300):
+                reader, writer = await asyncio.open_connection("127.0.0.1", target.http_port)
+                stack.callback(writer.close)
+                writer.write(head)
+                # At once: the server's patience with what is still sent ends after two seconds.
+                reading.append(asyncio.create_task(reader.read(1024)))
+            async with patience.timeout(60):
+                answers = await asyncio.gather(*reading)
+    for answer in answers:
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        assert f"at most {MAX_HEADERS} are allowed".encode() in answer
+    assert seen.grown_mib < ROOM_MIB
+    seen.check_healthy()
+
+
+def test_a_request_may_have_the_headers_of_many_proxies(target: Target):
+    most = MAX_HEADERS - 2  # beside Host and Accept-Encoding
+    for count, expected in ((most, 200), (most + 1, 431)):
+        shown = {f"x-{number}": "1" for number in range(count)}
+        assert target.ask("GET", "/healthz", shown)[0] == expected

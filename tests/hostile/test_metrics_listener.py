@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from jobqueue.access.audit import BURST
 from jobqueue.access.callers import EVERY_ROLE
 from jobqueue.access.keyring import Keyring, parse_keys
 from jobqueue.access.policy import Access
-from jobqueue.access.refusals import BURST
 from jobqueue.access.tls import ServerTls
 from jobqueue.api.listening import Endpoint
-from jobqueue.topology.metrics_listener import MetricsListener
+from jobqueue.server.metrics_listener import MetricsListener
 from tests import patience
 from tests.access.certificates import Authority
 from tests.hostile.target import API_KEYS, headers

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from jobqueue.access.audit import BURST, Refusals
 from jobqueue.access.budgets import Budget, Budgets
 from jobqueue.access.callers import Caller, network
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access, Shown
-from jobqueue.access.refusals import BURST, Refusals
-from jobqueue.access.rules import Kind
+from jobqueue.access.rules import BudgetKind
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Unauthenticated, Unavailable
 
@@ -25,13 +25,13 @@ def unnamed(address: str) -> Caller:
 
 
 def test_a_network_has_one_budget() -> None:
-    budgets = Budgets({Kind.STREAM: Budget(100, 2)})
+    budgets = Budgets({BudgetKind.STREAM: Budget(100, 2)})
     for address in NEIGHBOURS[:2]:
-        budgets.enter(Kind.STREAM, unnamed(address).account)
+        budgets.enter(BudgetKind.STREAM, unnamed(address).account)
     for address in NEIGHBOURS:
         with pytest.raises(Unavailable, match="address 2001:db8:1:2::/64 has 2 streams"):
-            budgets.enter(Kind.STREAM, unnamed(address).account)
-    budgets.enter(Kind.STREAM, unnamed(ELSEWHERE).account)
+            budgets.enter(BudgetKind.STREAM, unnamed(address).account)
+    budgets.enter(BudgetKind.STREAM, unnamed(ELSEWHERE).account)
 
 
 def test_a_network_has_one_rate() -> None:

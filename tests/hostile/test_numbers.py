@@ -108,3 +108,22 @@ async def test_a_number_from_a_program(name: str, number: float):
             await app.submit("any", 1, **options)
     finally:
         await app.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/jobs", b'{"priority": 1.0, "payload": DEEP}'),
+        ("/jobs/batch", b'{"jobs": [{"priority": 1.0, "payload": DEEP}]}'),
+        ("/queues", b'{"name": "deep", "capacity": 1.0, "priority_weights": DEEP}'),
+    ],
+)
+@pytest.mark.parametrize("depth", [990, 1_000, 20_000])
+def test_a_whole_number_beside_what_is_nested_deeply(
+    open_target: Target, path: str, body: bytes, depth: int
+):
+    """Numbers that are written as 1.0 are read anew, and so was what is beside them."""
+    sent = body.replace(b"DEEP", b"[" * depth + b"]" * depth)
+    status, told = open_target.ask("POST", path, {"Content-Type": "application/json"}, sent)
+    assert status == 400, told[:200]
+    assert b"nested too deeply" in told or b"priority_weights" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -21,10 +22,10 @@ import redis
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from jobqueue.topology.backing import PrivateKafka, PrivatePostgres, PrivateRedis, PrivateServer
-from jobqueue.topology.backing import postgres as postgres_module
-from jobqueue.topology.layouts.layout import Service
-from jobqueue.topology.supervisor import services as supervised
+from jobqueue.fleet import services as supervised
+from jobqueue.fleet.backing import PrivateKafka, PrivatePostgres, PrivateRedis, PrivateServer
+from jobqueue.fleet.backing import postgres as postgres_module
+from jobqueue.fleet.layout import BackingService
 from tests import patience
 from tests.cli import ups
 from tests.services.places import new_folder
@@ -137,9 +138,12 @@ async def test_what_somebody_left_in_the_open_folder_of_an_earlier_postgres_lets
             f"ALTER SYSTEM SET hba_file = '{server.data / 'pg_hba.conf'}'",
         ):
             psql(server, everybody, statement)
-        unit = supervised.create(Service("postgres"), folder, folder, None)
+        unit = supervised.create(BackingService("postgres"), folder, folder)
         await unit.launch()
-        told = (await unit.health()).detail
+        while not (found := await unit.health()).ok:
+            assert unit.ended() is None
+            await asyncio.sleep(0.1)
+        told = found.detail
         assert "besides postgres that cannot log in any more: 2" in told
         assert f"ALTER SYSTEM are in {server.data / 'postgresql.auto.conf.earlier'} now" in told
         assert "password" in refused_by(server, everybody)
@@ -150,7 +154,8 @@ async def test_what_somebody_left_in_the_open_folder_of_an_earlier_postgres_lets
         assert "not permitted to log in" in refused_by(server, guest)
         assert "not permitted to log in" in refused_by(server, other)
         psql(server, server.dsn(), "ALTER ROLE guest LOGIN")
-        server.restart()  # what the owner does from now on stays
+        await unit.stop()
+        server.start()  # what the owner does from now on stays
         assert psql(server, guest, "SELECT 1") == "1"
     finally:
         server.remove()

@@ -18,13 +18,16 @@ from jobqueue import config
 from jobqueue.cli.setting_flags import parse_sets
 from jobqueue.client.app import JobQueue
 from jobqueue.config_file import ConfigError
+from jobqueue.connect.backends import create_store
+from jobqueue.connect.urls import check_redis_url, parse_url, with_password
 from jobqueue.core.errors import InvalidArgument, JobQueueError
+from jobqueue.core.job import Assignment, JobSpec
+from jobqueue.fleet import services
+from jobqueue.fleet.layout import BackingService
 from jobqueue.logs import JsonFormatter, TextFormatter
 from jobqueue.redaction import holds_secret, redact, redact_value
-from jobqueue.topology.connect import check_redis_url, create_store, parse_url, with_password
-from jobqueue.topology.layouts.layout import Service
-from jobqueue.topology.stream import kafka
-from jobqueue.topology.supervisor import services
+from jobqueue.server.stream import kafka
+from jobqueue.worker.executors.program import environment
 from tests.cli import processes
 
 # Two words around what is odd, so that a part of it that is shown can be told from other text.
@@ -183,6 +186,7 @@ def test_what_is_no_secret_is_shown() -> None:
     assert redact(both) == "from postgresql://a:***@one/db to redis://:***@two/0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "password", ["a'b", 'a"b', "a/b", "a b", "a@b", "a?b", "a#b", "a%2Fb", "a\\b", "a&b=c"]
 )
@@ -199,7 +203,7 @@ def test_a_dry_run_shows_no_password(tmp_path: Path, password: str, scheme: str)
 def test_a_part_of_a_password_is_not_taken_for_a_host(odd: str) -> None:
     """`jq-ctl up` shows the host of a service that it was given."""
     for name, scheme in (("postgres", "postgresql"), ("redis", "redis")):
-        named = Service(name, f"{scheme}://{HEAD}:{odd}{TAIL}@db/0")
+        named = BackingService(name, f"{scheme}://{HEAD}:{odd}{TAIL}@db/0")
         with pytest.raises(InvalidArgument) as refused:
             services.check((named,))
         assert_hidden(str(refused.value))
@@ -233,3 +237,16 @@ def test_no_value_is_in_an_error_of_the_file(tmp_path: Path, value: str) -> None
         config.load(file, environ={})
     assert_hidden(str(refused.value))
     assert f"{file}:" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["JQ_WORKER_SERVER", "JQ_DB_URL", "JQ_URL", "JQ_KAFKA_BOOTSTRAP"])
+def test_a_program_of_a_worker_does_not_see_a_password_in_an_address(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its result may show all that it sees, and who submits a job may read that."""
+    spec = JobSpec(payload=b"1")
+    job = Assignment(1, "id", spec, 1, 1, "worker", 0, 0.0, None, 0)
+    monkeypatch.setenv(name, f"redis://me:{HEAD}@db:6379/0")
+    assert name not in environment(job)
+    monkeypatch.setenv("JQ_WORKER_SERVER", "db:50051")
+    assert environment(job)["JQ_WORKER_SERVER"] == "db:50051"

@@ -16,10 +16,11 @@ from starlette.routing import BaseRoute
 
 from jobqueue import pb
 from jobqueue.access.callers import Role
-from jobqueue.access.rules import GRPC, HTTP, RULES, Kind
-from jobqueue.api.grpc.server import SERVICES, TASKQUEUE_SERVICE
+from jobqueue.access.rules import GRPC, HTTP, RULES, BudgetKind
+from jobqueue.api.grpc.server import SERVICES
 from jobqueue.api.http.app import create_app
 from jobqueue.cli.reference import with_rules
+from jobqueue.taskqueue.grpc.servicers import SERVICE as TASKQUEUE
 from tests.api.http.fake import FakeBackend
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +65,7 @@ def _lists(message: Descriptor, path: str = "", inside: tuple[Descriptor, ...] =
 
 def test_every_grpc_method_has_a_rule_and_no_rule_is_for_a_method_that_is_gone():
     assert set(GRPC) == set(METHODS)
-    served = {*SERVICES, TASKQUEUE_SERVICE}
+    served = {*SERVICES, TASKQUEUE.full_name}
     assert served <= {method.rpartition("/")[0][1:] for method in GRPC}
 
 
@@ -93,13 +94,13 @@ def test_every_limit_of_a_list_is_of_a_list_that_exists():
 def test_streams_are_counted_as_streams():
     for name, method in METHODS.items():
         streaming = method.client_streaming or method.server_streaming
-        kinds = (Kind.STREAM, Kind.SUBMIT_STREAM, Kind.WATCH)
+        kinds = (BudgetKind.STREAM, BudgetKind.SUBMIT_STREAM, BudgetKind.WATCH)
         assert streaming == (RULES[GRPC[name]].kind in kinds), name
 
 
 def test_what_is_open_changes_nothing_and_what_is_a_probe_is_read_only():
     for action, rule in RULES.items():
-        if rule.roles is None or rule.kind is Kind.PROBE:
+        if rule.roles is None or rule.kind is BudgetKind.PROBE:
             assert not rule.changes, action
             assert not rule.items, action
             assert action.startswith("server."), action

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from jobqueue.access.budgets import DEFAULTS
-from jobqueue.access.rules import Kind
+from jobqueue.access.rules import BudgetKind
 from jobqueue.api.grpc.channel import MIB, MIN_RECEIVE_BYTES
 from jobqueue.core.job import JobSpec
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2
@@ -22,7 +22,7 @@ from tests.hostile.test_messages import ROOM_MIB, listed, send_on, settled
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 SUBMIT_STREAM = "/jq.v1.ClientService/SubmitStream"
-STREAMS = DEFAULTS[Kind.SUBMIT_STREAM].per_caller
+STREAMS = DEFAULTS[BudgetKind.SUBMIT_STREAM].per_caller
 # Each is refused with the longest text that there is.
 REFUSED = [types_pb2.JobSpec(queue="\x00" * 64, payload=b"1")] * 2_500
 

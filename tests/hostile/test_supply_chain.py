@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import subprocess
@@ -43,7 +44,7 @@ def entries(name: str) -> dict[str, str]:
     lines = [
         line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
     ]
-    return {canonicalize_name(line.partition("==")[0]): line for line in lines}
+    return {canonicalize_name(re.split(r"[\[=]", line)[0]): line for line in lines}
 
 
 def pinned(name: str) -> dict[str, tuple[str, frozenset[str]]]:
@@ -74,6 +75,26 @@ def test_the_pins_fit_the_project(name: str) -> None:
         asked = Requirement(line)
         version, _ = found[canonicalize_name(asked.name)]
         assert asked.specifier.contains(version, prereleases=True), line
+
+
+def test_a_package_that_others_ask_for_with_an_extra_is_pinned_with_it() -> None:
+    """pip 23.2 takes the newest release of it otherwise, and misses its hashes."""
+    lines = {
+        package: Requirement(line.split(" ;")[0].split(" --")[0])
+        for package, line in entries("dev.txt").items()
+    }
+    for package, line in lines.items():
+        try:
+            needs = importlib.metadata.requires(package) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another platform or version of Python
+        for need in map(Requirement, needs):
+            asked = need.marker is None or any(
+                need.marker.evaluate({"extra": extra}) for extra in ["", *line.extras]
+            )
+            pin = lines.get(canonicalize_name(need.name))
+            if asked and pin is not None:
+                assert need.extras <= pin.extras, f"{package} asks for {need}"
 
 
 def test_the_lists_agree_and_a_server_needs_no_development_tools() -> None:

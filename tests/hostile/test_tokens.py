@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
-from jobqueue.access.limits import MonotonicClock
 from jobqueue.access.tokens import TokenVerifier
+from jobqueue.core.clock import MonotonicClock
 from jobqueue.core.errors import Unauthenticated
 from tests import patience
 from tests.access.jwt import Issuer, encode, key_set, sign
@@ -112,6 +112,7 @@ def forgeries(rsa: Issuer, ec: Issuer, ed: Issuer) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 def test_only_tokens_of_the_issuer_open_a_server(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     rsa, ec, ed = Issuer("RS256", "rsa"), Issuer("ES256", "ec"), Issuer("EdDSA", "ed")
@@ -140,6 +141,7 @@ def test_only_tokens_of_the_issuer_open_a_server(tmp_path: Path) -> None:
     assert server.noise == []
 
 
+@pytest.mark.slow
 def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     old, new = Issuer("ES256", "2025"), Issuer("EdDSA", "2026")
@@ -160,6 +162,7 @@ def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
         # What cannot be used changes nothing.
         shared = {"kty": "oct", "k": "c2VjcmV0"}
         bad = {"{": "neither PEM nor", key_set(): "no key", key_set(old, shared): "shared secret"}
+        bad[key_set(old.jwk(key_ops=5))] = "its key_ops must be a list"
         for text, reason in bad.items():
             write(keys, text)
             patience.until(partial(warned, reason), "a warning")

@@ -19,11 +19,10 @@ import pytest_asyncio
 
 from jobqueue.access.callers import EVERY_ROLE, Caller, enter_call
 from jobqueue.access.rules import MAX_BATCH
-from jobqueue.api.grpc import client_servicer, submit_stream
-from jobqueue.api.grpc.codec import work
+from jobqueue.api.grpc import client_servicer, work_codec
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.http import bodies, render
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http import answers, bodies
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.clock import milliseconds
 from jobqueue.core.errors import NotFound
 from jobqueue.core.ids import new_job_ids
@@ -36,8 +35,8 @@ from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.engine import Engine
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc, types_pb2, worker_pb2
-from jobqueue.stores.memory import MemoryStore, by_time
-from jobqueue.stores.memory import store as memory_store
+from jobqueue.stores.memory import MemoryStore
+from jobqueue.stores.memory import reads as memory_reads
 from tests import patience
 from tests.hostile.target import Target, headers, metadata
 
@@ -66,8 +65,8 @@ async def test_a_batch_over_grpc_is_read_and_answered_in_turns(client, turns):
 
 
 async def test_a_message_of_a_submit_stream_is_read_and_answered_in_turns(client, turns):
-    turns.count(submit_stream, "spec_from_pb")
-    turns.count(submit_stream, "result_to_pb")
+    turns.count(client_servicer, "spec_from_pb")
+    turns.count(client_servicer, "result_to_pb")
     stream = client.SubmitStream()
     await stream.write(client_pb2.SubmitStreamRequest(number=1, specs=SPECS))
     await stream.done_writing()
@@ -78,20 +77,20 @@ async def test_a_message_of_a_submit_stream_is_read_and_answered_in_turns(client
 
 @pytest.mark.parametrize("wrong", [False, True], ids=["right", "one is wrong"])
 async def test_a_batch_over_http_is_read_in_turns(turns, wrong):
-    turns.count(bodies, "_decode_item" if wrong else "_spec_or_error")
+    turns.count(bodies, "_spec_or_error")
     jobs: list[dict[str, Any]] = [{"payload": n} for n in range(MAX_BATCH)]
     if wrong:
         jobs[7]["unknown"] = 1
-    items = await bodies.decode_batch(json.dumps({"jobs": jobs}).encode(), HttpSettings())
+    items = await bodies.decode_batch(json.dumps({"jobs": jobs}).encode(), HttpFaceSettings())
     assert [n for n, item in enumerate(items) if not isinstance(item, JobSpec)] == [7] * wrong
     assert (turns.total, turns.most <= MOST) == (MAX_BATCH, True)
 
 
 async def test_the_progress_of_a_heartbeat_is_read_in_turns(turns):
-    turns.count(work, "_lease_progress")
+    turns.count(work_codec, "_lease_progress")
     news = [worker_pb2.LeaseProgress(lease=n + 1, value=0.5) for n in range(MAX_BATCH)]
     beat = worker_pb2.HeartbeatRequest(progress=news)
-    assert list(await work.progress_from_pb(beat.progress)) == list(range(1, MAX_BATCH + 1))
+    assert list(await work_codec.progress_from_pb(beat.progress)) == list(range(1, MAX_BATCH + 1))
     assert (turns.total, turns.most <= MOST) == (MAX_BATCH, True)
 
 
@@ -111,9 +110,9 @@ LOOKED_AT = 2_000  # records in one turn of the loop
 async def filled() -> MemoryStore:
     store = MemoryStore()
     await store.open()
-    await store.create_queue(Queue(name="default"))
+    await store.queues.create(Queue(name="default"))
     ids = new_job_ids(RECORDS)
-    await store.submit([NewJob(job_id, JobSpec(payload=b"x")) for job_id in ids])
+    await store.jobs.submit([NewJob(job_id, JobSpec(payload=b"x")) for job_id in ids])
     return store
 
 
@@ -121,13 +120,13 @@ async def filled() -> MemoryStore:
 async def test_lists_of_a_memory_store_take_turns(turns, method):
     """Before, each of them looked at every job in one piece."""
     store = await filled()
-    turns.count(memory_store, "matches")
+    turns.count(memory_reads, "matches")
     if method == "dead_letters":
-        seqs = [job.seq for job in await store.list_jobs(JobFilter(limit=RECORDS))]
-        await store.apply([Transition.cancelled(seq) for seq in seqs])
+        seqs = [job.seq for job in await store.reads.list_jobs(JobFilter(limit=RECORDS))]
+        await store.jobs.apply([Transition.cancelled(seq) for seq in seqs])
     turns.total = turns.most = 0
     wanted = JobFilter(type="nope", limit=RECORDS + 1)
-    await asyncio.gather(*(getattr(store, method)(wanted) for _ in range(BATCHES)))
+    await asyncio.gather(*(getattr(store.reads, method)(wanted) for _ in range(BATCHES)))
     assert turns.total == RECORDS * BATCHES
     assert turns.most <= (BATCHES + 2) * LOOKED_AT  # each begins before its first turn
 
@@ -136,10 +135,10 @@ async def test_lists_of_a_memory_store_take_turns(turns, method):
 async def test_a_list_by_time_of_a_memory_store_takes_turns(turns, ascending):
     """Before, it looked at every job in one piece."""
     store = await filled()
-    turns.count(by_time, "_matches")
+    turns.count(memory_reads, "_matches_time")
     wanted = TimeQuery(queue="default", type="", ascending=ascending, offset=RECORDS - 3, limit=10)
-    pages = await asyncio.gather(*(store.list_by_time(wanted) for _ in range(BATCHES)))
-    jobs = sorted(store.jobs(), key=lambda job: job.id)
+    pages = await asyncio.gather(*(store.reads.list_by_time(wanted) for _ in range(BATCHES)))
+    jobs = sorted(store.reads.every_job(), key=lambda job: job.id)
     jobs.sort(key=lambda job: milliseconds(job.created_at), reverse=not ascending)
     assert [[job.id for job in page] for page in pages] == [[job.id for job in jobs[-3:]]] * BATCHES
     assert (turns.total, turns.most <= 2 * LOOKED_AT) == (RECORDS * BATCHES, True)
@@ -147,22 +146,24 @@ async def test_a_list_by_time_of_a_memory_store_takes_turns(turns, ascending):
 
 async def test_a_list_that_changes_while_it_is_read_shows_what_there_is(turns):
     store = await filled()
-    first, *_, last = store.jobs()
-    gone = {job.id for job in store.jobs()[100:200]}
+    first, *_, last = store.reads.every_job()
+    gone = {job.id for job in store.reads.every_job()[100:200]}
     listing = asyncio.create_task(
-        store.list_jobs(JobFilter(limit=RECORDS, states=(State.PENDING,)))
+        store.reads.list_jobs(JobFilter(limit=RECORDS, states=(State.PENDING,)))
     )
     await asyncio.sleep(0)
     assert not listing.done()
     (added,) = new_job_ids(1)
-    await store.submit([NewJob(added, JobSpec(payload=b"x"))])
-    for job in store.jobs()[100:200]:
-        await store.apply([Transition.cancelled(job.seq)])
-        await store.delete_job(job.id)
-    await store.apply([Transition.cancelled(first.seq)])
+    await store.jobs.submit([NewJob(added, JobSpec(payload=b"x"))])
+    for job in store.reads.every_job()[100:200]:
+        await store.jobs.apply([Transition.cancelled(job.seq)])
+        await store.upkeep.delete_job(job.id)
+    await store.jobs.apply([Transition.cancelled(first.seq)])
     listed = [job.id for job in await listing]
     assert listed == [
-        job.id for job in reversed(store.jobs()) if job.id not in {*gone, first.id, added}
+        job.id
+        for job in reversed(store.reads.every_job())
+        if job.id not in {*gone, first.id, added}
     ]
     assert listed[0] == last.id
 
@@ -181,12 +182,12 @@ async def test_many_batches_of_a_caller_have_one_turn_over_grpc(client, turns):
 
 async def test_many_batches_of_a_caller_have_one_turn_over_http(turns):
     turns.count(bodies, "_spec_or_error")
-    turns.count(render, "_item_answer")
+    turns.count(answers, "_item_answer")
     body = json.dumps({"jobs": [{"payload": n} for n in range(MAX_BATCH)]}).encode()
 
     async def submit() -> None:
-        items = await bodies.decode_batch(body, HttpSettings())
-        await render.batch_answer([SubmitResult.refused(NotFound("no queue")) for _ in items])
+        items = await bodies.decode_batch(body, HttpFaceSettings())
+        await answers.batch_answer([SubmitResult.refused(NotFound("no queue")) for _ in items])
 
     await asyncio.gather(*(submit() for _ in range(BATCHES)))
     assert (turns.total, turns.most <= 2 * MOST) == (2 * MAX_BATCH * BATCHES, True)

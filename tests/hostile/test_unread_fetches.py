@@ -10,7 +10,7 @@ import pytest
 
 from jobqueue.access.budgets import MessageBytes, Room
 from jobqueue.api.grpc.channel import MIB
-from jobqueue.api.grpc.work_fetch import Buffer
+from jobqueue.api.grpc.worker_servicer import FetchBuffer
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from tests import patience
 from tests.hostile.frames import Frames
@@ -136,7 +136,7 @@ async def test_a_fetch_that_lacks_room_waits_for_it():
         held = 0
         while bytes.take("worker", 1):
             held += 1
-        buffer = Buffer(job_room)
+        buffer = FetchBuffer(job_room)
         lacking: list[None] = []
         buffer.lacks_room = lambda lacking=lacking: lacking.append(None)  # type: ignore[misc]
         buffer.begin(room)

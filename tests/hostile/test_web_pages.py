@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from jobqueue.api.listening import Endpoint
-from jobqueue.topology.metrics_listener import MetricsListener
+from jobqueue.server.metrics_listener import MetricsListener
 from tests import patience
 from tests.cli.processes import Service
 from tests.cli.processes import server as start_server

@@ -263,7 +263,7 @@ async def test_the_id_of_a_worker_that_is_gone_can_be_taken(servers: Servers):
     await alice.register()
     job_id = await servers.submit()
     (job,) = (await alice.fetch()).assignments
-    await servers.here.engine.store.set_worker_status("w", WorkerStatus.OFFLINE)
+    await servers.here.engine.store.workers.set_status("w", WorkerStatus.OFFLINE)
     # Even under its incarnation: what the old owner holds is lost, not inherited.
     assert not isinstance(await mallory.register(), grpc.StatusCode)
     assert await servers.state(job_id) is State.FAILED
@@ -276,7 +276,7 @@ async def test_the_new_owner_of_an_id_is_not_refused_where_the_old_one_was_conne
 ):
     """That server still knows the old registration: it is told to register, as anywhere else."""
     await servers.here.by("alice").register()
-    await servers.here.engine.store.set_worker_status("w", WorkerStatus.OFFLINE)
+    await servers.here.engine.store.workers.set_status("w", WorkerStatus.OFFLINE)
     await servers.there.by("mallory").register(info(incarnation=13))
     mallory = servers.here.by("mallory")
     assert await mallory.fetch(incarnation=13) is grpc.StatusCode.NOT_FOUND
@@ -339,7 +339,7 @@ async def test_a_caller_has_so_many_workers_at_most(servers: Servers):
     await mallory.deregister("m0", 5)
     assert not isinstance(await mallory.register(info("m-more")), grpc.StatusCode)
     # What is OFFLINE makes room as well, and does not pile up.
-    await servers.here.engine.store.set_worker_status("m1", WorkerStatus.OFFLINE)
+    await servers.here.engine.store.workers.set_status("m1", WorkerStatus.OFFLINE)
     assert not isinstance(await mallory.register(info("m-last")), grpc.StatusCode)
     assert set(await servers.registered()) == {"w", "m2", "m-more", "m-last"}
 

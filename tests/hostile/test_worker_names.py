@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.core.errors import RateLimited
 from jobqueue.core.job import WorkerInfo, WorkerStatus
 from jobqueue.engine import worker_names
@@ -19,6 +20,7 @@ from jobqueue.pb.jq.v1 import operator_pb2, types_pb2, worker_pb2, worker_pb2_gr
 from jobqueue.stores.memory import MemoryStore
 from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
+from tests.engine.rig import session_of
 from tests.hostile.target import Target, headers, metadata
 
 MIB = 1024 * 1024
@@ -82,6 +84,39 @@ async def test_the_names_of_workers_take_bounded_memory_and_can_be_listed(target
         assert len(worker["types"]) + worker["types_left_out"] == 1_000
 
 
+@pytest.mark.parametrize("method", ["Register", "Connect"])
+async def test_the_names_of_a_worker_that_is_gone_are_not_kept(engine: Engine, method: str):
+    """Before, a server kept them for ten minutes, or as long as the stream, however many came."""
+    face = GrpcFace(engine)
+    port = await face.start("127.0.0.1", 0)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+            worker = types_pb2.WorkerInfo(
+                id="w", incarnation=1, hostname="h", pid=1, concurrency=1, queues=["default"],
+                types=["a"],
+            )  # fmt: skip
+            if method == "Register":
+                await stub.Register(worker_pb2.RegisterRequest(worker=worker))
+            else:
+                stream = stub.Connect()
+                await stream.write(worker_pb2.ConnectRequest(hello=worker_pb2.Hello(worker=worker)))
+                assert (await patience.wait_for(stream.read(), 10)).HasField("welcome")
+            registration = face._registrations.get("w")
+            session = session_of(engine, "w")
+            assert registration is not None
+            assert session is not None
+            assert not registration.info.queues
+            assert not registration.info.types
+            assert session.info.types == frozenset({"a"})  # claims are made for these
+            await engine.store.workers.set_status("w", WorkerStatus.OFFLINE)
+            await engine._control.look()  # what the store's word brings about
+            assert not session.info.queues
+            assert not session.info.types
+    finally:
+        await face.stop(0.2)
+
+
 def info(id: str, types: int, owner: str = "fleet", incarnation: int = 1) -> WorkerInfo:
     return WorkerInfo(
         id=id,
@@ -98,28 +133,28 @@ def info(id: str, types: int, owner: str = "fleet", incarnation: int = 1) -> Wor
 async def test_the_workers_of_one_caller_name_so_much_at_most():
     store = MemoryStore()
     await store.open()
-    workers = WorkerNames(store, most=MIB)
+    workers = WorkerNames(store.workers, most=MIB)
     for number in range(24):  # a name takes 20 bytes, and 64 more
         await workers.register(info(f"w{number}", 500))
     with pytest.raises(RateLimited, match=r"types: .*'fleet'.* 1 MiB"):
         await workers.register(info("w24", 500))
-    assert len(await store.workers()) == 24
+    assert len(await store.workers.all()) == 24
     # Others have room of their own, and so has who registers anew.
     await workers.register(info("another", 500, owner="others"))
     await workers.register(info("w0", 500, incarnation=2))
     # Workers that are gone make room.
-    await store.set_worker_status("w1", WorkerStatus.OFFLINE)
+    await store.workers.set_status("w1", WorkerStatus.OFFLINE)
     await workers.register(info("next", 500))
-    assert "w1" not in {worker.info.id for worker in await store.workers()}
+    assert "w1" not in {worker.info.id for worker in await store.workers.all()}
 
 
 async def test_names_are_counted_once_and_in_turns(turns):
     """Before, each registration counted all names of its caller's other workers in one piece."""
     store = MemoryStore()
     await store.open()
-    workers = WorkerNames(store)
+    workers = WorkerNames(store.workers)
     for number in range(40):
-        await store.register_worker(info(f"w{number}", 500))
+        await store.workers.register(info(f"w{number}", 500))
     turns.count(worker_names, "_size")
     await workers.register(info("next", 500))
     assert turns.total >= 40
@@ -129,7 +164,7 @@ async def test_names_are_counted_once_and_in_turns(turns):
         await workers.register(info("next", 500, incarnation=number + 2))
     assert turns.total <= 8 * 2
     # One that registers anew is counted anew.
-    await store.register_worker(info("w0", 5_000, incarnation=2))
+    await store.workers.register(info("w0", 5_000, incarnation=2))
     turns.total = 0
     await workers.register(info("last", 500))
     assert 2 <= turns.total <= 4
@@ -138,11 +173,11 @@ async def test_names_are_counted_once_and_in_turns(turns):
 async def test_workers_that_are_gone_are_not_remembered():
     store = MemoryStore()
     await store.open()
-    workers = WorkerNames(store)
+    workers = WorkerNames(store.workers)
     for number in range(50):
         await workers.register(info(f"w{number}", 500))
-        await store.set_worker_status(f"w{number}", WorkerStatus.OFFLINE)
-        await store.forget_worker(f"w{number}")
+        await store.workers.set_status(f"w{number}", WorkerStatus.OFFLINE)
+        await store.workers.forget(f"w{number}")
     assert len(workers._sizes) <= 2
 
 
@@ -151,9 +186,9 @@ async def test_long_lists_of_names_are_shortened_in_turns(turns):
     store = MemoryStore()
     await store.open()
     for number in range(60):
-        await store.register_worker(info(f"w{number}", 500))
+        await store.workers.register(info(f"w{number}", 500))
     turns.count(worker_names, "_shortened")
-    found = await store.workers()
+    found = await store.workers.all()
     await asyncio.gather(*(shorten(found) for _ in range(4)))
     assert (turns.total, turns.most <= 2 * WORKERS) == (4 * 60, True)
 
@@ -162,10 +197,10 @@ async def test_a_large_fleet_registers_and_is_listed_in_full():
     """2,000 workers with one key and 50 types each."""
     store = MemoryStore()
     await store.open()
-    workers = WorkerNames(store)
+    workers = WorkerNames(store.workers)
     for number in range(2_000):
         await workers.register(info(f"w{number}", 50))
-    found = await store.workers()
+    found = await store.workers.all()
     assert await shorten(found) == found
 
 
@@ -177,7 +212,7 @@ async def test_a_list_of_many_workers_has_less_of_each():
         (worker,) = await engine.list_workers()
         assert worker.info.types is not None
         assert worker.types_left_out == 5_000 - len(worker.info.types)
-        few = await shorten((await engine.store.workers()) * 1_000)
+        few = await shorten((await engine.store.workers.all()) * 1_000)
         assert few[0].types_left_out > worker.types_left_out > 0
         assert few[0].info.queues == ("default",)
         assert few[0].info.types

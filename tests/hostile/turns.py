@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,12 +19,13 @@ class Turns:
         self.most = 0
         self.rounds = 0  # of the loop
 
-    def count(self, owner: Any, name: str) -> None:
+    def count(self, owner: Any, name: str, counts: Callable[..., bool] = lambda *_: True) -> None:
         inner = getattr(owner, name)
 
         def counting(*args: Any) -> Any:
-            self._calls += 1
-            self.total += 1
+            if counts(*args):
+                self._calls += 1
+                self.total += 1
             return inner(*args)
 
         self._monkeypatch.setattr(owner, name, counting)

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from jobqueue.topology.backing import find_postgres
+from jobqueue.fleet.backing import find_postgres
 from tests import ports
 from tests.journeys.machine import Machine
 from tests.journeys.pages import blocks, shell, write_files

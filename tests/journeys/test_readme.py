@@ -1,4 +1,4 @@
-"""The README is true for who has installed the wheel: its programs run, its commands work."""
+"""The README, and the pages that it leads to first, are true for who has installed the wheel."""
 
 from __future__ import annotations
 
@@ -10,25 +10,30 @@ import pytest
 from tests.journeys.machine import Machine
 from tests.journeys.pages import blocks, shell, write_files
 
-# One for each Python block: a part of what it prints.
-PRINTED = [
-    "'subject': 'hello'",
-    "fetched at attempt 2\nNOT_RETRYABLE Abort: only https\n['PENDING', 'ASSIGNED', 'RUNNING'",
-    "older than 30 days: gone",
-    "PENDING\n['default', 'mail']",
-    "",
-]
+# For each Python block of a page, a part of what it prints.
+PRINTED = {
+    "README.md": ["'subject': 'hello'"],
+    "docs/tasks.md": [
+        "fetched at attempt 2\nNOT_RETRYABLE Abort: only https\n['PENDING', 'ASSIGNED', 'RUNNING'",
+        "PENDING\n['default', 'mail']",
+        "",
+    ],
+    "docs/periodic.md": ["older than 30 days: gone"],
+}
 
 
-def test_every_python_block_has_an_expectation() -> None:
-    assert len(blocks("README.md", "python")) == len(PRINTED)
+@pytest.mark.parametrize("page", PRINTED)
+def test_every_python_block_has_an_expectation(page: str) -> None:
+    assert len(blocks(page, "python")) == len(PRINTED[page])
 
 
-@pytest.mark.parametrize("number", range(len(PRINTED)))
-def test_a_python_block_runs(number: int, machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("page", "number"), [(page, n) for page, parts in PRINTED.items() for n in range(len(parts))]
+)
+def test_a_python_block_runs(page: str, number: int, machine: Machine) -> None:
     write_files(machine)
-    machine.write("block.py", blocks("README.md", "python")[number])
-    assert PRINTED[number] in machine.succeed("python", "block.py")
+    machine.write("block.py", blocks(page, "python")[number])
+    assert PRINTED[page][number] in machine.succeed("python", "block.py")
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
@@ -41,12 +46,12 @@ def test_the_shell_blocks_work_in_order(machine: Machine) -> None:
         jq-ctl() {{ command jq-ctl --server {ready["grpc"]} "$@"; }}
     """
     outputs = []
-    for text in blocks("README.md", "sh"):
+    for text in blocks("README.md", "sh") + blocks("docs/taskqueue.md", "sh"):
         text = text.replace("localhost:8080", ready["http"].removeprefix("http://"))
         text = text.replace("127.0.0.1:50051", ready["grpc"])
         outputs.append(shell(machine, prelude, text))
     print(*outputs, sep="\n")
-    over_http, in_shell, workers, fleet, designs = outputs
+    fleet, over_http, in_shell, workers, designs = outputs
     assert '"job_id"' in over_http
     assert "DONE" in in_shell
     assert "SUCCEEDED" in in_shell

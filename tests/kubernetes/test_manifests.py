@@ -15,7 +15,7 @@ import yaml
 
 from jobqueue import config
 from jobqueue.config import Settings
-from jobqueue.topology.connect import check_redis_url, parse_url
+from jobqueue.connect.urls import check_redis_url, parse_url
 from tests.kubernetes.manifests import (
     DEPLOYMENT,
     KUBERNETES,

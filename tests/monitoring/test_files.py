@@ -131,7 +131,7 @@ async def statements(folder: Path) -> set[str]:
     await engine.submit([JobSpec(payload=b"1", queue="default")])
     jobs = (await engine.list_jobs(JobQuery())).jobs
     await engine.cancel(jobs[0].id)
-    await engine._store.claim([])
+    await engine._store.jobs.claim([])
     await engine.stop()
     return names
 

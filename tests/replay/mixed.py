@@ -62,18 +62,18 @@ class Mixed:
         await self.driver.start(first)
         await self.driver.fail(first, "no \N{SNOWMAN}", retryable=False)
         assert (await self.driver.job(dead)).state is State.DEAD_LETTERED
-        for seq in await self.driver.store.unfinished("gone", 10):
+        for seq in await self.driver.store.queues.unfinished("gone", 10):
             await self.driver.do(Transition.dropped_with_queue(seq))
         for name in ("gone", "again"):
-            assert await self.driver.store.delete_queue(name) == 0
+            assert await self.driver.store.queues.delete(name) == 0
         self._tick(1.0)
         await make("again", max_retries=9)
-        assert await self.driver.store.pause_queue("asleep", True)
+        assert await self.driver.store.queues.pause("asleep", True)
         changed = {
             "capacity": 1_000_000, "retry_base": 0.5, "retry_jitter": 0.0, "retention": 5e6,
             "dead_letter_retention": 0.0,
         }  # fmt: skip
-        assert await self.driver.store.update_queue("again", changed)
+        assert await self.driver.store.queues.update("again", changed)
 
     async def _submit(self, count: int) -> None:
         draw = self._random
@@ -122,7 +122,7 @@ class Mixed:
             await driver.fail(one, "not worth it", retryable=False)
         elif way == 6:
             await driver.start(one)
-            assert await driver.store.request_cancel(one.seq)
+            assert await driver.store.jobs.request_cancel(one.seq)
             await driver.do(Transition.cancel_acknowledged(one.seq, one.lease))
         elif way == 7:
             await driver.start(one)
@@ -137,7 +137,7 @@ class Mixed:
 
     async def _exhausted(self) -> None:
         """Retried until nothing is left, or until its workers have died under it."""
-        await self.driver.store.create_queue(Queue(name="hard", retry_profile=NO_BACKOFF))
+        await self.driver.store.queues.create(Queue(name="hard", retry_profile=NO_BACKOFF))
         await self.driver.submit(queue="hard", max_retries=1, key="k-hard")
         poison = await self.driver.submit(queue="hard", max_retries=9)
         for attempt in range(2):
@@ -189,7 +189,7 @@ class Mixed:
         taken = await self.driver.claim(8, queues=("q", "mail"), worker_id=WORKERS[1])
         for one in taken[2:]:
             await self.driver.start(one)
-        assert await self.driver.store.request_cancel(taken[5].seq)
+        assert await self.driver.store.jobs.request_cancel(taken[5].seq)
 
     async def _waiting(self) -> None:
         """Left waiting, or just ended, each in another way."""

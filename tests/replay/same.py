@@ -30,16 +30,17 @@ class Content:
 
 async def content_of(store: Store) -> Content:
     jobs = await all_jobs(store)
-    stats = await store.stats()
+    stats = await store.queues.stats()
     names = sorted({job.queue for job in jobs} | {one.queue.name for one in stats})
     return Content(
         jobs,
-        {job.id: await store.history(job.id) for job in jobs},
+        {job.id: await store.reads.history(job.id) for job in jobs},
         stats,
         await _lists(store, names),
-        {name: sorted(await store.unfinished(name, 1_000)) for name in names},
+        {name: sorted(await store.queues.unfinished(name, 1_000)) for name in names},
         sorted(
-            (one.seq, one.worker_id, one.state, one.cancel_requested) for one in await store.held()
+            (one.seq, one.worker_id, one.state, one.cancel_requested)
+            for one in await store.workers.held()
         ),
     )
 
@@ -54,20 +55,20 @@ async def assert_same(expected: Content, store: Store) -> None:
     assert found.unfinished == expected.unfinished
     assert found.held == expected.held  # leases are new
     for job in expected.jobs[::10]:
-        assert await store.get(job.id) == job
+        assert await store.reads.get(job.id) == job
 
 
 async def _lists(store: Store, names: list[str]) -> dict[tuple[str, ...], list[str]]:
     found: dict[tuple[str, ...], list[str]] = {}
     for name in names:
         for state in State:
-            page = await store.list_jobs(JobFilter(queue=name, states=(state,), limit=500))
+            page = await store.reads.list_jobs(JobFilter(queue=name, states=(state,), limit=500))
             found[name, state.name] = [job.id for job in page]
         for ascending in (True, False):
             wanted = TimeQuery(
                 queue=name, type="taskqueue.v1", ascending=ascending, offset=2, limit=20
             )
-            page = await store.list_by_time(wanted)
+            page = await store.reads.list_by_time(wanted)
             found[name, "by time", str(ascending)] = [job.id for job in page]
     return found
 
@@ -93,7 +94,7 @@ def assert_same_figures(found: list[QueueStats], expected: list[QueueStats]) -> 
 async def all_jobs(store: Store) -> list[Job]:
     jobs: list[Job] = []
     before: int | None = None
-    while page := await store.list_jobs(JobFilter(before_seq=before, limit=500)):
+    while page := await store.reads.list_jobs(JobFilter(before_seq=before, limit=500)):
         jobs += page
         before = page[-1].seq
     return jobs
@@ -102,14 +103,14 @@ async def all_jobs(store: Store) -> list[Job]:
 async def submitted_again(store: Store, specs: list[JobSpec]) -> list[tuple[str, str]]:
     """What becomes of the same submits: the job under each key, or that the key was free. And of
     other payloads under the keys that were not."""
-    results = (await store.submit(new(*specs))).results
+    results = (await store.jobs.submit(new(*specs))).results
     taken = [n for n, result in enumerate(results) if result.status is SubmitStatus.DUPLICATE]
     answers = [
         (result.status.value, result.job_id if n in taken else "")
         for n, result in enumerate(results)
     ]
     altered = [replace(specs[n], payload=specs[n].payload + b"!") for n in taken]
-    for result in (await store.submit(new(*altered))).results:
+    for result in (await store.jobs.submit(new(*altered))).results:
         assert isinstance(result.error, KeyConflict)
         answers.append((result.status.value, result.job_id))
     return answers

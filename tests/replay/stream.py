@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from jobqueue.core.restore import Restored, gather
+from jobqueue.core.rebuild import Restored, gather
 from jobqueue.core.store import Store, Term
 from jobqueue.events.kafka import KafkaPublisher
 from jobqueue.events.record import Record
@@ -34,10 +34,10 @@ class Stream:
     async def publish(self, store: Store, term: Term) -> None:
         """Until everything is in Kafka."""
         relay = Relay(KafkaPublisher(self.settings), self.topics)
-        relay.start(store, lambda: term)
+        relay.start(store.stream, lambda: term)
         try:
             async with patience.timeout(PATIENCE):
-                while (lag := await store.stream_lag()) is None or lag.events:
+                while (lag := await store.stream.lag()) is None or lag.events:
                     await asyncio.sleep(0.02)
         finally:
             await relay.stop()

@@ -14,7 +14,7 @@ from jobqueue.core.identity import UNNAMED, Identity, Writer
 from jobqueue.core.job import Event, JobSpec
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue
-from jobqueue.core.restore import gather
+from jobqueue.core.rebuild import gather
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
@@ -98,7 +98,7 @@ def test_a_job_with_a_gap_is_named_and_can_be_left_out():
     assert "whole" not in str(refused.value)
     state = gather(found.world, published=True)
     assert [one.job.id for one in state.jobs] == ["whole"]
-    assert [key.job.id for key in state.keys] == ["whole"]
+    assert [key.job_id for key in state.keys] == ["whole"]
     assert state.last_seq == 2  # its number is not given again
 
 

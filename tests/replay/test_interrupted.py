@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue.core.errors import Conflict, InvalidArgument
-from jobqueue.core.restore import Restored
+from jobqueue.core.rebuild import Restored
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
@@ -53,7 +53,7 @@ async def test_a_transaction_leaves_nothing(open_empty: OpenEmpty, store_name: s
         with pytest.raises(Interrupted):
             await target.store.restore(state, told)
         assert not await all_jobs(target.store)
-        assert not await target.store.stats()
+        assert not await target.store.queues.stats()
     await target.store.restore(state, seen.append)
     assert seen[-1] == len(state.jobs)
     await assert_same(await content_of(source.store), target.store)

@@ -28,7 +28,7 @@ async def test_every_store_can_be_rebuilt_in_every_store(
     await stream.publish(source.store, term)
     once, state = await stream.rebuild()
     # Published again from its beginning: whatever is there twice counts once.
-    await source.store.end_stream(term)
+    await source.store.stream.end(term)
     await stream.publish(source.store, term)
     twice, again = await stream.rebuild()
     assert once.repeated == 0
@@ -42,7 +42,7 @@ async def test_every_store_can_be_rebuilt_in_every_store(
         assert told == sorted(told)
         assert told[-1] == len(state.jobs)
         await assert_same(expected, target.store)
-        assert await target.store.identity() == again.identity
+        assert await target.store.stream.identity() == again.identity
     keys = await submitted_again(source.store, mixed.keyed)
     assert len({status for status, _ in keys}) > 1  # some are free, some are not
     for target in targets:

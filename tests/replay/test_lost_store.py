@@ -11,19 +11,19 @@ import pytest_asyncio
 import redis
 
 from jobqueue.config import Settings
+from jobqueue.connect.backends import create_store
 from jobqueue.core.job import ComponentHealth, JobSpec
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import QueueSpec
-from jobqueue.core.restore import gather
+from jobqueue.core.rebuild import gather
 from jobqueue.events.replay import Replay
-from jobqueue.topology.connect import create_store
-from jobqueue.topology.embedded import Embedded
+from jobqueue.server.process import ServerProcess
 from tests import patience
 from tests.replay.stream import Stream
 from tests.services.topics import Topics as OwnTopics
 
 pytestmark = [pytest.mark.integration, pytest.mark.req("sch:REPLAY")]
-Start = Callable[[str], Awaitable[Embedded]]
+Start = Callable[[str], Awaitable[ServerProcess]]
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def stream(kafka: OwnTopics) -> Stream:
 
 @pytest_asyncio.fixture
 async def start(stream: Stream) -> AsyncIterator[Start]:
-    servers: list[Embedded] = []
+    servers: list[ServerProcess] = []
 
-    async def one(url: str) -> Embedded:
+    async def one(url: str) -> ServerProcess:
         settings = {
             "db": {"url": url},
             "http": {"enabled": False},
@@ -51,7 +51,7 @@ async def start(stream: Stream) -> AsyncIterator[Start]:
                 "replication": 1,
             },
         }
-        server = Embedded(Settings.model_validate(settings))
+        server = ServerProcess(Settings.model_validate(settings))
         servers.append(server)
         await server.start()
         return server
@@ -61,7 +61,7 @@ async def start(stream: Stream) -> AsyncIterator[Start]:
         await server.stop()
 
 
-async def work(server: Embedded, count: int) -> list[str]:
+async def work(server: ServerProcess, count: int) -> list[str]:
     """Jobs that were accepted and are done."""
     specs = [JobSpec(payload=b"%d" % n, type="echo") for n in range(count)]
     jobs = [result.unwrap() for result in await server.backend.submit(specs)]
@@ -70,7 +70,7 @@ async def work(server: Embedded, count: int) -> list[str]:
     return jobs
 
 
-async def kafka_says(server: Embedded, *words: str) -> ComponentHealth:
+async def kafka_says(server: ServerProcess, *words: str) -> ComponentHealth:
     """Its health, once it has all these words."""
     async with patience.timeout(60.0):
         while True:
@@ -98,7 +98,7 @@ class Lost:
             self.url, self.empty = f"sqlite:///{folder}/jobs.db", f"sqlite:///{folder}/new.db"
         self._folder = folder
 
-    async def lose(self, server: Embedded, start: Start) -> Embedded:
+    async def lose(self, server: ServerProcess, start: Start) -> ServerProcess:
         """Redis is emptied while its server works; a file is gone when it is started again."""
         if self._kind == "redis":
             self.flush()

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jobqueue.core.identity import Identity
-from jobqueue.core.restore import gather
+from jobqueue.core.rebuild import gather
 from jobqueue.core.stream import JobDeleted, RecordItem
 from tests.replay.test_damage import MADE, read, story
 
@@ -37,7 +37,7 @@ def test_partitions_may_be_read_in_any_order():
     expected = gather(
         read(*itertools.chain(*PARTITIONS)).world, published=True, identity=Identity("s")
     )
-    assert {(key.key, key.job.id) for key in expected.keys} == {
+    assert {(key.key, key.job_id) for key in expected.keys} == {
         ("of a", "a"), ("of b", "b"), ("taken anew", "d"), ("of e", "e"),
     }  # fmt: skip
     for order in itertools.permutations(PARTITIONS):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
+from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Conflict
 from jobqueue.core.job import Transition
-from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
+from jobqueue.core.lifecycle import HELD, TERMINAL, Move, Reason, State
 from jobqueue.core.queue import Queue
-from jobqueue.core.rebuild import World
-from jobqueue.core.restore import Restored, gather
-from jobqueue.core.store import Store
+from jobqueue.core.rebuild import Restored, World, gather
+from jobqueue.core.store import Claim, Rules, Store
 from jobqueue.core.stream import StreamItem
 from tests.replay.conftest import OpenEmpty
 from tests.replay.same import all_jobs, assert_same, content_of
 from tests.stores.driver import Driver, worker
+from tests.stores.every import STORES, Places
 
 pytestmark = pytest.mark.req("sch:REPLAY")
 
@@ -28,14 +33,14 @@ class Follower:
 
     async def catch_up(self) -> None:
         term = await self.driver.term()
-        position = await self.driver.store.begin_stream(term)
+        position = await self.driver.store.stream.begin(term)
         while True:
-            found = await self.driver.store.changes_after(position, 500, 1 << 20)
+            found = await self.driver.store.stream.changes_after(position, 500, 1 << 20)
             if not found.items:
                 return
             self.items += found.items
             position = found.position
-            await self.driver.store.move_mark(position, term)
+            await self.driver.store.stream.move_mark(position, term)
 
     def state(self, *, published: bool = True) -> Restored:
         world = World()
@@ -95,29 +100,72 @@ async def test_it_goes_on_with_the_next_numbers(open_empty: OpenEmpty, store_nam
     assert (await target.all_events())[: len(before)] == before
 
 
+async def test_a_ttl_counts_from_the_submit_although_the_clock_went_back(
+    open_empty: OpenEmpty, store_name: str
+):
+    """Times of creation never go back, those of events may."""
+    source = await open_empty("memory")
+    await source.queue("q")
+    await source.submit()
+    source.clock.advance(-5.0)
+    late = await source.submit(ttl=60.0)
+    target = await open_empty(store_name)
+    await restored(source, target.store, published=False)
+    assert await target.job(late) == await source.job(late)
+    again = Follower(target)
+    await again.catch_up()
+    world = World()
+    for item in again.items:
+        world.add(item)
+    assert world.jobs[late].job == await target.job(late)
+
+
+async def test_deaths_that_nobody_counts_make_no_suspect(
+    open_empty: OpenEmpty, store_name: str, clock: ManualClock, tmp_path: Path,
+    request: pytest.FixtureRequest,
+):  # fmt: skip
+    source = await open_empty("memory")
+    await source.queue("q")
+    lost = await source.running(max_retries=9)
+    await source.lose(lost)
+    await source.do(Transition(lost.seq, Move.RETRY_WHEN_DUE))
+    places = Places(request, store_name, tmp_path)
+    store = STORES[store_name](places.new, Rules(poison_after=0), clock)
+    await store.open()
+    try:
+        await restored(source, store)
+        (again,) = await store.jobs.claim([Claim(("q",), ["w"])])
+        assert (again.id, again.deaths) == (lost.id, 0)
+    finally:
+        await store.close()
+        places.close()
+
+
 async def test_what_was_held_is_tried_again(open_empty: OpenEmpty, store_name: str):
     source = await some(open_empty)
     no_limit = await source.submit(queue="other", timeout=None, priority=9)
     await source.start((await source.claim(1, queues=("other",), worker_id="lost"))[0])
     target = await open_empty(store_name)
     await restored(source, target.store)
-    held = await target.store.held()
+    held = await target.store.workers.held()
     assert {(await target.job(no_limit)).seq} <= {one.seq for one in held}
     # Nobody knows the new leases: reports under the old ones are stale, and so are pulses.
-    old = {one.lease for one in await source.store.held()}
+    old = {one.lease for one in await source.store.workers.held()}
     assert not old & {one.lease for one in held}
-    await target.store.register_worker(worker("w"))
-    pulse = target.store.pulse("w", 1, sorted(old))
+    await target.store.workers.register(worker("w"))
+    pulse = target.store.workers.pulse("w", 1, sorted(old))
     assert sorted(pulse.lost) == sorted(old)
     # What has a limit is found by it; what has none by the leader, because its worker is gone.
-    due = await target.store.due(100)
+    due = await target.store.upkeep.due(100)
     assert not [one for one in due.transitions if one.lease is not None]
     target.clock.advance(120.0)
-    late = {one.seq for one in (await target.store.due(100)).transitions if one.lease is not None}
+    late = {
+        one.seq for one in (await target.store.upkeep.due(100)).transitions if one.lease is not None
+    }
     assert late == {one.seq for one in held} - {(await target.job(no_limit)).seq}
     for one in held:
         await target.do(Transition.worker_lost(one.seq, one.lease, "gone"))
-    assert not await target.store.held()
+    assert not await target.store.workers.held()
     assert {job.state for job in await all_jobs(target.store)} & HELD == set()
 
 
@@ -160,10 +208,13 @@ async def test_what_is_claimed_comes_in_the_same_order(open_empty: OpenEmpty, st
 async def run_all(target: Driver) -> None:
     """What a leader, a sweeper and a worker do, until there is nothing left to do."""
     await target.apply(
-        *(Transition.worker_lost(one.seq, one.lease, "gone") for one in await target.store.held())
+        *(
+            Transition.worker_lost(one.seq, one.lease, "gone")
+            for one in await target.store.workers.held()
+        )
     )
-    for stats in await target.store.stats():
-        await target.store.pause_queue(stats.queue.name, False)
+    for stats in await target.store.queues.stats():
+        await target.store.queues.pause(stats.queue.name, False)
     for _ in range(100):
         if all(job.state in TERMINAL for job in await all_jobs(target.store)):
             return
@@ -183,7 +234,7 @@ async def test_the_stream_goes_on_after_it_or_begins_anew(
     target = await open_empty(store_name)
     first = await restored(source, target.store, published=published)
     added = await target.submit(b"new")
-    assert await target.store.pause_queue("other", True)
+    assert await target.store.queues.pause("other", True)
     second = Follower(target)
     await second.catch_up()
     if published:
@@ -212,11 +263,11 @@ async def test_only_an_empty_store_is_written(open_empty: OpenEmpty, store_name:
     state = follower.state()
 
     async def refused(target: Driver, why: str) -> None:
-        jobs, stats = await all_jobs(target.store), await target.store.stats()
+        jobs, stats = await all_jobs(target.store), await target.store.queues.stats()
         with pytest.raises(Conflict, match=why):
             await target.store.restore(state, lambda count: None)
         assert await all_jobs(target.store) == jobs
-        assert await target.store.stats() == stats
+        assert await target.store.queues.stats() == stats
 
     used = await open_empty(store_name)
     await used.queue("q")
@@ -224,11 +275,33 @@ async def test_only_an_empty_store_is_written(open_empty: OpenEmpty, store_name:
     await used.submit()
     await refused(used, "jobs")
     unused = await open_empty(store_name)
-    await unused.store.create_queue(Queue(name="default"))
-    term = await unused.store.lead(7, 5.0)
+    await unused.store.queues.create(Queue(name="default"))
+    term = await unused.store.leadership.lead(7, 5.0)
     assert term is not None
     await refused(unused, "server is at work")
-    await unused.store.resign(term)
+    await unused.store.leadership.resign(term)
     await unused.store.restore(state, lambda count: None)
     await assert_same(await content_of(source.store), unused.store)
     await refused(unused, "jobs")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("store_name", ["postgres", "redis"])
+async def test_large_jobs_are_written_a_few_at_a_time(open_empty: OpenEmpty, store_name: str):
+    """The arguments of one statement have to be smaller than a gigabyte."""
+    source = await open_empty("memory")
+    await source.queue("q")
+    for _ in range(40):
+        await source.submit()
+    follower = Follower(source)
+    await follower.catch_up()
+    state = follower.state()
+    payload = b"x" * (1 << 20)
+    for rebuilt in state.jobs:
+        rebuilt.spec = replace(rebuilt.spec, payload=payload)
+    target = await open_empty(store_name)
+    told: list[int] = []
+    await target.store.restore(state, told.append)
+    assert (told[0], told[-1]) == (0, 40)
+    assert max(later - earlier for earlier, later in pairwise(told)) <= 16
+    assert {len(job.payload) for job in await all_jobs(target.store)} == {len(payload)}

@@ -12,9 +12,9 @@ from jobqueue.client.inline import InlineJobs
 from jobqueue.config import Settings, load
 from jobqueue.core.errors import JobFailed
 from jobqueue.engine.engine import Engine
+from jobqueue.server import options
+from jobqueue.server.process import ServerProcess
 from jobqueue.stores.memory import MemoryStore
-from jobqueue.topology import options
-from jobqueue.topology.embedded import Embedded
 from tests import patience
 
 Ask = Callable[[str], Any]
@@ -139,7 +139,7 @@ class Memory(Place):
 
     def _connected(self, url: str, **how: Any) -> JobQueue:
         app = super()._connected(url, **how)
-        app.home.create = lambda: self._engine
+        app.shared.create = lambda: self._engine
         return app
 
 
@@ -188,7 +188,7 @@ class Grpc(Place):
 
     async def _open(self) -> str:
         own = {"db.url": "memory://", "http.port": "0", "grpc.port": "0", "worker.concurrency": "0"}
-        server = Embedded(self._loaded(**own))
+        server = ServerProcess(self._loaded(**own))
         await server.start()
         self._stack.push_async_callback(server.stop)
         return f"grpc://{server.grpc_target}"

@@ -20,7 +20,7 @@ from jobqueue import (
 )
 from jobqueue.core.errors import Conflict, KeyConflict, NotFound
 from jobqueue.core.lifecycle import Reason
-from jobqueue.worker.outcomes import JobCancelled
+from jobqueue.tasks.context import JobCancelled
 from tests import patience
 from tests.scenarios.place import Place
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jobqueue.topology.backing import (
+from jobqueue.fleet.backing import (
     PrivateKafka,
     PrivatePostgres,
     PrivateRedis,

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jobqueue.fleet.backing import BackingFailed
 from jobqueue.redaction import redact_value
-from jobqueue.topology.backing import BackingFailed
 from tests.services import catalog, install
 from tests.services.catalog import SERVICES, Service, known
 from tests.services.maven import FetchFailed

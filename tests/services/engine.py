@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import ClassVar
 
-from jobqueue.topology.backing.server import KILL, Ending, NotInstalled, PrivateServer
+from jobqueue.fleet.backing.server import KILL, Ending, NotInstalled, PrivateServer
 
 PROGRAMS = ("dockerd", "docker", "docker-compose", "debootstrap")
 _PLACES = ("/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin")
@@ -37,6 +37,7 @@ class PrivateEngine(PrivateServer):
 
     name = "dockerd"
     users = ()
+    pid_file = "../d.pid"
     # Never killed first: its containers, and the daemon that runs them, would go on without it.
     orderly: ClassVar[Ending] = [(signal.SIGTERM, 120.0), *KILL]
     abrupt: ClassVar[Ending] = orderly
@@ -49,10 +50,6 @@ class PrivateEngine(PrivateServer):
     @property
     def _socket(self) -> Path:
         return self.folder / "d.sock"  # the path of a socket has at most 107 characters
-
-    @property
-    def _pid_file(self) -> Path:
-        return self.folder / "d.pid"
 
     def remove(self) -> None:
         if self.folder.is_dir():
@@ -72,7 +69,7 @@ class PrivateEngine(PrivateServer):
             raise NotInstalled(f"it takes root and the programs {', '.join(PROGRAMS)}")
         return [
             str(program),
-            *("--host", self.host, "--pidfile", str(self._pid_file)),
+            *("--host", self.host, "--pidfile", str(self.folder / "d.pid")),
             *("--data-root", str(self.data), "--exec-root", str(self.folder / "exec")),
             *("--bridge", "none", "--log-level", "warn"),  # networks are those of compose
         ]
@@ -89,13 +86,6 @@ class PrivateEngine(PrivateServer):
 
     def _takes_password(self) -> bool:
         return False
-
-    def _noted_pid(self) -> int | None:
-        try:
-            noted = self._pid_file.read_text().strip()
-        except FileNotFoundError:
-            return None
-        return int(noted) if noted.isdigit() else None
 
     def _answers(self, port: int) -> bool:
         command = ["docker", "--host", self.host, "version", "--format", "{{.Server.Version}}"]

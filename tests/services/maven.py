@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import ClassVar
 
-from jobqueue.topology.backing import java, kafka
-from jobqueue.topology.backing.server import KILL, BackingFailed, Ending
+from jobqueue.fleet.backing import kafka
+from jobqueue.fleet.backing.server import KILL, BackingFailed, Ending
 
 POM = Path(__file__).resolve().parents[2] / "scripts/kafka/pom.xml"
 
@@ -30,7 +30,7 @@ class FetchFailed(Exception):
 
 def can_fetch() -> bool:
     """Whether Java and Maven are there."""
-    return java.find_java() is not None and shutil.which("mvn") is not None
+    return kafka.find_java() is not None and shutil.which("mvn") is not None
 
 
 def fetch() -> None:
@@ -38,7 +38,7 @@ def fetch() -> None:
     if os.environ.get(kafka.HOME):
         raise FetchFailed(kafka.why_not_found())  # somebody wants another one
     if not can_fetch():
-        raise FetchFailed(f"Java {java.OLDEST} or newer and Maven (mvn) are needed")
+        raise FetchFailed(f"Java {kafka.OLDEST_JAVA} or newer and Maven (mvn) are needed")
     jars = kafka.cache_folder(os.environ)
     _make_folder(jars.parent)
     with jars.with_name(f"{jars.name}.lock").open("w") as lock:

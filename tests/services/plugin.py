@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobqueue.topology.backing import PrivateKafka, PrivatePostgres, PrivateRedis
+from jobqueue.fleet.backing import PrivateKafka, PrivatePostgres, PrivateRedis
 from tests import stand_in
 from tests.services import catalog
 from tests.services.prometheus import PrivatePrometheus

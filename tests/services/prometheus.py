@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import ClassVar
 
-from jobqueue.topology.backing.server import KILL, Ending, NotInstalled, PrivateServer
+from jobqueue.fleet.backing.server import KILL, Ending, NotInstalled, PrivateServer
 
 # It writes no pid file, and its port is a flag: the shell reads it from `conf` at each start.
 _START = """\
@@ -34,6 +34,7 @@ class PrivatePrometheus(PrivateServer):
 
     name = "Prometheus"
     users = ("prometheus", "nobody")
+    pid_file = "prometheus.pid"
     orderly: ClassVar[Ending] = [(signal.SIGTERM, 10.0), *KILL]
     abrupt: ClassVar[Ending] = KILL
 
@@ -61,14 +62,7 @@ class PrivatePrometheus(PrivateServer):
 
     def _fill(self) -> None:
         for name, text in {"prometheus.yaml": _EMPTY, **self.settings}.items():
-            self._note_for_server(self.folder / name, text)
-
-    def _noted_pid(self) -> int | None:
-        try:
-            noted = (self.data / "prometheus.pid").read_text().strip()
-        except FileNotFoundError:
-            return None
-        return int(noted) if noted.isdigit() else None
+            self._write(self.folder / name, text)
 
     def _answers(self, port: int) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=1)

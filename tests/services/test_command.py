@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from jobqueue.fleet.backing import PrivateServer
 from jobqueue.redaction import redact
-from jobqueue.topology.backing import PrivateServer
 from tests import patience
 from tests.services import command, install
 from tests.services.catalog import ON_REQUEST, SERVICES, known

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.topology.backing import java, kafka
+from jobqueue.fleet.backing import kafka
 from tests.services import maven
 from tests.services.maven import FetchFailed, fetch
 
@@ -36,7 +36,7 @@ class Repository:
         monkeypatch.setenv("PATH", f"{self._program.parent}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         monkeypatch.delenv("KAFKA_HOME", raising=False)
-        monkeypatch.setattr(java, "find_java", lambda: Path("/usr/bin/java"))
+        monkeypatch.setattr(kafka, "find_java", lambda: Path("/usr/bin/java"))
         monkeypatch.setattr(maven, "_archive_classes", lambda jars: None)
 
     def does(self, then: str) -> None:

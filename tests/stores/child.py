@@ -37,30 +37,30 @@ async def submit(store: SqliteStore) -> None:
     """One job for each line read; says its id and the time it was answered."""
     say("ready")
     while await_word():
-        (result,) = (await store.submit(new(spec()))).results
+        (result,) = (await store.jobs.submit(new(spec()))).results
         say([result.unwrap(), time.monotonic()])
 
 
 async def flood(store: SqliteStore) -> None:
     """Submit, claim and finish without end; says which ids were accepted, until killed."""
     while True:
-        submission = await store.submit(new(*(spec() for _ in range(5))))
+        submission = await store.jobs.submit(new(*(spec() for _ in range(5))))
         say([result.unwrap() for result in submission.results])
-        await store.claim([Claim(("q",), ["child"] * 2)])
+        await store.jobs.claim([Claim(("q",), ["child"] * 2)])
 
 
 async def claim(store: SqliteStore) -> None:
     """At a word, claim until nothing is left."""
     say("ready")
     await_word()
-    while assigned := await store.claim([Claim(("q",), [f"w{os.getpid()}"] * 7)]):
+    while assigned := await store.jobs.claim([Claim(("q",), [f"w{os.getpid()}"] * 7)]):
         say([a.id for a in assigned])
     say("empty")
 
 
 async def small_disk(store: SqliteStore) -> None:
     """Submit until the file may grow no more, then with room again."""
-    await store.submit(new(spec()))
+    await store.jobs.submit(new(spec()))
     accepted = []
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     wal = os.stat(f"{store.path}-wal").st_size
@@ -69,14 +69,14 @@ async def small_disk(store: SqliteStore) -> None:
     for _ in range(100):
         jobs = new(spec(os.urandom(4_000)))
         try:
-            (result,) = (await store.submit(jobs)).results
+            (result,) = (await store.jobs.submit(jobs)).results
         except JobQueueError as refused:
             error = refused.code
             break
         accepted.append(result.unwrap())
     say({"accepted": accepted, "refused": jobs[0].id, "error": error})
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    (result,) = (await store.submit(new(spec()))).results
+    (result,) = (await store.jobs.submit(new(spec()))).results
     say(result.unwrap())
 
 
@@ -84,7 +84,7 @@ async def with_store(command: str, path: str) -> None:
     store = SqliteStore(path)
     try:
         await store.open()
-        await store.create_queue(Queue(name="q"))
+        await store.queues.create(Queue(name="q"))
         await {"submit": submit, "flood": flood, "claim": claim, "small-disk": small_disk}[command](
             store
         )
@@ -110,7 +110,7 @@ def warm_up() -> None:
     async def use_one(path: str) -> None:
         store = SqliteStore(path)
         await store.open()
-        await store.create_queue(Queue(name="q"))
+        await store.queues.create(Queue(name="q"))
         await store.close()
 
     with tempfile.TemporaryDirectory() as folder:

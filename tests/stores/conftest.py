@@ -109,7 +109,7 @@ async def opened(tmp_path: Path) -> AsyncIterator[Opened]:
         store = SqliteStore(path, rules=rules or Rules())
         stores.append(store)
         await store.open()
-        await store.create_queue(Queue(name="q"))
+        await store.queues.create(Queue(name="q"))
         return store
 
     yield open_one

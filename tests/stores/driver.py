@@ -23,9 +23,8 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue, QueueStats
-from jobqueue.core.rebuild import World
-from jobqueue.core.restore import gather
-from jobqueue.core.store import Claim, DoneJobs, JobFilter, Overdue, Rules, Store, Term
+from jobqueue.core.rebuild import World, gather
+from jobqueue.core.store import BEGINNING, Claim, DoneJobs, JobFilter, Overdue, Rules, Store, Term
 from jobqueue.core.stream import StreamItem
 from jobqueue.stores.memory import MemoryStore
 from tests.history.checker import Evidence, assert_kept
@@ -57,7 +56,7 @@ def worker(worker_id: str = "w", incarnation: int = 1, **fields: Any) -> WorkerI
 
 async def accept(store: Store, count: int = 1) -> list[str]:
     """Submit jobs that must be accepted, to a store without a driver."""
-    results = (await store.submit(new(*(spec() for _ in range(count))))).results
+    results = (await store.jobs.submit(new(*(spec() for _ in range(count))))).results
     return [result.unwrap() for result in results]
 
 
@@ -73,7 +72,7 @@ class Driver:
 
     async def queue(self, name: str = "q", **fields: Any) -> None:
         fields.setdefault("retry_profile", NO_BACKOFF)
-        assert await self.store.create_queue(Queue(name=name, **fields))
+        assert await self.store.queues.create(Queue(name=name, **fields))
 
     async def submit(self, payload: bytes = b"x", *, queue: str = "q", **fields: Any) -> str:
         """Submit one job that must be accepted; returns its id."""
@@ -83,7 +82,7 @@ class Driver:
 
     async def results(self, *specs: JobSpec) -> list[SubmitResult]:
         """Submit a batch as one call."""
-        results = (await self.store.submit(new(*specs))).results
+        results = (await self.store.jobs.submit(new(*specs))).results
         self.accepted |= {r.job_id for r in results if r.status is SubmitStatus.ACCEPTED}
         return results
 
@@ -96,14 +95,14 @@ class Driver:
         types: Collection[str] | None = None,
     ) -> list[Assignment]:
         meant = None if types is None else frozenset(types)
-        return await self.store.claim([Claim(tuple(queues), [worker_id] * slots, types=meant)])
+        return await self.store.jobs.claim([Claim(tuple(queues), [worker_id] * slots, types=meant)])
 
     async def claim_one(self, **where: Any) -> Assignment:
         (assignment,) = await self.claim(1, **where)
         return assignment
 
     async def apply(self, *transitions: Transition) -> list[Outcome]:
-        return (await self.store.apply(list(transitions))).outcomes
+        return (await self.store.jobs.apply(list(transitions))).outcomes
 
     async def do(self, transition: Transition) -> Outcome:
         """Apply one transition that must be accepted."""
@@ -153,7 +152,7 @@ class Driver:
         return job
 
     async def job(self, job_id: str) -> Job:
-        job = await self.store.get(job_id)
+        job = await self.store.reads.get(job_id)
         assert job is not None, f"there is no job {job_id}"
         return job
 
@@ -162,11 +161,11 @@ class Driver:
 
     async def edges(self, job_id: str) -> list[tuple[State, Reason]]:
         """Where a job went and why."""
-        return [(event.to_state, event.reason) for event in await self.store.history(job_id)]
+        return [(event.to_state, event.reason) for event in await self.store.reads.history(job_id)]
 
     async def sweep(self) -> Overdue:
         """Do what is due, as the sweeper does; every move it names must apply."""
-        found = await self.store.due(1_000)
+        found = await self.store.upkeep.due(1_000)
         for outcome in await self.apply(*found.transitions):
             assert outcome.applied, outcome
         return found
@@ -178,38 +177,38 @@ class Driver:
 
     async def term(self) -> Term:
         """The lead, for an hour of the store's time."""
-        term = await self.store.lead(1, 3_600.0)
+        term = await self.store.leadership.lead(1, 3_600.0)
         assert term is not None
         return term
 
     async def stats(self, name: str = "q") -> QueueStats:
-        (stats,) = await self.store.stats(name)
+        (stats,) = await self.store.queues.stats(name)
         return stats
 
     async def all_jobs(self) -> list[Job]:
         jobs: list[Job] = []
         before: int | None = None
-        while page := await self.store.list_jobs(JobFilter(before_seq=before, limit=500)):
+        while page := await self.store.reads.list_jobs(JobFilter(before_seq=before, limit=500)):
             jobs += page
             before = page[-1].seq
         return jobs
 
     async def all_events(self, page: int = 500) -> list[Event]:
         events: list[Event] = []
-        position = 0
-        while found := await self.store.events_after(position, page):
+        position = BEGINNING
+        while found := await self.store.stream.events_after(position, page):
             events += [event for _, event in found]
             position = found[-1][0]
         return events
 
     async def delete(self, job_id: str) -> State | None:
         self.removed.add(job_id)
-        return await self.store.delete_job(job_id)
+        return await self.store.upkeep.delete_job(job_id)
 
     async def prune(self, completed_before: float, limit: int = 1_000, **where: Any) -> int:
         before = {job.id for job in await self.all_jobs()}
         term, chosen = await self.term(), DoneJobs(**where)
-        count = await self.store.prune_done(completed_before, limit, term, chosen)
+        count = await self.store.upkeep.prune_done(completed_before, limit, term, chosen)
         gone = before - {job.id for job in await self.all_jobs()}
         assert len(gone) == count
         self.removed |= gone
@@ -218,10 +217,10 @@ class Driver:
     async def all_changes(self, page: int = 500, size: int = 1 << 20) -> list[StreamItem]:
         """The whole stream, as whoever publishes it reads it."""
         items: list[StreamItem] = []
-        found = await self.store.changes_after(0, page, size)
+        found = await self.store.stream.changes_after(BEGINNING, page, size)
         while found.items:
             items += found.items
-            found = await self.store.changes_after(found.position, page, size)
+            found = await self.store.stream.changes_after(found.position, page, size)
         return items
 
     async def check_stream(self) -> None:
@@ -229,8 +228,8 @@ class Driver:
         if self.clock is not None:
             self.clock.advance(3_601.0)  # whoever led does not any more
         term = await self.term()
-        await self.store.end_stream(term)
-        await self.store.begin_stream(term)
+        await self.store.stream.end(term)
+        await self.store.stream.begin(term)
         world = World()
         for item in await self.all_changes():
             world.add(item)
@@ -238,14 +237,14 @@ class Driver:
         jobs = {job.id: replace(job, progress=None) for job in await self.all_jobs()}
         assert {job_id: one.job for job_id, one in world.jobs.items()} == jobs
         for job_id, rebuilt in world.jobs.items():
-            assert rebuilt.history[-MAX_HISTORY:] == await self.store.history(job_id)
-        queues = {stats.queue.name: stats.queue for stats in await self.store.stats()}
+            assert rebuilt.history[-MAX_HISTORY:] == await self.store.reads.history(job_id)
+        queues = {stats.queue.name: stats.queue for stats in await self.store.queues.stats()}
         assert world.queues == queues
         twin = Driver(MemoryStore(rules=self.rules, clock=self.clock), self.clock, self.rules)
         await twin.store.restore(gather(world, published=True), lambda count: None)
         assert {job.id: job for job in await twin.all_jobs()} == jobs
         for job_id, rebuilt in world.jobs.items():
-            assert rebuilt.history[-MAX_HISTORY:] == await twin.store.history(job_id)
+            assert rebuilt.history[-MAX_HISTORY:] == await twin.store.reads.history(job_id)
 
     async def check(self, **more: Any) -> None:
         """Let the history checker judge everything that happened in this store."""

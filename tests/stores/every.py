@@ -26,11 +26,14 @@ STORES: dict[str, Callable[[Where, Rules, Clock], Store]] = {
     "postgres": lambda where, rules, clock: PostgresStore(
         where(), rules=rules, clock=clock, patience=patience.stretched(5.0)
     ),
+    "postgres-batches": lambda where, rules, clock: PostgresStore(
+        where(), rules=rules, clock=clock, patience=patience.stretched(5.0), few=1
+    ),
     "redis": lambda where, rules, clock: RedisStore(
         **where(), rules=rules, clock=clock, patience=patience.stretched(5.0)
     ),
 }
-NEED_SERVERS = {"postgres", "redis"}
+NEED_SERVERS = {"postgres", "postgres-batches", "redis"}
 
 NAMES = [
     pytest.param(name, marks=[pytest.mark.integration] if name in NEED_SERVERS else [])
@@ -50,7 +53,7 @@ class Places:
         self._run: Run | None = None
         self._redis = ""
         self._made: list[str] = []
-        if store_name == "postgres":
+        if store_name.startswith("postgres"):
             self._run = request.getfixturevalue("services")
         elif store_name == "redis":
             self._redis = request.getfixturevalue("redis_url")

@@ -83,10 +83,11 @@ class Model:
             )
         )
 
-    def claim(
-        self, queues: tuple[str, ...], slots: int, types: frozenset[str] | None = None
+    def claimable(
+        self, queues: tuple[str, ...], types: frozenset[str] | None = None
     ) -> list[ModelJob]:
-        ready = [
+        """The jobs that a claim may take now."""
+        return [
             job
             for job in self.jobs
             if job.state is P
@@ -96,6 +97,11 @@ class Model:
             and job.run_at <= self.now
             and (job.expires_at is None or job.expires_at > self.now)
         ]
+
+    def claim(
+        self, queues: tuple[str, ...], slots: int, types: frozenset[str] | None = None
+    ) -> list[ModelJob]:
+        ready = self.claimable(queues, types)
         taken = sorted(ready, key=lambda job: (-job.priority, job.seq))[:slots]
         for job in taken:
             job.attempt += 1

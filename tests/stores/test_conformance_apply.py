@@ -111,7 +111,7 @@ async def test_events_that_end_an_attempt_name_its_worker(driver: Driver):
     b = await driver.assigned(payload=b"other")
     await driver.do(Transition.handed_back(b.seq, b.lease))
     for job_id in (a.id, b.id):
-        events = await driver.store.history(job_id)
+        events = await driver.store.reads.history(job_id)
         for event in events:
             if event.from_state in (A, R) or event.to_state is A:
                 assert event.worker_id == "w", event
@@ -122,7 +122,7 @@ async def test_the_error_text_is_kept_with_the_job_and_its_event(driver: Driver)
     await driver.fail(a, "ValueError: naïve ✗")
     job = await driver.job(a.id)
     assert (job.error, job.result, job.completed_at) == ("ValueError: naïve ✗", None, None)
-    event = (await driver.store.history(a.id))[-1]
+    event = (await driver.store.reads.history(a.id))[-1]
     assert (event.to_state, event.detail) == (F, "ValueError: naïve ✗")
 
 
@@ -154,9 +154,9 @@ def reports_on(a: Assignment, lease: int) -> list[Transition]:
 
 async def unchanged(driver: Driver, job_id: str, *transitions: Transition) -> list[Refusal | None]:
     """Apply what must be refused; returns the refusals."""
-    before = (await driver.job(job_id), await driver.store.history(job_id))
+    before = (await driver.job(job_id), await driver.store.reads.history(job_id))
     outcomes = await driver.apply(*transitions)
-    assert (await driver.job(job_id), await driver.store.history(job_id)) == before
+    assert (await driver.job(job_id), await driver.store.reads.history(job_id)) == before
     assert all(outcome.state is before[0].state for outcome in outcomes)
     return [outcome.refusal for outcome in outcomes]
 
@@ -261,7 +261,7 @@ async def test_each_move_from_each_state_is_what_the_table_says(
     job = await driver.brought_to(state, ttl=10.0)
     if move is Move.EXPIRE:
         driver.clock.advance(10.0)
-    held = await driver.store.held()
+    held = await driver.store.workers.held()
     lease = held[0].lease if held else 12345
     (outcome,) = await driver.apply(Transition(job.seq, move, lease))
     path = PATHS[move].get(state)

@@ -10,7 +10,7 @@ import pytest
 from jobqueue.core.clock import milliseconds
 from jobqueue.core.job import Job, TimeQuery, Transition
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.services.engine_job import TYPE
+from jobqueue.taskqueue.engine_job import TYPE
 from tests.stores.driver import Driver, spec
 
 P, A, R, D, F, X = State
@@ -19,7 +19,7 @@ TYPES = pytest.mark.parametrize("kind", [TYPE, "other"])
 
 
 async def listed(driver: Driver, kind: str = TYPE, **wanted) -> list[Job]:
-    return await driver.store.list_by_time(TimeQuery(queue="q", type=kind, **wanted))
+    return await driver.store.reads.list_by_time(TimeQuery(queue="q", type=kind, **wanted))
 
 
 async def ids(driver: Driver, kind: str = TYPE, **wanted) -> list[str]:
@@ -142,7 +142,7 @@ async def test_only_the_queue_and_type_that_were_asked_for(driver: Driver):
     await driver.submit(type="other")
     assert await ids(driver) == [mine]
     query = TimeQuery(queue="nowhere", type=TYPE)
-    assert await driver.store.list_by_time(query) == []
+    assert await driver.store.reads.list_by_time(query) == []
 
 
 async def test_a_listed_job_is_the_job_without_its_result(driver: Driver):

@@ -23,7 +23,7 @@ async def test_a_claim_begins_an_attempt(driver: Driver):
     job = await driver.job(job_id)
     assert (job.state, job.version, job.attempt, job.worker_id) == (State.ASSIGNED, 2, 1, "w7")
     assert assignment.seq == job.seq
-    event = (await driver.store.history(job_id))[-1]
+    event = (await driver.store.reads.history(job_id))[-1]
     assert (event.reason, event.attempt, event.worker_id) == (Reason.ASSIGNED, 1, "w7")
 
 
@@ -80,7 +80,7 @@ async def test_a_claim_takes_no_more_than_there_are_slots(driver: Driver):
 
 async def test_the_ith_job_goes_to_the_ith_slot(driver: Driver):
     await driver.results(*(spec(b"%d" % n) for n in range(4)))
-    claimed = await driver.store.claim([Claim(("q",), ["a", "b", "a", "c", "d"])])
+    claimed = await driver.store.jobs.claim([Claim(("q",), ["a", "b", "a", "c", "d"])])
     assert [(a.payload, a.worker_id) for a in claimed] == [
         (b"0", "a"),
         (b"1", "b"),
@@ -112,17 +112,17 @@ async def test_a_queue_that_is_not_meant_is_left_alone(driver: Driver):
     await driver.submit(queue="other", priority=9)
     mine = await driver.submit()
     spared = Claim((ALL_QUEUES,), ["w"] * 5, frozenset({"other"}))
-    assert [a.id for a in await driver.store.claim([spared])] == [mine]
+    assert [a.id for a in await driver.store.jobs.claim([spared])] == [mine]
     named = Claim(("q", "other"), ["w"] * 5, frozenset({"other"}))
-    assert await driver.store.claim([named]) == []
-    again = await driver.store.submit(new(spec(queue="other")), [spared])
+    assert await driver.store.jobs.claim([named]) == []
+    again = await driver.store.jobs.submit(new(spec(queue="other")), [spared])
     assert again.assigned == []
 
 
 async def test_several_claims_in_one_call_share_no_job(driver: Driver):
     await driver.queue("r")
     await driver.results(*(spec(queue=q) for q in "qrqrqr"))
-    claimed = await driver.store.claim(
+    claimed = await driver.store.jobs.claim(
         [
             Claim(("q",), ["only-q"] * 2),
             Claim(("q", "r"), ["both"] * 3),
@@ -139,10 +139,10 @@ async def test_paused_queues_are_skipped_and_others_are_not(driver: Driver):
     await driver.queue("r")
     waiting = await driver.submit(priority=9)
     other = await driver.submit(queue="r")
-    assert await driver.store.pause_queue("q", True)
+    assert await driver.store.queues.pause("q", True)
     assert [a.id for a in await driver.claim(5, queues=["q", "r"])] == [other]
     assert await driver.claim(5, queues=[ALL_QUEUES]) == []
-    assert await driver.store.pause_queue("q", False)
+    assert await driver.store.queues.pause("q", False)
     assert [a.id for a in await driver.claim(5)] == [waiting]
 
 
@@ -174,7 +174,7 @@ async def test_an_assignment_carries_what_is_left_of_its_ttl(driver: Driver):
 
 async def test_a_submit_can_hand_out_in_the_same_write(driver: Driver):
     jobs = new(spec(b"low"), spec(b"high", priority=9), spec(b"late", delay=5.0))
-    submission = await driver.store.submit(jobs, [Claim(("q",), ["w", "v", "u"])])
+    submission = await driver.store.jobs.submit(jobs, [Claim(("q",), ["w", "v", "u"])])
     assert [(a.payload, a.worker_id) for a in submission.assigned] == [
         (b"high", "w"),
         (b"low", "v"),
@@ -189,13 +189,13 @@ async def test_a_submit_can_hand_out_in_the_same_write(driver: Driver):
 @pytest.mark.req("jq:FR-014")
 async def test_what_waits_already_goes_before_what_is_submitted_with_a_claim(driver: Driver):
     older = await driver.submit()
-    submission = await driver.store.submit(new(spec(b"newer")), [Claim(("q",), ["w"])])
+    submission = await driver.store.jobs.submit(new(spec(b"newer")), [Claim(("q",), ["w"])])
     assert [a.id for a in submission.assigned] == [older]
 
 
 async def test_a_submit_hands_out_nothing_of_a_paused_queue(driver: Driver):
-    await driver.store.pause_queue("q", True)
-    submission = await driver.store.submit(new(spec()), [Claim(("q",), ["w"])])
+    await driver.store.queues.pause("q", True)
+    submission = await driver.store.jobs.submit(new(spec()), [Claim(("q",), ["w"])])
     assert submission.assigned == []
     assert await driver.state(submission.results[0].job_id) is State.PENDING
 
@@ -203,7 +203,7 @@ async def test_a_submit_hands_out_nothing_of_a_paused_queue(driver: Driver):
 async def test_a_report_can_take_the_next_job_in_the_same_write(driver: Driver):
     first = await driver.running()
     following = await driver.submit(b"next")
-    application = await driver.store.apply(
+    application = await driver.store.jobs.apply(
         [Transition.succeeded(first.seq, first.lease, b"r")], [Claim(("q",), ["w"])]
     )
     assert application.outcomes[0].applied
@@ -212,7 +212,7 @@ async def test_a_report_can_take_the_next_job_in_the_same_write(driver: Driver):
 
 async def test_a_job_handed_back_can_be_claimed_in_the_same_write(driver: Driver):
     first = await driver.assigned()
-    application = await driver.store.apply(
+    application = await driver.store.jobs.apply(
         [Transition.handed_back(first.seq, first.lease)], [Claim(("q",), ["v"])]
     )
     assert [(a.id, a.attempt, a.worker_id) for a in application.assigned] == [(first.id, 2, "v")]

@@ -91,7 +91,9 @@ async def test_under_a_storm_everything_runs_once_and_in_order(driver: Driver):
         reports: list[Transition] = []
         held: list[Assignment] = []
         while len(done) < total:
-            application = await driver.store.apply(reports, [Claim(("q",), [worker_id] * slots)])
+            application = await driver.store.jobs.apply(
+                reports, [Claim(("q",), [worker_id] * slots)]
+            )
             assert all(outcome.applied for outcome in application.outcomes)
             done.extend(held)
             held = application.assigned
@@ -113,7 +115,7 @@ async def test_under_a_storm_everything_runs_once_and_in_order(driver: Driver):
 
 async def test_a_cancelled_caller_leaves_the_store_usable(driver: Driver):
     """A task that is cancelled in the middle of a call must not tear others' writes."""
-    tasks = [asyncio.create_task(driver.store.submit(new(spec()))) for _ in range(50)]
+    tasks = [asyncio.create_task(driver.store.jobs.submit(new(spec()))) for _ in range(50)]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()

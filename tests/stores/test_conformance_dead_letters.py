@@ -33,7 +33,7 @@ async def _expired(driver: Driver) -> str:
 
 
 async def _listed(driver: Driver, **wanted: Any) -> list[str]:
-    jobs = await driver.store.list_jobs(JobFilter(states=(X,), **wanted))
+    jobs = await driver.store.reads.list_jobs(JobFilter(states=(X,), **wanted))
     return [job.id for job in jobs]
 
 
@@ -43,7 +43,9 @@ async def _found(driver: Driver, page: int = 100, **wanted: Any) -> list[str]:
     found: list[str] = []
     before: int | None = None
     while True:
-        look = await driver.store.dead_letters(JobFilter(before_seq=before, limit=page, **wanted))
+        look = await driver.store.reads.dead_letters(
+            JobFilter(before_seq=before, limit=page, **wanted)
+        )
         assert len(look.found) <= look.looked_at
         for seq, version in look.found:
             found.append(ids[seq])
@@ -102,7 +104,7 @@ async def test_dead_letters_are_found_by_the_time_of_their_death(driver: Driver)
         assert await find(driver, since=at) == [second]  # from this time on
         assert await find(driver, until=at) == [first]  # before this time
         assert await find(driver, since=0.0, until=at + 1) == [second, first]
-    assert await driver.store.list_jobs(JobFilter(since=at + 1)) == []
+    assert await driver.store.reads.list_jobs(JobFilter(since=at + 1)) == []
 
 
 async def test_a_look_is_bounded_by_what_it_looks_at(driver: Driver):
@@ -112,7 +114,7 @@ async def test_a_look_is_bounded_by_what_it_looks_at(driver: Driver):
         queue = "r" if n % 2 else "q"
         one = await _failed(driver, "rare" if n % 5 == 0 else "often", queue=queue)
         wanted += [one] if n % 5 == 0 else []
-    look = await driver.store.dead_letters(JobFilter(error="rare", limit=2))
+    look = await driver.store.reads.dead_letters(JobFilter(error="rare", limit=2))
     assert look.looked_at == 2
     assert look.before_seq is not None
     for page in (1, 2, 3, 5, 12, 100):
@@ -130,7 +132,7 @@ async def test_many_queues_do_not_make_a_look_longer(driver: Driver):
     letters = [await _cancelled(driver, queue=name) for name in order][::-1]
     of_one = [letters[n] for n, name in enumerate(reversed(order)) if name == names[3]]
     for page in (1, 7, 20, 79, 80, 200):
-        look = await driver.store.dead_letters(JobFilter(error="rare", limit=page))
+        look = await driver.store.reads.dead_letters(JobFilter(error="rare", limit=page))
         assert 0 < look.looked_at <= page
         assert await _found(driver, page) == letters
         assert await _found(driver, page, queue=names[3]) == of_one
@@ -138,11 +140,11 @@ async def test_many_queues_do_not_make_a_look_longer(driver: Driver):
 
 async def test_what_came_back_to_life_is_no_dead_letter(driver: Driver):
     dead = await _failed(driver, "first")
-    (found,) = (await driver.store.dead_letters(JobFilter())).found
+    (found,) = (await driver.store.reads.dead_letters(JobFilter())).found
     await driver.do(Transition.retried_by_hand(*found))
     assert await _found(driver) == []
-    assert await driver.store.list_jobs(JobFilter(error="first")) == []
-    assert await driver.store.list_jobs(JobFilter(reasons=tuple(DEATHS))) == []
+    assert await driver.store.reads.list_jobs(JobFilter(error="first")) == []
+    assert await driver.store.reads.list_jobs(JobFilter(reasons=tuple(DEATHS))) == []
     (outcome,) = await driver.apply(Transition.retried_by_hand(*found))
     assert not outcome.applied  # it has moved on since
     again = await driver.claim_one()
@@ -155,7 +157,7 @@ async def test_what_came_back_to_life_is_no_dead_letter(driver: Driver):
 @pytest.mark.parametrize("state", State)
 async def test_other_states_are_listed_by_reason_too(driver: Driver, state: State):
     job = await driver.brought_to(state)
-    found = await driver.store.list_jobs(JobFilter(states=(state,), reasons=(job.reason,)))
+    found = await driver.store.reads.list_jobs(JobFilter(states=(state,), reasons=(job.reason,)))
     assert [one.id for one in found] == [job.id]
     others = tuple(reason for reason in Reason if reason is not job.reason)
-    assert await driver.store.list_jobs(JobFilter(states=(state,), reasons=others)) == []
+    assert await driver.store.reads.list_jobs(JobFilter(states=(state,), reasons=others)) == []

@@ -13,11 +13,11 @@ P, A, R, D, F, X = State
 
 
 async def moves_due(driver: Driver) -> list[Move]:
-    return [transition.move for transition in (await driver.store.due(100)).transitions]
+    return [transition.move for transition in (await driver.store.upkeep.due(100)).transitions]
 
 
 async def test_nothing_is_due_in_an_empty_store(driver: Driver):
-    found = await driver.store.due(10)
+    found = await driver.store.upkeep.due(10)
     assert (found.transitions, found.promoted, found.next_at) == ([], 0, None)
 
 
@@ -190,19 +190,19 @@ async def test_next_at_is_never_later_than_what_comes_next(open_driver):
     await driver.queue("r")
     start = driver.clock.now()
     await driver.submit(delay=40.0)
-    assert (await driver.store.due(10)).next_at == pytest.approx(start + 40.0)
+    assert (await driver.store.upkeep.due(10)).next_at == pytest.approx(start + 40.0)
     await driver.submit(ttl=30.0)
-    assert (await driver.store.due(10)).next_at == pytest.approx(start + 30.0)
+    assert (await driver.store.upkeep.due(10)).next_at == pytest.approx(start + 30.0)
     a = await driver.running(queue="r", timeout=15.0)
-    assert (await driver.store.due(10)).next_at == pytest.approx(start + 20.0)
+    assert (await driver.store.upkeep.due(10)).next_at == pytest.approx(start + 20.0)
     await driver.fail(a)
-    assert (await driver.store.due(10)).next_at == pytest.approx(start + 1.0)
+    assert (await driver.store.upkeep.due(10)).next_at == pytest.approx(start + 1.0)
 
 
 async def test_next_at_names_the_assignment_timeout(driver: Driver):
     await driver.assigned()
     expected = driver.clock.now() + driver.rules.assignment_timeout
-    assert (await driver.store.due(10)).next_at == pytest.approx(expected)
+    assert (await driver.store.upkeep.due(10)).next_at == pytest.approx(expected)
 
 
 async def test_what_is_found_is_found_again_until_it_is_applied(driver: Driver):
@@ -220,7 +220,7 @@ async def test_due_finds_no_more_than_asked_for_and_says_to_come_back(driver: Dr
     results = await driver.results(*(spec(ttl=10.0) for _ in range(25)))
     driver.clock.advance(10.0)
     seen = 0
-    while transitions := (found := await driver.store.due(10)).transitions:
+    while transitions := (found := await driver.store.upkeep.due(10)).transitions:
         assert len(transitions) <= 10
         seen += len(transitions)
         if seen < 25:
@@ -235,8 +235,8 @@ async def test_the_sweepers_moves_are_fenced_by_version(driver: Driver):
     """Two sweepers may find the same job: only one of them moves it."""
     job = await driver.brought_to(F)
     driver.clock.advance(5.0)
-    first = (await driver.store.due(10)).transitions
-    second = (await driver.store.due(10)).transitions
+    first = (await driver.store.upkeep.due(10)).transitions
+    second = (await driver.store.upkeep.due(10)).transitions
     assert [o.applied for o in await driver.apply(*first)] == [True]
     assert [o.applied for o in await driver.apply(*second)] == [False]
     assert (await driver.job(job.id)).retry_count == 1

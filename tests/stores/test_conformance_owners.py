@@ -19,13 +19,14 @@ P, A, R, D, F, X = State
 async def owners(driver: Driver) -> dict[str, tuple[int, str]]:
     """The incarnation and the owner of each worker."""
     return {
-        one.info.id: (one.info.incarnation, one.info.owner) for one in await driver.store.workers()
+        one.info.id: (one.info.incarnation, one.info.owner)
+        for one in await driver.store.workers.all()
     }
 
 
 async def test_the_store_remembers_who_registered_a_worker(driver: Driver):
     for worker_id, owner in (("a", "alice"), ("b", ""), ("c", IN_PROCESS), ("d", "dörte @ x/y")):
-        await driver.store.register_worker(worker(worker_id, owner=owner))
+        await driver.store.workers.register(worker(worker_id, owner=owner))
     found = {worker_id: owner for worker_id, (_, owner) in (await owners(driver)).items()}
     assert found == {"a": "alice", "b": "", "c": IN_PROCESS, "d": "dörte @ x/y"}
 
@@ -35,98 +36,98 @@ async def test_the_store_remembers_who_registered_a_worker(driver: Driver):
 async def test_another_owner_cannot_register_the_id(
     driver: Driver, incarnation: int, status: WorkerStatus
 ):
-    await driver.store.register_worker(worker("w", 1, owner="alice"))
+    await driver.store.workers.register(worker("w", 1, owner="alice"))
     a = await driver.running()
-    await driver.store.set_worker_status("w", status)
+    await driver.store.workers.set_status("w", status)
     driver.clock.advance(5.0)
     with pytest.raises(PermissionDenied, match="'w'"):
-        await driver.store.register_worker(worker("w", incarnation, owner="mallory"))
-    (known,) = await driver.store.workers()
+        await driver.store.workers.register(worker("w", incarnation, owner="mallory"))
+    (known,) = await driver.store.workers.all()
     assert (known.info.incarnation, known.info.owner, known.status) == (1, "alice", status)
     assert known.last_seen == pytest.approx(driver.clock.now() - 5.0)
     await driver.succeed(a)
 
 
 async def test_the_owner_may_come_back_under_any_incarnation(driver: Driver):
-    await driver.store.register_worker(worker("w", 1, owner="alice"))
+    await driver.store.workers.register(worker("w", 1, owner="alice"))
     a = await driver.running()
-    assert await driver.store.register_worker(worker("w", 1, owner="alice")) == []
-    (lost,) = await driver.store.register_worker(worker("w", 2, owner="alice"))
+    assert await driver.store.workers.register(worker("w", 1, owner="alice")) == []
+    (lost,) = await driver.store.workers.register(worker("w", 2, owner="alice"))
     assert lost.lease == a.lease
 
 
 async def test_the_id_of_an_offline_worker_can_be_taken_but_not_what_it_holds(driver: Driver):
-    await driver.store.register_worker(worker("w", 1, owner="alice"))
+    await driver.store.workers.register(worker("w", 1, owner="alice"))
     a = await driver.running()
-    await driver.store.set_worker_status("w", WorkerStatus.OFFLINE)
-    (lost,) = await driver.store.register_worker(worker("w", 1, owner="mallory"))
+    await driver.store.workers.set_status("w", WorkerStatus.OFFLINE)
+    (lost,) = await driver.store.workers.register(worker("w", 1, owner="mallory"))
     assert (lost.seq, lost.lease) == (a.seq, a.lease)
     assert await owners(driver) == {"w": (1, "mallory")}
     with pytest.raises(PermissionDenied):
-        await driver.store.register_worker(worker("w", 1, owner="alice"))
+        await driver.store.workers.register(worker("w", 1, owner="alice"))
 
 
 @pytest.mark.parametrize(("first", "then"), [("", "alice"), ("alice", ""), ("", "")])
 async def test_without_a_name_on_one_side_the_id_is_taken_as_ever(
     driver: Driver, first: str, then: str
 ):
-    await driver.store.register_worker(worker("w", 1, owner=first))
+    await driver.store.workers.register(worker("w", 1, owner=first))
     a = await driver.running()
-    assert await driver.store.register_worker(worker("w", 1, owner=then)) == []
+    assert await driver.store.workers.register(worker("w", 1, owner=then)) == []
     assert await owners(driver) == {"w": (1, then)}
     await driver.succeed(a)
 
 
 async def test_who_has_the_store_open_takes_any_id(driver: Driver):
     """A caller with the id of a server's own pool must not keep the server from starting."""
-    await driver.store.register_worker(worker("pool", 1, owner="mallory"))
-    await driver.store.register_worker(worker("pool", 2, owner=IN_PROCESS))
+    await driver.store.workers.register(worker("pool", 1, owner="mallory"))
+    await driver.store.workers.register(worker("pool", 2, owner=IN_PROCESS))
     assert await owners(driver) == {"pool": (2, IN_PROCESS)}
-    assert driver.store.pulse("pool", 2, [], [], owner=IN_PROCESS).known
+    assert driver.store.workers.pulse("pool", 2, [], [], owner=IN_PROCESS).known
     with pytest.raises(PermissionDenied):
-        await driver.store.register_worker(worker("pool", 3, owner="mallory"))
+        await driver.store.workers.register(worker("pool", 3, owner="mallory"))
 
 
 async def test_a_heartbeat_of_another_owner_has_no_effect(driver: Driver):
-    await driver.store.register_worker(worker("w", 1, owner="alice"))
+    await driver.store.workers.register(worker("w", 1, owner="alice"))
     a = await driver.running()
     driver.clock.advance(7.0)
     for incarnation in (1, 2):
         with pytest.raises(PermissionDenied, match="'w'"):
-            driver.store.pulse(
+            driver.store.workers.pulse(
                 "w", incarnation, [a.lease], [], {a.lease: Progress(0.5, "forged")}, owner="mallory"
             )
-    (known,) = await driver.store.workers()
+    (known,) = await driver.store.workers.all()
     assert known.last_seen == pytest.approx(driver.clock.now() - 7.0)
     assert (await driver.job(a.id)).progress is None
     for owner in ("alice", ""):
-        assert driver.store.pulse("w", 1, [a.lease], owner=owner).known
-    assert driver.store.pulse("nobody", 1, [], owner="mallory").known is False
+        assert driver.store.workers.pulse("w", 1, [a.lease], owner=owner).known
+    assert driver.store.workers.pulse("nobody", 1, [], owner="mallory").known is False
 
 
 async def test_another_owner_cannot_sign_a_worker_off(driver: Driver):
-    await driver.store.register_worker(worker("w", 1, owner="alice"))
+    await driver.store.workers.register(worker("w", 1, owner="alice"))
     for incarnation in (1, 2):
         with pytest.raises(PermissionDenied, match="'w'"):
-            await driver.store.retire_worker("w", incarnation, owner="mallory")
+            await driver.store.workers.retire("w", incarnation, owner="mallory")
     assert await owners(driver) == {"w": (1, "alice")}
-    assert await driver.store.retire_worker("w", 1, owner="alice")
-    assert await driver.store.retire_worker("w", 1, owner="mallory") is False
+    assert await driver.store.workers.retire("w", 1, owner="alice")
+    assert await driver.store.workers.retire("w", 1, owner="mallory") is False
 
 
 async def test_a_caller_has_so_many_workers_at_most(open_driver: OpenDriver):
     driver = await open_driver(Rules(workers_per_owner=2))
     for worker_id in ("a", "b"):
-        await driver.store.register_worker(worker(worker_id, owner="alice"))
+        await driver.store.workers.register(worker(worker_id, owner="alice"))
     with pytest.raises(RateLimited, match="workers_per_caller"):
-        await driver.store.register_worker(worker("c", owner="alice"))
-    await driver.store.register_worker(worker("a", 2, owner="alice"))
+        await driver.store.workers.register(worker("c", owner="alice"))
+    await driver.store.workers.register(worker("a", 2, owner="alice"))
     for n in range(3):  # others are not concerned, nor who has no name
-        await driver.store.register_worker(worker(f"open-{n}", owner=""))
-        await driver.store.register_worker(worker(f"pool-{n}", owner=IN_PROCESS))
-    await driver.store.register_worker(worker("m", owner="mallory"))
-    assert await driver.store.retire_worker("b", 1, owner="alice")
-    await driver.store.register_worker(worker("c", owner="alice"))
+        await driver.store.workers.register(worker(f"open-{n}", owner=""))
+        await driver.store.workers.register(worker(f"pool-{n}", owner=IN_PROCESS))
+    await driver.store.workers.register(worker("m", owner="mallory"))
+    assert await driver.store.workers.retire("b", 1, owner="alice")
+    await driver.store.workers.register(worker("c", owner="alice"))
     alices = {one for one, (_, owner) in (await owners(driver)).items() if owner == "alice"}
     assert alices == {"a", "c"}
 
@@ -134,24 +135,24 @@ async def test_a_caller_has_so_many_workers_at_most(open_driver: OpenDriver):
 async def test_what_is_offline_makes_room_unless_it_holds_jobs(open_driver: OpenDriver):
     driver = await open_driver(Rules(workers_per_owner=2))
     for worker_id in ("w", "b"):
-        await driver.store.register_worker(worker(worker_id, owner="alice"))
+        await driver.store.workers.register(worker(worker_id, owner="alice"))
     a = await driver.running()
-    await driver.store.set_worker_status("w", WorkerStatus.OFFLINE)
+    await driver.store.workers.set_status("w", WorkerStatus.OFFLINE)
     with pytest.raises(RateLimited):
-        await driver.store.register_worker(worker("c", owner="alice"))
+        await driver.store.workers.register(worker("c", owner="alice"))
     await driver.lose(a)
-    await driver.store.register_worker(worker("c", owner="alice"))
+    await driver.store.workers.register(worker("c", owner="alice"))
     assert set(await owners(driver)) == {"b", "c"}
 
 
 async def test_a_worker_taken_over_counts_for_its_new_owner(open_driver: OpenDriver):
     driver = await open_driver(Rules(workers_per_owner=1))
-    await driver.store.register_worker(worker("w", owner="alice"))
-    await driver.store.set_worker_status("w", WorkerStatus.OFFLINE)
-    await driver.store.register_worker(worker("w", owner="mallory"))
-    await driver.store.register_worker(worker("v", owner="alice"))
+    await driver.store.workers.register(worker("w", owner="alice"))
+    await driver.store.workers.set_status("w", WorkerStatus.OFFLINE)
+    await driver.store.workers.register(worker("w", owner="mallory"))
+    await driver.store.workers.register(worker("v", owner="alice"))
     with pytest.raises(RateLimited):
-        await driver.store.register_worker(worker("x", owner="mallory"))
+        await driver.store.workers.register(worker("x", owner="mallory"))
 
 
 # -- leases --------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ async def test_a_report_counts_only_from_the_worker_that_holds_the_lease(
     driver: Driver, move: Move, started: bool
 ):
     for worker_id in ("w", "thief"):
-        await driver.store.register_worker(worker(worker_id))
+        await driver.store.workers.register(worker(worker_id))
     a = await driver.running() if started else await driver.assigned()
     before = await driver.job(a.id)
     for thief in ("thief", "nobody", ""):
@@ -184,7 +185,7 @@ async def test_a_report_counts_only_from_the_worker_that_holds_the_lease(
 async def test_reports_of_several_workers_in_one_write_are_fenced_one_by_one(driver: Driver):
     """As they come when the reports of many workers share a batch."""
     for worker_id in ("w", "v"):
-        await driver.store.register_worker(worker(worker_id))
+        await driver.store.workers.register(worker(worker_id))
     for n in range(4):
         await driver.submit(b"%d" % n)
     a, b = await driver.claim(2, worker_id="w")
@@ -205,8 +206,10 @@ async def test_reports_of_several_workers_in_one_write_are_fenced_one_by_one(dri
 
 async def test_progress_of_another_workers_lease_is_not_kept(driver: Driver):
     for worker_id in ("w", "thief"):
-        await driver.store.register_worker(worker(worker_id))
+        await driver.store.workers.register(worker(worker_id))
     a = await driver.running()
-    pulse = driver.store.pulse("thief", 1, [a.lease], [a.lease], {a.lease: Progress(0.5, "forged")})
+    pulse = driver.store.workers.pulse(
+        "thief", 1, [a.lease], [a.lease], {a.lease: Progress(0.5, "forged")}
+    )
     assert pulse.lost == [a.lease]
     assert (await driver.job(a.id)).progress is None

@@ -21,7 +21,7 @@ from tests.stores.driver import Driver, worker
 def tell(driver: Driver, given: Assignment, value: float | None = 0.4, text: str = "") -> None:
     """A heartbeat of the worker that has the attempt, with its progress."""
     told = {given.lease: Progress.of(value, text)}
-    driver.store.pulse(given.worker_id, 1, [given.lease], [given.lease], told)
+    driver.store.workers.pulse(given.worker_id, 1, [given.lease], [given.lease], told)
 
 
 async def shown(driver: Driver, given: Assignment) -> tuple[float | None, str] | None:
@@ -33,24 +33,24 @@ async def shown(driver: Driver, given: Assignment) -> tuple[float | None, str] |
 
 
 async def test_progress_is_shown_while_the_attempt_runs(driver: Driver):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     a = await driver.running()
     assert (await driver.job(a.id)).progress is None
     driver.clock.advance(5.0)
     tell(driver, a, 0.4, "12 of 30 files")
     expected = Progress(0.4, "12 of 30 files", driver.clock.now())
     assert (await driver.job(a.id)).progress == expected
-    (listed,) = await driver.store.list_jobs(JobFilter(states=(State.RUNNING,)))
+    (listed,) = await driver.store.reads.list_jobs(JobFilter(states=(State.RUNNING,)))
     assert listed.progress == expected
 
 
 async def test_the_last_word_counts_and_stays_until_the_next(driver: Driver):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     a = await driver.running()
     tell(driver, a, 0.9, "nearly")
     tell(driver, a, 0.1, "from the beginning")
     assert await shown(driver, a) == (0.1, "from the beginning")
-    driver.store.pulse("w", 1, [a.lease], [a.lease])
+    driver.store.workers.pulse("w", 1, [a.lease], [a.lease])
     assert await shown(driver, a) == (0.1, "from the beginning")
     tell(driver, a, None, "counting")
     assert await shown(driver, a) == (None, "counting")
@@ -59,7 +59,7 @@ async def test_the_last_word_counts_and_stays_until_the_next(driver: Driver):
 
 
 async def test_progress_is_no_event_and_no_version(driver: Driver):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     a = await driver.running()
     before = await driver.job(a.id)
     events = await driver.all_events()
@@ -82,11 +82,11 @@ ENDS: dict[str, Callable[[Driver, Assignment], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("end", ENDS)
 async def test_progress_is_gone_with_the_attempt(driver: Driver, end: str):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     a = await driver.running()
     tell(driver, a, 0.4, "on the way")
     if end == "cancel":
-        await driver.store.request_cancel(a.seq)
+        await driver.store.jobs.request_cancel(a.seq)
     await ENDS[end](driver, a)
     assert await shown(driver, a) is None
     tell(driver, a, 0.5, "too late")
@@ -94,7 +94,7 @@ async def test_progress_is_gone_with_the_attempt(driver: Driver, end: str):
 
 
 async def test_the_next_attempt_begins_without_progress(driver: Driver):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     a = await driver.running()
     tell(driver, a, 0.4, "first")
     await driver.fail(a, retry_after=1.0)
@@ -114,7 +114,7 @@ async def test_the_next_attempt_begins_without_progress(driver: Driver):
 
 
 async def test_progress_told_before_the_start_is_shown_from_the_start_on(driver: Driver):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     a = await driver.assigned()
     tell(driver, a, 0.3, "the report of the start is late")
     assert await shown(driver, a) is None
@@ -123,18 +123,18 @@ async def test_progress_told_before_the_start_is_shown_from_the_start_on(driver:
 
 
 async def test_only_the_worker_that_holds_the_lease_tells(driver: Driver):
-    await driver.store.register_worker(worker("w"))
-    await driver.store.register_worker(worker("thief"))
+    await driver.store.workers.register(worker("w"))
+    await driver.store.workers.register(worker("thief"))
     a = await driver.running()
     told = {a.lease: Progress.of(0.9, "stolen")}
-    driver.store.pulse("thief", 1, [a.lease], [], told)
-    driver.store.pulse("w", 2, [a.lease], [], told)  # another life of it
-    driver.store.pulse("w", 1, [], [], {4711: Progress.of(0.9, "of nothing")})
+    driver.store.workers.pulse("thief", 1, [a.lease], [], told)
+    driver.store.workers.pulse("w", 2, [a.lease], [], told)  # another life of it
+    driver.store.workers.pulse("w", 1, [], [], {4711: Progress.of(0.9, "of nothing")})
     assert await shown(driver, a) is None
 
 
 async def test_any_line_of_text_is_kept(driver: Driver):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     a = await driver.running()
     for text in ('"quoted" \\ back', "grüße 🚀 ", "[0.5]", "ä" * MAX_PROGRESS_TEXT, "null", " "):
         tell(driver, a, 1 / 3, text)
@@ -145,14 +145,14 @@ async def test_any_line_of_text_is_kept(driver: Driver):
 
 
 async def test_one_heartbeat_tells_of_many(driver: Driver):
-    await driver.store.register_worker(worker(concurrency=300))
+    await driver.store.workers.register(worker(concurrency=300))
     for n in range(300):
         await driver.submit(b"%d" % n)
     given = await driver.claim(300)
     await driver.apply(*(Transition.started(a.seq, a.lease) for a in given))
     told = {a.lease: Progress.of(n / 300, f"file {n}") for n, a in enumerate(given)}
     leases = [a.lease for a in given]
-    driver.store.pulse("w", 1, leases, leases, told)
+    driver.store.workers.pulse("w", 1, leases, leases, told)
     jobs = {job.id: job for job in await driver.all_jobs()}
     for n, a in enumerate(given):
         progress = jobs[a.id].progress
@@ -162,12 +162,12 @@ async def test_one_heartbeat_tells_of_many(driver: Driver):
 
 
 async def test_threads_tell_beside_each_other(driver: Driver):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     given = [await driver.running(payload=b"%d" % n) for n in range(4)]
     told = {a.lease: Progress.of(0.5, "together") for a in given}
     leases = [a.lease for a in given]
     threads = [
-        threading.Thread(target=driver.store.pulse, args=("w", 1, leases, leases, order))
+        threading.Thread(target=driver.store.workers.pulse, args=("w", 1, leases, leases, order))
         for order in (told, dict(reversed(told.items()))) * 4
     ]
     for thread in threads:
@@ -182,10 +182,10 @@ async def kept(driver: Driver) -> int:
     """Of how many attempts the store still has progress, shown or not."""
     store = driver.store
     if isinstance(store, MemoryStore):
-        return len(store._progress)
+        return len(store._contents.progress)
     if isinstance(store, SqliteStore):
         count = "SELECT count(*) FROM progress"
-        return await store._read("kept", lambda db: db.execute(count).fetchone()[0])
+        return await store._database.read("kept", lambda db: db.execute(count).fetchone()[0])
     if isinstance(store, PostgresStore):
         count = "SELECT count(*) FROM job_progress"
         return await store._database.reading.read("kept", lambda db: db.fetchval(count))
@@ -203,7 +203,7 @@ async def kept(driver: Driver) -> int:
 
 
 async def test_what_is_left_of_attempts_that_are_over_is_removed(driver: Driver):
-    await driver.store.register_worker(worker())
+    await driver.store.workers.register(worker())
     given = [await driver.running(payload=b"%d" % n) for n in range(8)]
     for a in given:
         tell(driver, a, 0.5, "on the way")
@@ -212,12 +212,10 @@ async def test_what_is_left_of_attempts_that_are_over_is_removed(driver: Driver)
         await driver.succeed(a)
     await driver.fail(given[5], retryable=False)
     driver.clock.advance(61.0)
-    if isinstance(driver.store, SqliteStore):
-        driver.store._forget_progress_at = 0.0
-    elif isinstance(driver.store, PostgresStore):
-        driver.store._workers._forget_progress_at = 0.0
+    if isinstance(driver.store, (SqliteStore, PostgresStore)):
+        driver.store.workers._forget_progress_at = 0.0
     leases = [a.lease for a in given[6:]]
-    driver.store.pulse("w", 1, leases, leases, {given[6].lease: Progress.of(0.6, "")})
+    driver.store.workers.pulse("w", 1, leases, leases, {given[6].lease: Progress.of(0.6, "")})
     assert await kept(driver) == 2
     assert await shown(driver, given[6]) == (0.6, "")
     assert await shown(driver, given[7]) == (0.5, "on the way")

@@ -20,7 +20,7 @@ ACCEPTED, DUPLICATE, REFUSED = SubmitStatus
 
 @pytest.mark.req("jq:FR-025")
 async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
-    await driver.store.create_queue(
+    await driver.store.queues.create(
         Queue(
             name="mail",
             max_retries=7,
@@ -46,7 +46,7 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
 
 
 async def test_a_name_can_be_taken_once(driver: Driver):
-    assert not await driver.store.create_queue(Queue(name="q", max_retries=99))
+    assert not await driver.store.queues.create(Queue(name="q", max_retries=99))
     assert (await driver.stats()).queue.max_retries == 3
 
 
@@ -67,11 +67,11 @@ EVERYTHING: dict[str, Any] = {
 
 async def test_an_update_changes_what_it_names_and_nothing_else(driver: Driver):
     assert set(EVERYTHING) == set(SETTINGS)
-    await driver.store.pause_queue("q", True)
+    await driver.store.queues.pause("q", True)
     before = (await driver.stats()).queue
     for name, value in EVERYTHING.items():
         before = replace(before, **{name: value})
-        assert await driver.store.update_queue("q", {name: value}) == before
+        assert await driver.store.queues.update("q", {name: value}) == before
         assert (await driver.stats()).queue == before
     nothing: dict[str, Any] = dict.fromkeys(
         (
@@ -80,24 +80,24 @@ async def test_an_update_changes_what_it_names_and_nothing_else(driver: Driver):
         )
     )
     plain = replace(before, **nothing, priority_weights=None)
-    assert await driver.store.update_queue("q", {**nothing, "priority_weights": None}) == plain
+    assert await driver.store.queues.update("q", {**nothing, "priority_weights": None}) == plain
     assert (await driver.stats()).queue == plain
-    assert await driver.store.update_queue("q", {}) == plain
+    assert await driver.store.queues.update("q", {}) == plain
 
 
 async def test_an_update_of_an_unknown_or_deleted_queue_changes_nothing(driver: Driver):
-    assert await driver.store.update_queue("nowhere", {"max_retries": 9}) is None
-    assert await driver.store.stats("nowhere") == []
+    assert await driver.store.queues.update("nowhere", {"max_retries": 9}) is None
+    assert await driver.store.queues.stats("nowhere") == []
     await driver.queue("gone")
-    assert await driver.store.delete_queue("gone") == 0
-    assert await driver.store.update_queue("gone", {"max_retries": 9}) is None
-    assert await driver.store.create_queue(Queue(name="gone"))
+    assert await driver.store.queues.delete("gone") == 0
+    assert await driver.store.queues.update("gone", {"max_retries": 9}) is None
+    assert await driver.store.queues.create(Queue(name="gone"))
     assert (await driver.stats("gone")).queue.max_retries == 3
 
 
 async def test_a_queue_that_comes_back_has_its_new_settings(driver: Driver):
     await driver.queue("gone", retry_base=2.0, retry_max=9.0, retry_jitter=0.0, retention=1.0)
-    assert await driver.store.delete_queue("gone") == 0
+    assert await driver.store.queues.delete("gone") == 0
     await driver.queue("gone")
     queue = (await driver.stats("gone")).queue
     assert (queue.retry_base, queue.retry_max, queue.retry_jitter) == (None, None, None)
@@ -106,7 +106,7 @@ async def test_a_queue_that_comes_back_has_its_new_settings(driver: Driver):
 
 async def test_waiting_jobs_keep_what_they_got_and_new_ones_get_the_new_values(driver: Driver):
     old = await driver.submit()
-    await driver.store.update_queue("q", {"max_retries": 9, "ttl": 60.0, "timeout": 5.0})
+    await driver.store.queues.update("q", {"max_retries": 9, "ttl": 60.0, "timeout": 5.0})
     new_one = await driver.submit()
     kept, got = await driver.job(old), await driver.job(new_one)
     assert (kept.max_retries, kept.ttl, kept.timeout, kept.expires_at) == (3, None, None, None)
@@ -117,25 +117,25 @@ async def test_waiting_jobs_keep_what_they_got_and_new_ones_get_the_new_values(d
 async def test_capacity_and_weights_of_an_update_hold_at_once(driver: Driver):
     for _ in range(3):
         await driver.submit()
-    await driver.store.update_queue("q", {"capacity": 3})
+    await driver.store.queues.update("q", {"capacity": 3})
     (refused,) = await driver.results(spec())
     assert isinstance(refused.error, QueueFull)
-    await driver.store.update_queue("q", {"capacity": 0, "priority_weights": {0: 1_000, 9: 1}})
+    await driver.store.queues.update("q", {"capacity": 0, "priority_weights": {0: 1_000, 9: 1}})
     await driver.results(*(spec(priority=9) for _ in range(3)))
     first = [(await driver.claim_one()).priority for _ in range(4)]
     assert first.count(0) >= 2  # by strict priority the first three were of priority 9
 
 
 async def test_pausing_is_shown_and_an_unknown_queue_is_told_apart(driver: Driver):
-    assert await driver.store.pause_queue("q", True)
+    assert await driver.store.queues.pause("q", True)
     assert (await driver.stats()).queue.paused
-    assert await driver.store.pause_queue("q", False)
+    assert await driver.store.queues.pause("q", False)
     assert not (await driver.stats()).queue.paused
-    assert not await driver.store.pause_queue("nowhere", True)
+    assert not await driver.store.queues.pause("nowhere", True)
 
 
 async def test_a_paused_queue_still_accepts(driver: Driver):
-    await driver.store.pause_queue("q", True)
+    await driver.store.queues.pause("q", True)
     assert await driver.state(await driver.submit()) is P
 
 
@@ -152,12 +152,12 @@ async def test_a_full_queue_refuses_and_writes_nothing(small: Driver):
     for _ in range(3):
         await small.submit(queue="small")
     (job,) = new(spec(queue="small"))
-    (result,) = (await small.store.submit([job])).results
+    (result,) = (await small.store.jobs.submit([job])).results
     assert result.status is REFUSED
     assert isinstance(result.error, QueueFull)
     assert result.error.retry_after > 0
     assert "small" in result.error.message
-    assert await small.store.get(job.id) is None
+    assert await small.store.reads.get(job.id) is None
     assert (await small.stats("small")).depth[P] == 3
 
 
@@ -220,7 +220,7 @@ async def test_cancelled_and_expired_jobs_give_their_room_back(small: Driver):
 async def test_a_submit_with_a_claim_still_counts_against_capacity(small: Driver):
     """What is handed out in the same write was PENDING first: the batch is judged before."""
     jobs = new(*(spec(queue="small") for _ in range(4)))
-    submission = await small.store.submit(jobs, [Claim(("small",), ["w"] * 2)])
+    submission = await small.store.jobs.submit(jobs, [Claim(("small",), ["w"] * 2)])
     assert [r.status for r in submission.results] == [ACCEPTED] * 3 + [REFUSED]
     assert len(submission.assigned) == 2
 
@@ -236,7 +236,7 @@ async def test_depth_by_state_follows_every_job(driver: Driver):
             await driver.queue(queue)
             await driver.brought_to(state, queue=queue)
     total = dict.fromkeys(State, 0)
-    for stats in await driver.store.stats():
+    for stats in await driver.store.queues.stats():
         for state in State:
             total[state] += stats.depth.get(state, 0)
     assert total == {state: count for count, state in enumerate(State, start=1)}
@@ -290,7 +290,7 @@ async def test_a_lost_or_cancelled_run_counts_as_failed(driver: Driver):
     a = await driver.running(payload=b"a")
     await driver.lose(a)
     b = await driver.running(payload=b"b")
-    await driver.store.request_cancel(b.seq)
+    await driver.store.jobs.request_cancel(b.seq)
     await driver.succeed(b)
     stats = await driver.stats()
     assert (stats.processed, stats.succeeded, stats.failed) == (2, 0, 2)
@@ -300,11 +300,11 @@ async def test_figures_are_by_queue_and_sorted_by_name(driver: Driver):
     for name in ("zebra", "ant"):
         await driver.queue(name)
     await driver.brought_to(D, queue="ant")
-    everything = await driver.store.stats()
+    everything = await driver.store.queues.stats()
     assert [s.queue.name for s in everything] == ["ant", "q", "zebra"]
     assert [s.processed for s in everything] == [1, 0, 0]
-    assert await driver.store.stats("nowhere") == []
-    assert [s.queue.name for s in await driver.store.stats("ant")] == ["ant"]
+    assert await driver.store.queues.stats("nowhere") == []
+    assert [s.queue.name for s in await driver.store.queues.stats("ant")] == ["ant"]
 
 
 async def test_figures_survive_the_removal_of_records(driver: Driver):
@@ -320,12 +320,12 @@ async def test_figures_survive_the_removal_of_records(driver: Driver):
 @pytest.mark.req("jq:FR-026")
 async def test_an_empty_queue_can_be_deleted(driver: Driver):
     await driver.queue("gone")
-    assert await driver.store.delete_queue("gone") == 0
-    assert await driver.store.stats("gone") == []
-    assert [s.queue.name for s in await driver.store.stats()] == ["q"]
+    assert await driver.store.queues.delete("gone") == 0
+    assert await driver.store.queues.stats("gone") == []
+    assert [s.queue.name for s in await driver.store.queues.stats()] == ["q"]
     (result,) = await driver.results(spec(queue="gone"))
     assert result.status is REFUSED
-    assert await driver.store.delete_queue("gone") is None
+    assert await driver.store.queues.delete("gone") is None
 
 
 @pytest.mark.req("jq:FR-026")
@@ -334,9 +334,9 @@ async def test_a_queue_with_an_unfinished_job_is_not_deleted(driver: Driver, sta
     job = await driver.brought_to(state)
     if state is not P:
         await driver.brought_to(D)
-    assert await driver.store.delete_queue("q") == 1
+    assert await driver.store.queues.delete("q") == 1
     assert (await driver.stats()).unfinished == 1
-    assert await driver.store.unfinished("q", 10) == [job.seq]
+    assert await driver.store.queues.unfinished("q", 10) == [job.seq]
     assert await driver.state(job.id) is state
 
 
@@ -344,15 +344,15 @@ async def test_a_queue_with_an_unfinished_job_is_not_deleted(driver: Driver, sta
 async def test_records_of_finished_jobs_outlive_their_queue(driver: Driver):
     done = await driver.brought_to(D)
     dead = await driver.brought_to(X)
-    assert await driver.store.delete_queue("q") == 0
+    assert await driver.store.queues.delete("q") == 0
     assert await driver.job(done.id) == done
     assert await driver.job(dead.id) == dead
-    assert len(await driver.store.history(done.id)) == 4
+    assert len(await driver.store.reads.history(done.id)) == 4
 
 
 async def test_a_queue_of_the_same_name_can_be_created_again(driver: Driver):
     await driver.brought_to(D)
-    assert await driver.store.delete_queue("q") == 0
+    assert await driver.store.queues.delete("q") == 0
     await driver.queue("q", max_retries=9, capacity=2)
     assert (await driver.stats()).queue.max_retries == 9
     job_id = await driver.submit()
@@ -366,28 +366,28 @@ async def test_dropping_a_queues_jobs_dead_letters_them(driver: Driver):
     jobs = {}
     for state in (A, R, F, P):
         jobs[state] = await driver.brought_to(state, payload=state.name.encode())
-    seqs = await driver.store.unfinished("q", 100)
+    seqs = await driver.store.queues.unfinished("q", 100)
     assert sorted(seqs) == sorted(job.seq for job in jobs.values())
     outcomes = await driver.apply(*(Transition.dropped_with_queue(seq) for seq in seqs))
     assert all(o.applied for o in outcomes)
     for job in jobs.values():
         after = await driver.job(job.id)
         assert (after.state, after.reason) == (X, Reason.QUEUE_DELETED)
-    assert await driver.store.held() == []
-    assert await driver.store.unfinished("q", 100) == []
-    assert await driver.store.delete_queue("q") == 0
+    assert await driver.store.workers.held() == []
+    assert await driver.store.queues.unfinished("q", 100) == []
+    assert await driver.store.queues.delete("q") == 0
 
 
 async def test_unfinished_reads_no_more_than_asked_for(driver: Driver):
     await driver.results(*(spec() for _ in range(5)))
-    assert len(await driver.store.unfinished("q", 2)) == 2
+    assert len(await driver.store.queues.unfinished("q", 2)) == 2
 
 
 async def test_a_job_of_a_deleted_queue_is_not_retried(driver: Driver):
     job_id = await driver.submit()
     job = await driver.job(job_id)
     await driver.do(Transition.cancelled(job.seq))
-    assert await driver.store.delete_queue(job.queue) == 0
-    (outcome,) = (await driver.store.apply([Transition.retried_by_hand(job.seq)])).outcomes
+    assert await driver.store.queues.delete(job.queue) == 0
+    (outcome,) = (await driver.store.jobs.apply([Transition.retried_by_hand(job.seq)])).outcomes
     assert outcome.refusal is Refusal.NO_QUEUE
     assert (await driver.job(job_id)).state is State.DEAD_LETTERED

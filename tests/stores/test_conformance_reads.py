@@ -9,7 +9,7 @@ import pytest
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import MAX_HISTORY, MAX_VERSION, SubmitStatus, Transition
 from jobqueue.core.lifecycle import TERMINAL, State
-from jobqueue.core.store import ANY_VERSION, Claim, JobFilter, Rules
+from jobqueue.core.store import ANY_VERSION, BEGINNING, Claim, JobFilter, Rules
 from tests.stores.driver import Driver, spec
 
 P, A, R, D, F, X = State
@@ -17,15 +17,15 @@ P, A, R, D, F, X = State
 
 async def test_an_unknown_job_is_none_and_has_no_history(driver: Driver):
     (unknown,) = new_job_ids(1)
-    assert await driver.store.get(unknown) is None
-    assert await driver.store.history(unknown) == []
-    assert await driver.store.seq_of(unknown) is None
-    assert await driver.store.delete_job(unknown) is None
+    assert await driver.store.reads.get(unknown) is None
+    assert await driver.store.reads.history(unknown) == []
+    assert await driver.store.reads.seq_of(unknown) is None
+    assert await driver.store.upkeep.delete_job(unknown) is None
 
 
 async def test_a_job_is_found_by_its_id(driver: Driver):
     job = await driver.brought_to(R)
-    assert await driver.store.seq_of(job.id) == job.seq
+    assert await driver.store.reads.seq_of(job.id) == job.seq
 
 
 # -- moved on --------------------------------------------------------------------------------
@@ -35,44 +35,44 @@ async def test_a_job_is_found_by_its_id(driver: Driver):
 async def test_a_job_is_over_when_its_state_is_terminal(driver: Driver, state: State):
     job = await driver.brought_to(state)
     over = [job.seq] if state in TERMINAL else []
-    assert await driver.store.moved_on({job.seq: ANY_VERSION}) == over
+    assert await driver.store.reads.moved_on({job.seq: ANY_VERSION}) == over
 
 
 @pytest.mark.parametrize("state", State)
 async def test_a_job_has_moved_on_when_its_version_is_another(driver: Driver, state: State):
     """The version of its latest event: who follows its history has seen that one."""
     job = await driver.brought_to(state)
-    latest = (await driver.store.history(job.id))[-1].version
+    latest = (await driver.store.reads.history(job.id))[-1].version
     over = [job.seq] if state in TERMINAL else []
-    assert await driver.store.moved_on({job.seq: latest}) == over
-    assert await driver.store.moved_on({job.seq: latest + 1}) == [job.seq]
+    assert await driver.store.reads.moved_on({job.seq: latest}) == over
+    assert await driver.store.reads.moved_on({job.seq: latest + 1}) == [job.seq]
 
 
 async def test_a_job_that_is_retried_is_not_over(driver: Driver):
     job = await driver.brought_to(X)
     await driver.do(Transition.retried_by_hand(job.seq))
-    assert await driver.store.moved_on({job.seq: ANY_VERSION}) == []
-    assert await driver.store.moved_on({job.seq: job.version}) == [job.seq]
+    assert await driver.store.reads.moved_on({job.seq: ANY_VERSION}) == []
+    assert await driver.store.reads.moved_on({job.seq: job.version}) == [job.seq]
 
 
 async def test_a_job_that_is_gone_is_over(driver: Driver):
     job = await driver.brought_to(D)
     assert await driver.delete(job.id) is D
     (pending,) = await driver.results(spec())  # does not take its number
-    assert await driver.store.moved_on({job.seq: ANY_VERSION}) == [job.seq]
-    assert await driver.store.seq_of(pending.job_id) != job.seq
+    assert await driver.store.reads.moved_on({job.seq: ANY_VERSION}) == [job.seq]
+    assert await driver.store.reads.seq_of(pending.job_id) != job.seq
 
 
 async def test_those_of_many_that_moved_on_are_told_at_once(driver: Driver):
     await driver.results(*(spec() for _ in range(200)))
-    seqs = [job.seq for job in await driver.store.list_jobs(JobFilter(limit=200))]
+    seqs = [job.seq for job in await driver.store.reads.list_jobs(JobFilter(limit=200))]
     await driver.apply(*(Transition.cancelled(seq) for seq in seqs[::10]))
     claimed = {one.seq for one in await driver.claim(50)}
     seen = {seq: 1 if n % 2 else ANY_VERSION for n, seq in enumerate(seqs)}
-    moved = await driver.store.moved_on(seen)
+    moved = await driver.store.reads.moved_on(seen)
     watched = {seq for seq, version in seen.items() if version}
     assert sorted(moved) == sorted({*seqs[::10], *(claimed & watched)})
-    assert await driver.store.moved_on({}) == []
+    assert await driver.store.reads.moved_on({}) == []
 
 
 # -- list ----------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ async def test_jobs_are_listed_newest_first_and_filtered(driver: Driver):
     await driver.claim(1, queues=["q"])
 
     async def listed(**wanted) -> list[str]:
-        return [job.id for job in await driver.store.list_jobs(JobFilter(**wanted))]
+        return [job.id for job in await driver.store.reads.list_jobs(JobFilter(**wanted))]
 
     assert await listed() == [third, second, first]
     assert await listed(queue="r") == [third, second]
@@ -103,7 +103,7 @@ async def test_pages_neither_repeat_nor_skip(driver: Driver):
     results = await driver.results(*(spec(b"%d" % n) for n in range(25)))
     seen: list[str] = []
     before: int | None = None
-    while page := await driver.store.list_jobs(JobFilter(before_seq=before, limit=7)):
+    while page := await driver.store.reads.list_jobs(JobFilter(before_seq=before, limit=7)):
         assert len(page) <= 7
         seen += [job.id for job in page]
         before = page[-1].seq
@@ -113,14 +113,14 @@ async def test_pages_neither_repeat_nor_skip(driver: Driver):
 
 async def test_a_filtered_page_is_full_while_there_is_more(driver: Driver):
     await driver.results(*(spec(type="even" if n % 2 == 0 else "odd") for n in range(20)))
-    page = await driver.store.list_jobs(JobFilter(type="odd", limit=10))
+    page = await driver.store.reads.list_jobs(JobFilter(type="odd", limit=10))
     assert len(page) == 10
 
 
 @pytest.mark.parametrize("state", State)
 async def test_a_listed_job_is_the_job_that_get_shows(driver: Driver, state: State):
     job = await driver.brought_to(state, type="t", labels={"a": "b"}, key="k", timeout=4.0)
-    (listed,) = await driver.store.list_jobs(JobFilter(states=(state,)))
+    (listed,) = await driver.store.reads.list_jobs(JobFilter(states=(state,)))
     assert listed == job
 
 
@@ -134,7 +134,7 @@ async def test_history_shows_every_transition_with_time_and_reason(driver: Drive
     await driver.start(a)
     driver.clock.advance(1.0)
     await driver.fail(a, "boom")
-    events = await driver.store.history(a.id)
+    events = await driver.store.reads.history(a.id)
     assert [e.version for e in events] == [1, 2, 3, 4, 5]
     assert [e.to_state for e in events] == [P, A, R, F, X]
     assert [e.from_state for e in events] == [None, P, A, R, F]
@@ -146,25 +146,25 @@ async def test_history_shows_every_transition_with_time_and_reason(driver: Drive
 async def test_a_long_history_is_read_piece_by_piece(driver: Driver):
     a = await driver.assigned()
     for _ in range(MAX_HISTORY // 3 + 1):
-        application = await driver.store.apply(
+        application = await driver.store.jobs.apply(
             [Transition.handed_back(a.seq, a.lease)], [Claim(("q",), ["w"])]
         )
         (a,) = application.assigned
     last = (await driver.job(a.id)).version
     assert last > MAX_HISTORY
-    newest = await driver.store.history(a.id)
+    newest = await driver.store.reads.history(a.id)
     assert [e.version for e in newest] == list(range(last - MAX_HISTORY + 1, last + 1))
-    first = await driver.store.history(a.id, newest[0].version)
+    first = await driver.store.reads.history(a.id, newest[0].version)
     assert [e.version for e in first] == list(range(1, newest[0].version))
-    assert [e.version for e in await driver.store.history(a.id, 4)] == [1, 2, 3]
-    assert await driver.store.history(a.id, 1) == []
-    assert await driver.store.history(a.id, MAX_VERSION) == newest
+    assert [e.version for e in await driver.store.reads.history(a.id, 4)] == [1, 2, 3]
+    assert await driver.store.reads.history(a.id, 1) == []
+    assert await driver.store.reads.history(a.id, MAX_VERSION) == newest
 
 
 async def test_a_cancel_request_writes_no_event(driver: Driver):
     a = await driver.running()
     before = await driver.all_events()
-    await driver.store.request_cancel(a.seq)
+    await driver.store.jobs.request_cancel(a.seq)
     assert await driver.all_events() == before
 
 
@@ -177,7 +177,7 @@ async def test_the_log_holds_every_event_once_in_the_order_of_its_job(driver: Dr
     b = await driver.claim_one()
     await driver.succeed(b)
     await driver.after(1.0)
-    log = await driver.store.events_after(0, 1_000)
+    log = await driver.store.stream.events_after(BEGINNING, 1_000)
     # Jobs may come in any order within a page, but each job's events come in theirs.
     assert sorted((e.job_id, e.version) for _, e in log) == sorted(
         [
@@ -194,34 +194,34 @@ async def test_the_log_holds_every_event_once_in_the_order_of_its_job(driver: Dr
     )
     positions = [position for position, _ in log]
     assert len(set(positions)) == len(positions)
-    assert 0 not in positions
+    assert BEGINNING not in positions
     for job_id in (first, second):
-        assert [e for _, e in log if e.job_id == job_id] == await driver.store.history(job_id)
+        assert [e for _, e in log if e.job_id == job_id] == await driver.store.reads.history(job_id)
 
 
 @pytest.mark.parametrize("page", [1, 2, 7])
 async def test_the_log_can_be_read_in_pages_while_it_grows(driver: Driver, page: int):
     await driver.results(*(spec() for _ in range(10)))
     seen: list[tuple[str, int]] = []
-    position = 0
+    position = BEGINNING
     claimed = False
-    while found := await driver.store.events_after(position, page):
+    while found := await driver.store.stream.events_after(position, page):
         assert len(found) <= page
         seen += [(e.job_id, e.version) for _, e in found]
         position = found[-1][0]
         if not claimed:
             claimed = len(await driver.claim(3)) == 3
     assert len(seen) == len(set(seen)) == 13
-    assert await driver.store.events_after(position, 10) == []
+    assert await driver.store.stream.events_after(position, 10) == []
 
 
 async def test_a_reader_misses_nothing_when_the_newest_job_is_deleted(driver: Driver):
     """A place in the log is never given to another event."""
     job = await driver.brought_to(D)
-    position = (await driver.store.events_after(0, 100))[-1][0]
+    position = (await driver.store.stream.events_after(BEGINNING, 100))[-1][0]
     await driver.delete(job.id)
     following = await driver.submit()
-    found = await driver.store.events_after(position, 100)
+    found = await driver.store.stream.events_after(position, 100)
     assert [(event.job_id, event.version) for _, event in found] == [(following, 1)]
 
 
@@ -239,9 +239,9 @@ async def test_a_deleted_jobs_number_is_not_given_to_another(driver: Driver):
 async def test_a_finished_job_can_be_deleted_with_history_and_key(driver: Driver, state: State):
     job = await driver.brought_to(state, payload=b"p", key="k")
     assert await driver.delete(job.id) is state
-    assert await driver.store.get(job.id) is None
-    assert await driver.store.history(job.id) == []
-    assert await driver.store.list_jobs(JobFilter()) == []
+    assert await driver.store.reads.get(job.id) is None
+    assert await driver.store.reads.history(job.id) == []
+    assert await driver.store.reads.list_jobs(JobFilter()) == []
     assert await driver.all_events() == []
     assert (await driver.stats()).depth.get(state, 0) == 0
     (outcome,) = await driver.apply(Transition.retried_by_hand(job.seq))
@@ -252,7 +252,7 @@ async def test_a_finished_job_can_be_deleted_with_history_and_key(driver: Driver
 @pytest.mark.parametrize("state", [P, A, R, F])
 async def test_an_unfinished_job_is_not_deleted(driver: Driver, state: State):
     job = await driver.brought_to(state)
-    assert await driver.store.delete_job(job.id) is state
+    assert await driver.store.upkeep.delete_job(job.id) is state
     assert await driver.job(job.id) == job
 
 
@@ -273,10 +273,10 @@ async def test_pruning_removes_old_done_jobs_only(driver: Driver):
     driver.clock.advance(100.0)
     young = await driver.brought_to(D, payload=b"young")
     assert await driver.prune(driver.clock.now() - 50.0) == 1
-    assert await driver.store.get(old.id) is None
-    assert await driver.store.history(old.id) == []
+    assert await driver.store.reads.get(old.id) is None
+    assert await driver.store.reads.history(old.id) == []
     for job in (dead, failed, young):
-        assert await driver.store.get(job.id) is not None
+        assert await driver.store.reads.get(job.id) is not None
     assert await driver.prune(driver.clock.now() - 50.0) == 0
 
 
@@ -300,7 +300,7 @@ async def test_pruning_looks_at_the_queues_that_are_meant(driver: Driver):
     now = driver.clock.now()
 
     async def left(name: str) -> int:
-        return sum([await driver.store.get(job_id) is not None for job_id in jobs[name]])
+        return sum([await driver.store.reads.get(job_id) is not None for job_id in jobs[name]])
 
     # The older one of b is not looked at, and those of a, which lie before, do not count.
     only: dict[str, Any] = {"queues": ["b"], "others": False}
@@ -315,11 +315,11 @@ async def test_pruning_looks_at_the_queues_that_are_meant(driver: Driver):
 
 async def test_a_job_that_changed_since_is_not_deleted_at_a_version(driver: Driver):
     job = await driver.brought_to(X)
-    assert await driver.store.delete_job(job.id, version=job.version - 1) is X
-    assert await driver.store.get(job.id) is not None
+    assert await driver.store.upkeep.delete_job(job.id, version=job.version - 1) is X
+    assert await driver.store.reads.get(job.id) is not None
     driver.removed.add(job.id)
-    assert await driver.store.delete_job(job.id, version=job.version) is X
-    assert await driver.store.get(job.id) is None
+    assert await driver.store.upkeep.delete_job(job.id, version=job.version) is X
+    assert await driver.store.reads.get(job.id) is None
 
 
 async def test_the_key_of_a_pruned_job_still_answers_its_id(driver: Driver):

@@ -69,7 +69,7 @@ async def test_a_queues_own_base_maximum_and_jitter_hold(driver: Driver):
         assert due == pytest.approx(driver.clock.now() + expected)
         await driver.after(expected)
         a = await driver.claim_one(queues=["own"])
-    await driver.store.update_queue("own", {"retry_jitter": 1.0})
+    await driver.store.queues.update("own", {"retry_jitter": 1.0})
     await driver.fail(a)
     due = (await driver.job(a.id)).next_retry_at
     assert due is not None
@@ -80,7 +80,7 @@ async def test_a_queues_own_base_maximum_and_jitter_hold(driver: Driver):
 async def test_new_retry_settings_hold_for_the_next_failure_of_jobs_that_wait(driver: Driver):
     failed, running = await driver.running(), await driver.running()
     await driver.fail(failed)
-    await driver.store.update_queue("q", {"retry_base": 20.0, "retry_max": 30.0})
+    await driver.store.queues.update("q", {"retry_base": 20.0, "retry_max": 30.0})
     await driver.fail(running)
     waits = [(await driver.job(one.id)).next_retry_at for one in (failed, running)]
     assert waits == [pytest.approx(driver.clock.now() + wait) for wait in (1.0, 20.0)]
@@ -234,7 +234,7 @@ async def test_a_hand_back_has_no_error(driver: Driver):
     again = await driver.claim_one()
     await driver.do(Transition(again.seq, Move.HAND_BACK, again.lease, error="x" * 2_000_000))
     assert (await driver.job(a.id)).error == "boom"  # of the attempt before
-    assert [event.detail for event in (await driver.store.history(a.id))[-2:]] == ["", ""]
+    assert [event.detail for event in (await driver.store.reads.history(a.id))[-2:]] == ["", ""]
 
 
 async def test_a_job_that_goes_back_and_forth_comes_to_an_end(open_driver):
@@ -311,7 +311,7 @@ async def test_a_manual_retry_of_a_failed_job_is_not_retried_twice(driver: Drive
 @pytest.mark.req("jq:FR-013")
 async def test_a_cancelled_job_can_be_retried_and_is_not_cancelled_again(driver: Driver):
     a = await driver.running()
-    await driver.store.request_cancel(a.seq)
+    await driver.store.jobs.request_cancel(a.seq)
     await driver.do(Transition.cancel_acknowledged(a.seq, a.lease))
     await driver.do(Transition.retried_by_hand(a.seq))
     job = await driver.job(a.id)
@@ -332,16 +332,16 @@ async def test_dead_letters_can_be_listed_and_stay(driver: Driver):
     await driver.submit()
     await driver.after(100 * 86_400.0)
     assert await driver.prune(driver.clock.now()) == 1
-    listed = await driver.store.list_jobs(JobFilter(states=(X,)))
+    listed = await driver.store.reads.list_jobs(JobFilter(states=(X,)))
     assert [job.id for job in listed] == dead[::-1]
 
 
 async def test_a_retry_that_was_cancelled_is_not_made(driver: Driver):
     job = await driver.brought_to(F)
-    found = await driver.store.due(10)
+    found = await driver.store.upkeep.due(10)
     assert found.transitions == []
     driver.clock.advance(5.0)
-    found = await driver.store.due(10)
+    found = await driver.store.upkeep.due(10)
     assert [t.move for t in found.transitions] == [Move.RETRY_WHEN_DUE]
     await driver.do(Transition.cancelled(job.seq))
     (outcome,) = await driver.apply(*found.transitions)

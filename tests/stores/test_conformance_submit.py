@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from typing import Any
 
 import pytest
 
+from jobqueue.core.decide import event_of
 from jobqueue.core.errors import KeyConflict, NotFound
 from jobqueue.core.job import SubmitStatus
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.queue import Queue
+from jobqueue.core.queue import Queue, QueueSettings
 from jobqueue.core.store import Claim, Rules
 from tests.stores.driver import Driver, new, spec
+from tests.stores.twin import Twin
 
 ACCEPTED, DUPLICATE, REFUSED = SubmitStatus
 
@@ -29,7 +33,7 @@ async def test_an_accepted_job_is_pending_with_its_first_event(driver: Driver):
     )
     assert job.created_at == driver.clock.now()
     assert job.reason is Reason.SUBMITTED
-    (event,) = await driver.store.history(job_id)
+    (event,) = await driver.store.reads.history(job_id)
     assert (event.job_id, event.version, event.from_state, event.to_state, event.reason) == (
         job_id,
         1,
@@ -93,12 +97,12 @@ async def test_a_delay_counts_from_the_stores_clock(driver: Driver):
 
 async def test_an_unknown_queue_is_refused_and_leaves_nothing(driver: Driver):
     (job,) = new(spec(queue="nowhere", key="k"))
-    (result,) = (await driver.store.submit([job])).results
+    (result,) = (await driver.store.jobs.submit([job])).results
     assert result.status is REFUSED
     assert isinstance(result.error, NotFound)
     assert "nowhere" in result.error.message
-    assert await driver.store.get(job.id) is None
-    assert await driver.store.history(job.id) == []
+    assert await driver.store.reads.get(job.id) is None
+    assert await driver.store.reads.history(job.id) == []
 
 
 async def test_a_refused_job_harms_no_other_in_its_batch(driver: Driver):
@@ -111,10 +115,10 @@ async def test_a_refused_job_harms_no_other_in_its_batch(driver: Driver):
 async def test_a_batch_for_many_queues_finds_each_of_them(driver: Driver, count: int):
     """Each job gets what its own queue says; those that cannot be kept are in nobody's way."""
     for n in range(count):
-        await driver.store.create_queue(Queue(name=f"many-{n}", max_retries=n, ttl=100.0 + n))
+        await driver.store.queues.create(Queue(name=f"many-{n}", max_retries=n, ttl=100.0 + n))
     gone = [n for n in range(count) if n % 3 == 1]
     for n in gone:
-        assert await driver.store.delete_queue(f"many-{n}") == 0
+        assert await driver.store.queues.delete(f"many-{n}") == 0
     numbers = [*range(count), *reversed(range(count))]
     results = await driver.results(
         *(spec(b"%d" % n, queue=f"many-{n}", priority=n % 2) for n in numbers)
@@ -132,17 +136,74 @@ async def test_a_batch_for_many_queues_finds_each_of_them(driver: Driver, count:
         kept.append(job.seq)
     assert kept == sorted(kept)  # in the order of the batch
     wanted = [Claim((f"many-{n}",), ["w"] * 3) for n in range(count) if n not in gone]
-    claimed = [one.queue for one in await driver.store.claim(wanted)]
+    claimed = [one.queue for one in await driver.store.jobs.claim(wanted)]
     assert Counter(claimed) == {f"many-{n}": 2 for n in range(count) if n not in gone}
 
 
+ASKED: tuple[dict[str, Any], ...] = (
+    {},
+    {"priority": 9, "type": "t", "labels": {"a": "b"}},
+    {"ttl": 40.0, "max_retries": 0},
+    {"timeout": 2.5, "ttl": 7.0},
+    {"delay": 30.0, "ttl": 60.0, "timeout": 1.0},
+    {"run_at": 1_800_000_100.0},
+    {"run_at": 1_700_000_000.0, "priority": 5},  # over: claimable at once
+)
+FREE = {"free": 2, "none": 0}
+
+
+@pytest.mark.parametrize("queues", [1, 3, 12])
+@pytest.mark.parametrize("keys", [False, True], ids=["plain", "keys"])
+@pytest.mark.parametrize("free", FREE)
+async def test_a_batch_is_accepted_and_handed_out_as_the_core_decides(
+    driver: Driver, queues: int, keys: bool, free: str
+):
+    """Whichever statement or script a store has for it."""
+    settings = [
+        QueueSettings(),
+        QueueSettings(max_retries=7, ttl=90.0, timeout=12.0),
+        QueueSettings(max_retries=0, timeout=3.0, capacity=1_000),
+    ]
+    names = {f"q{n}": settings[n % len(settings)] for n in range(queues)}
+    for name, one in names.items():
+        said = {"max_retries": one.max_retries, "ttl": one.ttl, "timeout": one.timeout}
+        await driver.queue(name, capacity=one.capacity, **said)
+    jobs = new(
+        *(
+            spec(queue=name, key=f"{name} {n}" if keys else None, **asked)
+            for n, (name, asked) in enumerate(itertools.product(names, ASKED))
+        )
+    )
+    claims = [Claim(tuple(names), ["w"] * FREE[free])] if FREE[free] else []
+    done = await driver.store.jobs.submit(jobs, claims)
+    assert [result.status for result in done.results] == [SubmitStatus.ACCEPTED] * len(jobs)
+    driver.accepted |= {job.id for job in jobs}
+    now = driver.clock.now()
+    twins = {}
+    for job in jobs:
+        seq = (await driver.job(job.id)).seq
+        twins[job.id] = Twin(job.id, seq, job.spec, now, driver.rules, names[job.spec.queue])
+    assert len(done.assigned) == FREE[free]
+    for got in done.assigned:
+        twins[got.id].assigned(got, now)
+    driver.clock.advance(1.0)
+    taken = await driver.claim(len(jobs), queues=tuple(names))
+    assert len(taken) == len(jobs) - 2 * queues - FREE[free]  # two of each queue wait
+    for got in taken:
+        twins[got.id].assigned(got, driver.clock.now())
+    for twin in twins.values():
+        assert await driver.job(twin.id) == twin.job
+        history = await driver.store.reads.history(twin.id)
+        assert history == [event_of(entry) for entry in twin.entries]
+
+
 async def test_an_empty_batch_is_fine(driver: Driver):
-    assert (await driver.store.submit([])).results == []
+    assert (await driver.store.jobs.submit([])).results == []
 
 
 async def test_results_come_in_the_order_of_the_batch(driver: Driver):
     jobs = new(*(spec(b"%d" % n, priority=n % 10) for n in range(300)))
-    results = (await driver.store.submit(jobs)).results
+    results = (await driver.store.jobs.submit(jobs)).results
     assert [r.job_id for r in results] == [job.id for job in jobs]
     seqs = [(await driver.job(job.id)).seq for job in jobs]
     assert seqs == sorted(seqs)

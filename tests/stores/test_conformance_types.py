@@ -60,7 +60,7 @@ async def test_a_delayed_job_is_claimed_by_who_knows_it(driver: Driver):
     await driver.submit(b"0", type="b", delay=5)
     await driver.submit(b"1", type="a", delay=5)
     driver.clock.advance(6)
-    await driver.store.due(100)
+    await driver.store.upkeep.due(100)
     assert await payloads(driver, 10, types={"a"}) == [1]
     assert await payloads(driver, 10, types={"b"}) == [0]
 
@@ -82,7 +82,7 @@ async def test_claims_of_one_call_have_types_of_their_own(driver: Driver):
         Claim((ALL_QUEUES,), ["y"] * 2, types=frozenset("a")),
         Claim(("q",), ["z"] * 9),
     ]
-    got = [(one.worker_id, int(one.payload)) for one in await driver.store.claim(claims)]
+    got = [(one.worker_id, int(one.payload)) for one in await driver.store.jobs.claim(claims)]
     assert sorted(got) == [("x", 1), ("x", 3), ("y", 0), ("y", 2), ("z", 4), ("z", 5)]
 
 
@@ -93,16 +93,16 @@ async def test_a_queue_that_is_named_twice_is_one(driver: Driver):
 
 
 async def test_a_submit_hands_jobs_only_to_who_knows_them(driver: Driver):
-    await driver.store.register_worker(worker("x"))
-    await driver.store.register_worker(worker("y"))
+    await driver.store.workers.register(worker("x"))
+    await driver.store.workers.register(worker("y"))
     claims = [
         Claim(("q",), ["x"] * 2, types=frozenset("b")),
         Claim(("q",), ["y"] * 2, types=frozenset("a")),
     ]
     jobs = new(*(spec(b"%d" % n, type="abc"[n % 3]) for n in range(6)))
-    submission = await driver.store.submit(jobs, claims)
+    submission = await driver.store.jobs.submit(jobs, claims)
     driver.accepted |= {result.unwrap() for result in submission.results}
-    got = list(submission.assigned) + await driver.store.claim(
+    got = list(submission.assigned) + await driver.store.jobs.claim(
         [
             Claim(
                 ("q",),
@@ -126,7 +126,9 @@ async def test_an_apply_claims_by_type(driver: Driver):
     await driver.results(spec(b"0", type="a"), spec(b"1", type="b"), spec(b"2", type="a"))
     first = await driver.claim_one(types={"a"})
     done = Transition.succeeded(first.seq, first.lease, b"r", 0.1)
-    application = await driver.store.apply([done], [Claim(("q",), ["w"] * 5, types=frozenset("a"))])
+    application = await driver.store.jobs.apply(
+        [done], [Claim(("q",), ["w"] * 5, types=frozenset("a"))]
+    )
     got = list(application.assigned) or await driver.claim(5, types={"a"})
     assert [int(one.payload) for one in got] == [2]
 
@@ -187,25 +189,25 @@ async def test_waiting_types_are_counted_up_to_a_limit(driver: Driver):
     await driver.results(*(spec(type="b", priority=n) for n in range(5)), spec(), spec(queue="r"))
     await driver.submit(type="later", delay=60)
     (held,) = await driver.claim(1, types={"b"})
-    assert await driver.store.waiting_types(3) == [
+    assert await driver.store.queues.waiting_types(3) == [
         WaitingType("q", "", 1),
         WaitingType("q", "b", 3),
         WaitingType("r", "", 1),
     ]
-    assert await driver.store.waiting_types(100, "q") == [
+    assert await driver.store.queues.waiting_types(100, "q") == [
         WaitingType("q", "", 1),
         WaitingType("q", "b", 4),
     ]
-    assert await driver.store.waiting_types(100, "nowhere") == []
+    assert await driver.store.queues.waiting_types(100, "nowhere") == []
     await driver.do(Transition.handed_back(held.seq, held.lease))
-    assert await driver.store.waiting_types(100, "q") == [
+    assert await driver.store.queues.waiting_types(100, "q") == [
         WaitingType("q", "", 1),
         WaitingType("q", "b", 5),
     ]
 
 
 async def test_a_worker_is_kept_with_its_types(driver: Driver):
-    await driver.store.register_worker(worker("some", types=frozenset({"a", "", "b c"})))
-    await driver.store.register_worker(worker("all"))
-    known = {one.info.id: one.info.types for one in await driver.store.workers()}
+    await driver.store.workers.register(worker("some", types=frozenset({"a", "", "b c"})))
+    await driver.store.workers.register(worker("all"))
+    known = {one.info.id: one.info.types for one in await driver.store.workers.all()}
     assert known == {"some": frozenset({"a", "", "b c"}), "all": None}

@@ -27,15 +27,15 @@ def jobs(priority: int, count: int) -> list[JobSpec]:
 @pytest.mark.parametrize("slots", [1, 9, 100])
 async def test_each_priority_gets_its_share(weighted: Driver, slots: int):
     for priority in WEIGHTS:
-        await weighted.results(*jobs(priority, 600))
+        await weighted.results(*jobs(priority, 350))
     taken: Counter[int] = Counter()
-    while taken.total() < 900:
-        claimed = await weighted.claim(min(slots, 900 - taken.total()), queues=["weighted"])
+    while taken.total() < 450:
+        claimed = await weighted.claim(min(slots, 450 - taken.total()), queues=["weighted"])
         taken.update(a.priority for a in claimed)
-    # By lot: 500, 300 and 100 on average; the bounds are more than five standard deviations away.
-    assert 400 < taken[9] < 600
-    assert 210 < taken[5] < 390
-    assert 50 < taken[0] < 150
+    # By lot: 250, 150 and 50 on average; the bounds are more than five standard deviations away.
+    assert 195 < taken[9] < 305
+    assert 99 < taken[5] < 201
+    assert 16 < taken[0] < 84
 
 
 async def test_within_a_priority_the_order_stays(weighted: Driver):
@@ -63,7 +63,7 @@ async def test_a_priority_without_a_weight_does_not_starve(weighted: Driver):
 
 async def test_other_queues_keep_their_strict_order(weighted: Driver):
     await weighted.results(*jobs(0, 5), *(spec(priority=p) for p in (1, 9, 5)))
-    claimed = await weighted.store.claim([Claim(("q", "weighted"), ["w"] * 8)])
+    claimed = await weighted.store.jobs.claim([Claim(("q", "weighted"), ["w"] * 8)])
     assert len({a.id for a in claimed}) == 8
     assert [a.priority for a in claimed if a.queue == "q"] == [9, 5, 1]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import itertools
 import tracemalloc
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import NewJob, Transition
+from jobqueue.core.lifecycle import State
 from jobqueue.core.store import JobFilter, Rules
 from jobqueue.stores.memory import MemoryStore
-from tests.stores.driver import Driver, new, spec
+from tests.stores.driver import Driver, new, spec, worker
 
 
 @pytest.fixture
@@ -35,12 +37,12 @@ def _batch(count: int, first: int) -> list[NewJob]:
 async def test_a_pending_job_costs_at_most_two_kib(driver: Driver):
     """Everything that a waiting job keeps alive counts: spec, payload, id, event, heap entry."""
     count = 20_000
-    await driver.store.submit(_batch(1_000, 0))
+    await driver.store.jobs.submit(_batch(1_000, 0))
     gc.collect()
     tracemalloc.start()
     try:
         for first in range(0, count, 1_000):
-            await driver.store.submit(_batch(1_000, first))
+            await driver.store.jobs.submit(_batch(1_000, first))
         gc.collect()
         used, _ = tracemalloc.get_traced_memory()
     finally:
@@ -53,11 +55,11 @@ async def test_cancelled_and_deleted_jobs_do_not_pile_up(driver: Driver):
 
     async def round_trip() -> None:
         jobs = _batch(500, 0)
-        await driver.store.submit(jobs)
+        await driver.store.jobs.submit(jobs)
         found = [await driver.job(job.id) for job in jobs]
-        await driver.store.apply([Transition.cancelled(job.seq) for job in found])
+        await driver.store.jobs.apply([Transition.cancelled(job.seq) for job in found])
         for job in jobs:
-            await driver.store.delete_job(job.id)
+            await driver.store.upkeep.delete_job(job.id)
 
     for _ in range(10):
         await round_trip()
@@ -81,9 +83,9 @@ async def test_claims_stay_quick_after_many_cancels(driver: Driver):
     """Dead entries are swept out of the heap instead of being waded through at every claim."""
     for _ in range(20):
         jobs = _batch(1_000, 0)
-        await driver.store.submit(jobs)
+        await driver.store.jobs.submit(jobs)
         found = [await driver.job(job.id) for job in jobs]
-        await driver.store.apply([Transition.cancelled(job.seq) for job in found])
+        await driver.store.jobs.apply([Transition.cancelled(job.seq) for job in found])
     survivor = await driver.submit()
     assert [a.id for a in await driver.claim(5)] == [survivor]
     assert await driver.claim(5) == []
@@ -92,11 +94,11 @@ async def test_claims_stay_quick_after_many_cancels(driver: Driver):
 async def test_timers_of_finished_jobs_do_not_pile_up(driver: Driver):
     async def round_trip() -> None:
         jobs = new(*(spec(ttl=1e6) for _ in range(500)))
-        await driver.store.submit(jobs)
+        await driver.store.jobs.submit(jobs)
         assignments = await driver.claim(500)
         await driver.apply(*(Transition.succeeded(a.seq, a.lease, None) for a in assignments))
         driver.clock.advance(1.0)
-        await driver.store.prune_done(driver.clock.now(), 1_000, await driver.term())
+        await driver.store.upkeep.prune_done(driver.clock.now(), 1_000, await driver.term())
 
     for _ in range(10):
         await round_trip()
@@ -119,9 +121,37 @@ async def test_pages_do_not_count_through_numbers_that_are_gone(driver: Driver):
     """An old job stays while all that came after it was removed."""
     assert isinstance(driver.store, MemoryStore)
     old = await driver.submit()
-    driver.store._seq = itertools.count(10**15)
+    driver.store._contents.seq = itertools.count(10**15)
     newer = [await driver.submit() for _ in range(3)]
     place = (await driver.job(newer[1])).seq
-    jobs = await driver.store.list_jobs(JobFilter(before_seq=place))
+    jobs = await driver.store.reads.list_jobs(JobFilter(before_seq=place))
     assert [job.id for job in jobs] == [newer[0], old]
-    assert (await driver.store.dead_letters(JobFilter(before_seq=place))).looked_at == 0
+    assert (await driver.store.reads.dead_letters(JobFilter(before_seq=place))).looked_at == 0
+
+
+class Meanwhile(list[int]):
+    """Leases of a heartbeat; when they are looked at, the loop's thread has its turn."""
+
+    def __init__(self, leases: list[int], turn: Callable[[], None]) -> None:
+        super().__init__(leases)
+        self._turn = turn
+
+    def __iter__(self) -> Iterator[int]:
+        self._turn()
+        return super().__iter__()
+
+
+async def test_a_heartbeat_limits_no_job_whose_start_is_written_meanwhile(driver: Driver):
+    """Heartbeats come on threads of their own."""
+    await driver.store.workers.register(worker())
+    one = await driver.assigned()
+
+    def start() -> None:
+        with pytest.raises(StopIteration):  # it waits for nothing
+            driver.store.jobs.apply([Transition.started(one.seq, one.lease)]).send(None)
+
+    leases = Meanwhile([one.lease], start)
+    assert driver.store.workers.pulse("w", 1, leases, [one.lease]).known
+    assert (await driver.job(one.id)).state is State.RUNNING
+    driver.clock.advance(10 * driver.rules.assignment_timeout)
+    assert (await driver.store.upkeep.due(10)).transitions == []

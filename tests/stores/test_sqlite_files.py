@@ -15,7 +15,7 @@ from jobqueue.core.errors import Code, PermissionDenied, Unavailable
 from jobqueue.core.identity import Writer
 from jobqueue.core.job import Transition
 from jobqueue.core.lifecycle import State
-from jobqueue.core.observer import Deaf
+from jobqueue.core.observer import Observer
 from jobqueue.core.store import Claim
 from jobqueue.stores.sqlite.connection import SCHEMA_VERSION
 from jobqueue.stores.sqlite.statements import SQL
@@ -32,7 +32,9 @@ async def test_a_full_disk_is_an_error_to_the_submitter_and_accepts_nothing(open
     await accept(store)
 
     async def allow(pages: int) -> None:
-        await store._write("limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages}"))
+        await store._database.write(
+            "limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages}")
+        )
 
     await allow(1)  # SQLite takes the present size if that is more
     accepted: list[str] = []
@@ -40,28 +42,32 @@ async def test_a_full_disk_is_an_error_to_the_submitter_and_accepts_nothing(open
     for _ in range(200):
         jobs = new(*(spec(os.urandom(2_000)) for _ in range(3)))
         try:
-            accepted += [r.unwrap() for r in (await store.submit(jobs)).results]
+            accepted += [r.unwrap() for r in (await store.jobs.submit(jobs)).results]
         except Unavailable:
             refused += [job.id for job in jobs]
             if len(refused) >= 9:
                 break
     assert len(refused) >= 9
     for job_id in refused:
-        assert await store.get(job_id) is None
+        assert await store.reads.get(job_id) is None
     await allow(1_000_000)
     for job_id in await accept(store, 3) + accepted:
-        assert await store.get(job_id) is not None
-    assert len(await store.claim([Claim(("q",), ["w"] * 999)])) == len(accepted) + 4
+        assert await store.reads.get(job_id) is not None
+    assert len(await store.jobs.claim([Claim(("q",), ["w"] * 999)])) == len(accepted) + 4
 
 
 async def test_one_callers_full_disk_does_not_fail_a_small_write_beside_it(opened):
     """Operations that share a transaction are answered each on its own."""
     store: SqliteStore = await opened()
     await accept(store)
-    pages = await store._write("size", lambda db: db.execute("PRAGMA page_count").fetchone()[0])
-    await store._write("limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}"))
-    large = store.submit(new(spec(os.urandom(1_000_000))))
-    small = [store.submit(new(spec())) for _ in range(5)]
+    pages = await store._database.write(
+        "size", lambda db: db.execute("PRAGMA page_count").fetchone()[0]
+    )
+    await store._database.write(
+        "limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages + 20}")
+    )
+    large = store.jobs.submit(new(spec(os.urandom(1_000_000))))
+    small = [store.jobs.submit(new(spec())) for _ in range(5)]
     outcomes = await asyncio.gather(large, *small, return_exceptions=True)
     assert isinstance(outcomes[0], Unavailable)
     assert not [outcome for outcome in outcomes[1:] if isinstance(outcome, BaseException)]
@@ -70,15 +76,15 @@ async def test_one_callers_full_disk_does_not_fail_a_small_write_beside_it(opene
 async def test_a_health_check_notices_a_full_disk(opened):
     store: SqliteStore = await opened()
     await store.ping()
-    await store._write("limit", lambda db: db.execute("PRAGMA max_page_count = 1"))
+    await store._database.write("limit", lambda db: db.execute("PRAGMA max_page_count = 1"))
     for _ in range(200):
         try:
-            await store.submit(new(spec(os.urandom(4_000))))
+            await store.jobs.submit(new(spec(os.urandom(4_000))))
         except Unavailable:
             break
     with contextlib.suppress(Unavailable):
         while True:  # fill the last free pages
-            await store.submit(new(spec()))
+            await store.jobs.submit(new(spec()))
     with pytest.raises(Unavailable):
         await store.ping()
 
@@ -93,9 +99,9 @@ async def test_a_file_that_cannot_grow_gives_no_false_ok(child, opened, path: Pa
     await limited.process.wait()
     store: SqliteStore = await opened()
     for job_id in [*said["accepted"], later]:
-        assert await store.get(job_id) is not None
+        assert await store.reads.get(job_id) is not None
     if said["error"] == Code.UNAVAILABLE:
-        assert await store.get(said["refused"]) is None
+        assert await store.reads.get(said["refused"]) is None
 
 
 @pytest.fixture
@@ -137,7 +143,7 @@ async def test_what_is_read_only_is_unavailable_and_says_why(
     folder.chmod(0o755)
     path.chmod(0o644)
     again: SqliteStore = await opened(path)
-    (stats,) = await again.stats("q")
+    (stats,) = await again.queues.stats("q")
     assert stats.depth[State.PENDING] == 2
     await accept(again)
 
@@ -210,17 +216,17 @@ async def test_a_closed_store_says_so(path: Path):
     store = SqliteStore(path)
     await store.open()
     await store.close()
-    for call in (store.submit(new(spec())), store.get("x"), store.ping()):
+    for call in (store.jobs.submit(new(spec())), store.reads.get("x"), store.ping()):
         with pytest.raises(Unavailable):
             await call
     with pytest.raises(Unavailable):
-        store.pulse("w", 1, [])
+        store.workers.pulse("w", 1, [])
 
 
 async def test_what_was_posted_before_close_is_kept(opened):
     store: SqliteStore = await opened()
     jobs = [new(spec()) for _ in range(50)]
-    tasks = [asyncio.create_task(store.submit(one)) for one in jobs]
+    tasks = [asyncio.create_task(store.jobs.submit(one)) for one in jobs]
     await asyncio.sleep(0)
     await store.close()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -231,14 +237,14 @@ async def test_what_was_posted_before_close_is_kept(opened):
     ]
     again: SqliteStore = await opened()
     for job_id in answered:
-        assert await again.get(job_id) is not None
+        assert await again.reads.get(job_id) is not None
 
 
 async def test_concurrent_submits_share_transactions(opened):
     """Group commit: a hundred callers at once need far fewer than a hundred fsyncs."""
     commits: list[str] = []
 
-    class Listener(Deaf):
+    class Listener(Observer):
         def queried(self, name: str, seconds: float) -> None:
             commits.append(name)
 
@@ -247,7 +253,7 @@ async def test_concurrent_submits_share_transactions(opened):
     listening = SqliteStore(store.path, observer=Listener())
     await listening.open()
     try:
-        await asyncio.gather(*(listening.submit(new(spec())) for _ in range(100)))
+        await asyncio.gather(*(listening.jobs.submit(new(spec())) for _ in range(100)))
     finally:
         await listening.close()
     assert commits.count("submit") == 100
@@ -259,18 +265,20 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(opened, caplog):
     store: SqliteStore = await opened()
 
     async def allow(pages: int) -> None:
-        await store._write("limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages}"))
+        await store._database.write(
+            "limit", lambda db: db.execute(f"PRAGMA max_page_count = {pages}")
+        )
 
     await allow(1)
     for _ in range(3):
         with pytest.raises(Unavailable):
-            await store.submit(new(spec(os.urandom(200_000))))
+            await store.jobs.submit(new(spec(os.urandom(200_000))))
     await allow(1_000_000)
     await accept(store)
     said = [r.getMessage() for r in caplog.records if r.name == "jobqueue.stores.sqlite"]
     assert [line.split(":")[0] for line in said] == [
-        "the store cannot be written",
-        "the store can be written again",
+        f"cannot write to SQLite file {store.path}",
+        f"SQLite file {store.path} can be written again",
     ]
 
 
@@ -280,7 +288,7 @@ _OLD = (0.0, 10, 0.0, '["x"]', True)  # of which jobs ``old_done`` is asked
 async def test_retention_finds_old_jobs_without_looking_at_the_others(opened):
     store: SqliteStore = await opened()
     sql = "EXPLAIN QUERY PLAN " + SQL["old_done"]
-    rows = await store._write("plan", lambda db: db.execute(sql, _OLD).fetchall())
+    rows = await store._database.write("plan", lambda db: db.execute(sql, _OLD).fetchall())
     plan = " ".join(str(row[3]) for row in rows)
     assert "SEARCH" in plan
     # Not of those it has found, and of the names it was given.
@@ -293,11 +301,11 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
     store: SqliteStore = await opened()
     many = 2_000
     await accept(store, many)
-    held = await store.claim([Claim(("q",), ["w"] * many)])
-    await store.apply([Transition.succeeded(one.seq, one.lease, None) for one in held])
-    term = await store.lead(7, 60.0)
+    held = await store.jobs.claim([Claim(("q",), ["w"] * many)])
+    await store.jobs.apply([Transition.succeeded(one.seq, one.lease, None) for one in held])
+    term = await store.leadership.lead(7, 60.0)
     assert term is not None
-    await store.begin_stream(term)
+    await store.stream.begin(term)
     steps = 0
 
     def count() -> None:
@@ -311,7 +319,7 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
         finally:
             db.set_progress_handler(None, 0)
 
-    assert await store._write("look", look) == []
+    assert await store._database.write("look", look) == []
     assert 0 < steps < many
 
 
@@ -355,13 +363,13 @@ async def test_a_file_of_schema_1_is_upgraded_with_what_is_in_it(opened, path: P
     await store.close()
     downgrade(path, 1)
     again: SqliteStore = await opened()
-    assert [a.id for a in await again.claim([Claim(("q",), ["w"])])] == [job_id]
-    term = await again.lead(7, 10.0)
+    assert [a.id for a in await again.jobs.claim([Claim(("q",), ["w"])])] == [job_id]
+    term = await again.leadership.lead(7, 10.0)
     assert term is not None
     assert term.epoch == 1
     await again.close()
     third: SqliteStore = await opened()
-    renewed = await third.lead(7, 10.0)
+    renewed = await third.leadership.lead(7, 10.0)
     assert renewed == term  # an upgrade is made once
     with contextlib.closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
@@ -371,31 +379,31 @@ async def test_a_worker_of_an_earlier_file_belongs_to_the_first_that_registers_i
     opened, path: Path
 ):
     store: SqliteStore = await opened()
-    await store.register_worker(worker("w", 1, owner="alice"))
+    await store.workers.register(worker("w", 1, owner="alice"))
     await store.close()
     downgrade(path, 8)
     again: SqliteStore = await opened()
-    assert [one.info.owner for one in await again.workers()] == [""]
-    await again.register_worker(worker("w", 1, owner="bob"))
+    assert [one.info.owner for one in await again.workers.all()] == [""]
+    await again.workers.register(worker("w", 1, owner="bob"))
     with pytest.raises(PermissionDenied):
-        await again.register_worker(worker("w", 1, owner="alice"))
+        await again.workers.register(worker("w", 1, owner="alice"))
 
 
 async def test_jobs_of_an_earlier_file_are_claimed_by_type(opened, path: Path):
     store: SqliteStore = await opened()
     jobs = new(*(spec(type="ab"[n % 2], priority=n) for n in range(6)), spec(type="b"))
-    await store.submit(jobs)
-    await store.register_worker(worker("old"))
-    (held, failed) = await store.claim([Claim(("q",), ["old"] * 2)])
-    await store.apply([Transition.handed_back(failed.seq, failed.lease)])
+    await store.jobs.submit(jobs)
+    await store.workers.register(worker("old"))
+    (held, failed) = await store.jobs.claim([Claim(("q",), ["old"] * 2)])
+    await store.jobs.apply([Transition.handed_back(failed.seq, failed.lease)])
     await store.close()
     downgrade(path, 5)
     again: SqliteStore = await opened()
-    assert [one.info.types for one in await again.workers()] == [None]
-    got = await again.claim([Claim(("q",), ["w"] * 9, types=frozenset("a"))])
+    assert [one.info.types for one in await again.workers.all()] == [None]
+    got = await again.jobs.claim([Claim(("q",), ["w"] * 9, types=frozenset("a"))])
     assert [one.id for one in got] == [jobs[n].id for n in (4, 2, 0)]
-    await again.apply([Transition.handed_back(held.seq, held.lease)])
-    got = await again.claim([Claim(("q",), ["w"] * 9, types=frozenset("b"))])
+    await again.jobs.apply([Transition.handed_back(held.seq, held.lease)])
+    got = await again.jobs.claim([Claim(("q",), ["w"] * 9, types=frozenset("b"))])
     assert [one.id for one in got] == [jobs[n].id for n in (5, 3, 1, 6)]
 
 
@@ -403,7 +411,7 @@ async def test_a_process_from_before_the_upgrade_goes_on(opened, path: Path):
     """It has the file open since schema 5, and writes what it always wrote."""
     store: SqliteStore = await opened()
     (job,) = new(spec(type="b"))
-    await store.submit([job])
+    await store.jobs.submit([job])
     columns = (
         "seq, queue, prio, ready, state, version, attempt, retry_count, max_retries, timeout,"
         " run_at, expires_at, due, updated_at, reason"
@@ -412,8 +420,8 @@ async def test_a_process_from_before_the_upgrade_goes_on(opened, path: Path):
         row = old.execute(f"DELETE FROM live RETURNING {columns}").fetchone()
         old.execute(f"INSERT INTO live ({columns}) VALUES ({', '.join('?' * 15)})", row)
         old.commit()
-    assert await store.claim([Claim(("q",), ["w"], types=frozenset({"a", ""}))]) == []
-    (got,) = await store.claim([Claim(("q",), ["w"], types=frozenset("b"))])
+    assert await store.jobs.claim([Claim(("q",), ["w"], types=frozenset({"a", ""}))]) == []
+    (got,) = await store.jobs.claim([Claim(("q",), ["w"], types=frozenset("b"))])
     assert (got.id, got.type) == (job.id, "b")
 
 
@@ -432,11 +440,11 @@ async def test_a_new_file_may_be_opened_by_many_at_once(tmp_path: Path):
 async def test_the_records_of_an_earlier_file_are_its_own(opened, path: Path, had_a_stream: bool):
     """They do not say whose they are."""
     store: SqliteStore = await opened()
-    term = await store.lead(1, 60.0)
+    term = await store.leadership.lead(1, 60.0)
     assert term is not None
     if had_a_stream:
-        await store.begin_stream(term)
+        await store.stream.begin(term)
     await store.close()
     downgrade(path, 9)
-    known = await (await opened()).identity()
+    known = await (await opened()).stream.identity()
     assert known.goes_on_from(Writer()) is had_a_stream

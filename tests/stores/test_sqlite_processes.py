@@ -26,10 +26,10 @@ from tests.stores.driver import Driver, accept, new, spec, worker
 async def test_two_stores_on_one_file_see_each_other(opened):
     one, two = await opened(), await opened()
     (job_id,) = await accept(one)
-    (assignment,) = await two.claim([Claim(("q",), ["w"])])
+    (assignment,) = await two.jobs.claim([Claim(("q",), ["w"])])
     assert assignment.id == job_id
-    assert await one.claim([Claim(("q",), ["w"])]) == []
-    job = await one.get(job_id)
+    assert await one.jobs.claim([Claim(("q",), ["w"])]) == []
+    job = await one.reads.get(job_id)
     assert job is not None
     assert job.state is State.ASSIGNED
 
@@ -37,10 +37,10 @@ async def test_two_stores_on_one_file_see_each_other(opened):
 async def test_a_type_that_another_process_brings_is_claimed_at_once(opened):
     one, two = await opened(), await opened()
     known = [Claim(("q",), ["w"] * 9, types=frozenset({"a", "b"}))]
-    assert await two.claim(known) == []
-    await one.submit(new(spec(b"0", type="c"), spec(b"1", type="b"), spec(b"2", type="a")))
-    assert [got.payload for got in await two.claim(known)] == [b"1", b"2"]
-    assert [got.payload for got in await one.claim([Claim(("q",), ["w"] * 9)])] == [b"0"]
+    assert await two.jobs.claim(known) == []
+    await one.jobs.submit(new(spec(b"0", type="c"), spec(b"1", type="b"), spec(b"2", type="a")))
+    assert [got.payload for got in await two.jobs.claim(known)] == [b"1", b"2"]
+    assert [got.payload for got in await one.jobs.claim([Claim(("q",), ["w"] * 9)])] == [b"0"]
 
 
 async def test_several_processes_never_claim_the_same_job(opened, child, path: Path):
@@ -119,7 +119,7 @@ async def test_the_loop_stays_responsive_while_another_process_holds_the_lock(
     store = await opened()
     holder = await child("lock", path)
     assert await holder.hears() == "locked"
-    write = asyncio.create_task(store.submit(new(spec())))
+    write = asyncio.create_task(store.jobs.submit(new(spec())))
     for _ in range(20):  # a loop that stands still goes on when the write has given up
         await asyncio.sleep(0.005)
     assert not write.done(), "the lock is held: the write must wait"
@@ -133,7 +133,7 @@ async def test_reads_do_not_wait_for_another_processs_write(opened, child, path:
     (job_id,) = await accept(store)
     holder = await child("lock", path)
     assert await holder.hears() == "locked"
-    job = await patience.wait_for(store.get(job_id), 2)
+    job = await patience.wait_for(store.reads.get(job_id), 2)
     assert job is not None
 
 
@@ -144,10 +144,10 @@ async def test_a_lock_that_is_never_released_is_unavailable_not_a_hang(opened, c
     assert await holder.hears() == "locked"
     (job,) = new(spec())
     with pytest.raises(Unavailable):
-        await patience.wait_for(store.submit([job]), 20)
+        await patience.wait_for(store.jobs.submit([job]), 20)
     holder.tell()
     assert await holder.hears() == "released"
-    assert await store.get(job.id) is None
+    assert await store.reads.get(job.id) is None
     await accept(store)
 
 
@@ -158,13 +158,13 @@ async def test_a_lock_that_is_never_released_is_unavailable_not_a_hang(opened, c
 async def test_everything_is_there_after_reopening(opened):
     store: SqliteStore = await opened()
     ids = await accept(store, 10)
-    assigned = await store.claim([Claim(("q",), ["w"] * 3)])
+    assigned = await store.jobs.claim([Claim(("q",), ["w"] * 3)])
     await store.close()
     again: SqliteStore = await opened()
-    states = [job.state for job_id in ids if (job := await again.get(job_id))]
+    states = [job.state for job_id in ids if (job := await again.reads.get(job_id))]
     assert states == [State.ASSIGNED] * 3 + [State.PENDING] * 7
-    assert {h.lease for h in await again.held()} == {a.lease for a in assigned}
-    (stats,) = await again.stats("q")
+    assert {h.lease for h in await again.workers.held()} == {a.lease for a in assigned}
+    (stats,) = await again.queues.stats("q")
     assert (stats.depth[State.PENDING], stats.depth[State.ASSIGNED]) == (7, 3)
 
 
@@ -182,12 +182,12 @@ async def test_what_was_accepted_survives_kill_9(opened, child, path: Path):
                 accepted.update(json.loads(line))
     store: SqliteStore = await opened()
     for job_id in accepted:
-        assert await store.get(job_id) is not None
+        assert await store.reads.get(job_id) is not None
     driver = Driver(store, None, Rules())  # type: ignore[arg-type]
     driver.accepted = accepted
     await driver.check()
     jobs = await driver.all_jobs()
-    (stats,) = await store.stats("q")
+    (stats,) = await store.queues.stats("q")
     assert stats.unfinished == len(jobs) >= len(accepted)
     with contextlib.closing(sqlite3.connect(path)) as plain:
         assert plain.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -196,7 +196,7 @@ async def test_what_was_accepted_survives_kill_9(opened, child, path: Path):
 async def test_commits_are_synced_in_full(opened):
     """kill -9 cannot show a missing fsync: the settings must."""
     store: SqliteStore = await opened()
-    settings = await store._write(  # the writer's own connection is the one that counts
+    settings = await store._database.write(  # the writer's own connection is the one that counts
         "settings",
         lambda db: [
             db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
@@ -214,7 +214,7 @@ async def test_a_held_lock_is_waited_for_once_not_once_for_each_caller(
     holder = await child("lock", path)
     assert await holder.hears() == "locked"
     limit = patience.Limit(0.5 * 6)
-    writes = [asyncio.ensure_future(store.submit(new(spec()))) for _ in range(12)]
+    writes = [asyncio.ensure_future(store.jobs.submit(new(spec()))) for _ in range(12)]
     answers = await asyncio.gather(*writes, return_exceptions=True)
     assert all(isinstance(answer, Unavailable) for answer in answers)
     # One group that was being written and one that waited: two waits, however many callers.
@@ -227,8 +227,8 @@ async def test_control_is_told_apart_from_jobs(opened):
     """What operators and registrations change is looked at on its own, seldom."""
     one, two = await opened(), await opened()
     await accept(one)
-    (assignment,) = await one.claim([Claim(("q",), ["w"])])
-    await one.apply([Transition.started(assignment.seq, assignment.lease)])
+    (assignment,) = await one.jobs.claim([Claim(("q",), ["w"])])
+    await one.jobs.apply([Transition.started(assignment.seq, assignment.lease)])
     heard: asyncio.Queue[Change] = asyncio.Queue()
     two.on_change(heard.put_nowait)
 
@@ -241,20 +241,20 @@ async def test_control_is_told_apart_from_jobs(opened):
         return said
 
     await hears()  # of what was done before it listened
-    await one.register_worker(worker())
+    await one.workers.register(worker())
     assert Change.CONTROL in await hears()
     await accept(one)
     assert await hears() == Change.WORK | Change.ENDED
-    await one.request_cancel(assignment.seq)
+    await one.jobs.request_cancel(assignment.seq)
     assert Change.CONTROL in await hears()
-    await one.set_worker_status("w", WorkerStatus.DRAINING)
+    await one.workers.set_status("w", WorkerStatus.DRAINING)
     assert Change.CONTROL in await hears()
-    await one.register_worker(worker("v"))
+    await one.workers.register(worker("v"))
     assert Change.CONTROL in await hears()
-    assert await one.retire_worker("v", 1)
+    assert await one.workers.retire("v", 1)
     assert Change.CONTROL in await hears()
-    term = await one.lead(7, 10.0)
+    term = await one.leadership.lead(7, 10.0)
     assert term is not None
     assert Change.CONTROL not in await hears()
-    await one.resign(term)
+    await one.leadership.resign(term)
     assert Change.CONTROL in await hears()

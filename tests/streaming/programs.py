@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 
 from jobqueue.config import keys
-from jobqueue.topology.connect import create_store
+from jobqueue.connect.backends import create_store
+from jobqueue.core.store import BEGINNING
 from tests import patience
 from tests.cli import processes
 from tests.faults import supervisor
@@ -103,11 +104,11 @@ class Programs:
         store = create_store(self.redis_url)
         await store.open()
         try:
-            events, position = [], 0
-            while page := await store.events_after(position, 1_000):
+            events, position = [], BEGINNING
+            while page := await store.stream.events_after(position, 1_000):
                 events += [event for _, event in page]
                 position = page[-1][0]
-            jobs = {job_id: await store.get(job_id) for job_id in self.accepted}
+            jobs = {job_id: await store.reads.get(job_id) for job_id in self.accepted}
         finally:
             await store.close()
         return Evidence(

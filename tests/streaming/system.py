@@ -14,9 +14,9 @@ from jobqueue.config import Settings, load
 from jobqueue.core.api import Backend
 from jobqueue.core.dispatch import Hint
 from jobqueue.core.lifecycle import TERMINAL
-from jobqueue.events.dispatch.codec import decode
-from jobqueue.topology.embedded import Embedded
-from jobqueue.topology.remote_worker import RemoteWorker
+from jobqueue.events.topics import decode_hint
+from jobqueue.server.process import ServerProcess
+from jobqueue.server.worker import WorkerProcess
 from jobqueue.worker.registry import Registry
 from tests import patience
 from tests.services.topics import Topics
@@ -55,14 +55,14 @@ class System:
     def __init__(self, redis_url: str, kafka: Topics) -> None:
         self.redis_url = redis_url
         self.kafka = kafka
-        self.workers: list[RemoteWorker] = []
-        self._running: list[Embedded | RemoteWorker] = []
+        self.workers: list[WorkerProcess] = []
+        self._running: list[ServerProcess | WorkerProcess] = []
 
     def settings(self, **more: str) -> Settings:
         return load(flags=flags(self.redis_url, self.kafka, **more)).settings
 
-    async def server(self, role: str, **more: str) -> Embedded:
-        server = Embedded(self.settings(**{"server.role": role, **more}))
+    async def server(self, role: str, **more: str) -> ServerProcess:
+        server = ServerProcess(self.settings(**{"server.role": role, **more}))
         self._running.append(server)
         await server.start()
         return server
@@ -73,8 +73,8 @@ class System:
         *,
         registry: Registry | None = None,
         more: Mapping[str, str] | None = None,
-    ) -> RemoteWorker:
-        worker = RemoteWorker(
+    ) -> WorkerProcess:
+        worker = WorkerProcess(
             self.settings(**{"worker.id": worker_id, **(more or {})}),
             self.redis_url,
             queues=["default"],
@@ -85,7 +85,7 @@ class System:
         await worker.start()
         return worker
 
-    async def all(self, **more: str) -> Embedded:
+    async def all(self, **more: str) -> ServerProcess:
         """An API, two schedulers, a worker; returns the API."""
         api = await self.server("api", **more)
         for _ in range(2):
@@ -98,7 +98,7 @@ class System:
             await one.stop()
 
 
-def client(api: Embedded) -> httpx.AsyncClient:
+def client(api: ServerProcess) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         base_url=api.http_url, trust_env=False, timeout=patience.longest(PATIENCE)
     )
@@ -144,7 +144,7 @@ class Spoken:
 
     @property
     def hint(self) -> Hint:
-        return decode(self.value)
+        return decode_hint(self.value)
 
 
 def spoken(kafka: Topics, *topics: str) -> list[Spoken]:

@@ -7,6 +7,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +15,8 @@ from jobqueue.core.dispatch import HintKind
 from jobqueue.core.job import JobSpec
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.store import Term
+from jobqueue.server.process import ServerProcess
 from jobqueue.stores.redis.store import RedisStore
-from jobqueue.topology.embedded import Embedded
 from tests.history.checker import assert_kept
 from tests.services.plugin import OwnKafka, OwnRedis
 from tests.services.topics import Topics
@@ -96,20 +97,22 @@ async def test_a_leader_that_does_not_know_that_it_is_none_assigns_nothing(
     (first,) = await submit(api)
     await ended(api.backend, first)
     roster = leader.backend._roster  # type: ignore[attr-defined]
-    old = roster._current()
+    sweeper = roster._sweeper
+    old = sweeper.term
     store = RedisStore(system.redis_url)
     await store.open()
     try:
-        monkeypatch.setattr(roster, "_current", lambda: old)  # its clock stands still
-        monkeypatch.setattr(leader.backend.store, "lead", _nobody)  # type: ignore[attr-defined]
+        still = SimpleNamespace(term=old, term_ended=sweeper.term_ended)  # its clock stands still
+        monkeypatch.setattr(roster, "_sweeper", still)
+        monkeypatch.setattr(leader.backend.store.leadership, "lead", _nobody)  # type: ignore[attr-defined]
 
         async def another() -> Term | None:  # unless a renewal is under way
-            await store.resign(old)
-            return await store.lead(12345, 60.0)
+            await store.leadership.resign(old)
+            return await store.leadership.lead(12345, 60.0)
 
         new: Term = await until(another, "another one leads")
         refused: list[object] = []
-        real = leader.backend.store.claim  # type: ignore[attr-defined]
+        real = leader.backend.store.jobs.claim  # type: ignore[attr-defined]
 
         async def claim(claims: object, *, term: Term | None = None, **more: bool) -> object:
             assert term == old
@@ -119,13 +122,13 @@ async def test_a_leader_that_does_not_know_that_it_is_none_assigns_nothing(
                 refused.append(error)
                 raise
 
-        monkeypatch.setattr(leader.backend.store, "claim", claim)  # type: ignore[attr-defined]
+        monkeypatch.setattr(leader.backend.store.jobs, "claim", claim)  # type: ignore[attr-defined]
         (second,) = await submit(api)
         await until(lambda: _len(refused), "a claim was refused")
         assert (await api.backend.get(second)).state is State.PENDING
         assert worker.runtime.running == 0
         monkeypatch.undo()
-        await store.resign(new)
+        await store.leadership.resign(new)
         await ended(api.backend, second)
         events = await api.backend.history(second)
         assert [one.to_state.name for one in events] == STORY
@@ -172,11 +175,11 @@ async def test_a_leader_that_is_cut_off_from_redis_leaves_it_to_the_standby(
         await proxy.close()
 
 
-async def _answers(server: Embedded) -> bool:
+async def _answers(server: ServerProcess) -> bool:
     return (await server.backend.health()).ok
 
 
-async def _leads(server: Embedded) -> bool:
+async def _leads(server: ServerProcess) -> bool:
     return server.backend._sweeper.term is not None  # type: ignore[attr-defined]
 
 

@@ -16,8 +16,9 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.engine.engine import Engine
 from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
-from jobqueue.topology.embedded import Embedded
-from jobqueue.worker.registry import Registry, define
+from jobqueue.server.process import ServerProcess
+from jobqueue.tasks.task import define
+from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from tests.api.public.hand import Hand
 from tests.stores.driver import worker
@@ -26,7 +27,7 @@ from tests.streaming.system import System, client, ended, say_again, spoken, unt
 pytestmark = [pytest.mark.integration]
 
 
-async def submit(api: Embedded, count: int = 1, **how: object) -> list[str]:
+async def submit(api: ServerProcess, count: int = 1, **how: object) -> list[str]:
     spec = JobSpec(**{"payload": b"{}", "type": "echo", **how})  # type: ignore[arg-type]
     return [one.unwrap() for one in await api.backend.submit([spec] * count)]
 
@@ -230,7 +231,7 @@ async def test_each_role_does_its_own(system: System) -> None:
     """Workers do not connect to an API; a scheduler shows its health and figures only."""
     api = await system.server("api")
     scheduler = await system.server("scheduler")
-    with pytest.raises(Conflict, match="hear of their jobs by Kafka"):
+    with pytest.raises(Conflict, match="learn of their jobs by Kafka"):
         await Hand.connect(api.backend)
     assert (scheduler.grpc_target, bool(api.grpc_target)) == ("", True)
     async with client(scheduler) as http:
@@ -259,18 +260,18 @@ async def test_a_worker_that_counts_on_more_partitions_than_there_are_stops_nobo
     assert isinstance(api.backend, Engine)
     store = api.backend.store
     for name in "abcd":  # one for each partition that the leader knows
-        await store.register_worker(worker(name))
-        await store.set_worker_status(name, WorkerStatus.DRAINING)
+        await store.workers.register(worker(name))
+        await store.workers.set_status(name, WorkerStatus.DRAINING)
     await system.worker(more={"kafka.assignment_partitions": "8"})
     jobs = await submit(api, 2)
     assert {job.state for job in await ended(api.backend, *jobs)} == {State.DONE}
 
     async def caught_up() -> bool:
-        lag = await store.stream_lag()
+        lag = await store.stream.lag()
         return lag is not None and not lag.events and not lag.refused
 
     async def said() -> bool:
-        return "has no partition 4: is kafka.assignment_partitions the same" in caplog.text
+        return "has no partition 4; the store is read at intervals instead" in caplog.text
 
     await until(caught_up, "the event stream has it all")
     await until(said, "the worker says what is wrong")

@@ -13,7 +13,7 @@ from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import Assignment, JobSpec, NewJob, Transition, Worker, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.observer import Deaf
+from jobqueue.core.observer import Observer
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
@@ -61,7 +61,7 @@ class Restless(Hand):
         """Not yet."""
 
 
-class Counting(Deaf):
+class Counting(Observer):
     def __init__(self) -> None:
         self.dropped = 0
 
@@ -81,7 +81,7 @@ class Bench:
     async def open(self) -> None:
         await self.store.open()
         await self.other.open()
-        await self.other.create_queue(Queue(name="default", max_retries=3))
+        await self.other.queues.create(Queue(name="default", max_retries=3))
 
         def listen(partition: int, placed: Callable[[], None]) -> Said:
             self.said.partitions.append(partition)
@@ -89,7 +89,7 @@ class Bench:
 
         self.dispatch = KafkaDispatch(self.store, listen, self.observer)
         self.hand = await Hand.connect(self.dispatch)
-        (worker,) = await self.other.workers()
+        (worker,) = await self.other.workers.all()
         self.incarnation = worker.info.incarnation
 
     async def close(self) -> None:
@@ -99,8 +99,8 @@ class Bench:
     async def assign(self, count: int = 1, to: str = "hand") -> list[Assignment]:
         """What the leader does."""
         ids = new_job_ids(count)
-        await self.other.submit([NewJob(one, JobSpec(payload=b"x")) for one in ids])
-        return await self.other.claim([Claim(("default",), [to] * count)])
+        await self.other.jobs.submit([NewJob(one, JobSpec(payload=b"x")) for one in ids])
+        return await self.other.jobs.claim([Claim(("default",), [to] * count)])
 
     def tell(self, *jobs: Assignment, **more: object) -> None:
         """What Kafka does."""
@@ -117,7 +117,7 @@ class Bench:
         self.said.heard(hints)
 
     async def state(self, job: Assignment) -> State:
-        found = await self.other.get(job.id)
+        found = await self.other.reads.get(job.id)
         assert found is not None
         return found.state
 
@@ -162,7 +162,7 @@ async def test_a_hint_brings_the_job_once(bench: Bench) -> None:
     bench.tell(job)
     await bench.settled()
     assert bench.observer.dropped == 5
-    assert [one.to_state for one in await bench.other.history(job.id)] == [
+    assert [one.to_state for one in await bench.other.reads.history(job.id)] == [
         State.PENDING, State.ASSIGNED, State.RUNNING, State.DONE,
     ]  # fmt: skip
 
@@ -181,7 +181,7 @@ async def test_old_hints_and_those_of_others_bring_nothing(bench: Bench) -> None
     bench.tell(job, attempt=7)
     await bench.settled()
     assert bench.observer.dropped == 2
-    await bench.other.apply([Transition.handed_back(job.seq, job.lease)])
+    await bench.other.jobs.apply([Transition.handed_back(job.seq, job.lease)])
     bench.tell(job)  # an attempt that is over
     await bench.settled()
     assert bench.observer.dropped == 3
@@ -225,7 +225,7 @@ async def test_a_heartbeat_brings_progress_to_the_store(bench: Bench) -> None:
     await hand.start(await hand.take())
     told = {job.lease: Progress.of(0.25, "1 of 4 files")}
     await asyncio.to_thread(hand.link.pulse, [job.lease], [job.lease], False, progress=told)
-    seen = await bench.other.get(job.id)
+    seen = await bench.other.reads.get(job.id)
     assert seen is not None
     assert seen.progress is not None
     assert (seen.progress.value, seen.progress.text) == (0.25, "1 of 4 files")
@@ -249,7 +249,7 @@ async def test_a_lease_that_runs_without_the_worker_is_lost_after_two_heartbeats
         return await bench.state(job) is State.FAILED
 
     await until(lost, "it failed over")
-    assert (await bench.other.history(job.id))[-1].reason is Reason.WORKER_LOST
+    assert (await bench.other.reads.history(job.id))[-1].reason is Reason.WORKER_LOST
 
 
 @pytest.mark.req("sch:WORKER")
@@ -263,7 +263,7 @@ async def test_a_worker_that_drains_hands_back_what_it_is_told(bench: Bench) -> 
         return {await bench.state(job) for job in jobs} == {State.PENDING}
 
     await until(back, "both are handed back")  # also the one that it did not hear of
-    (worker,) = await bench.other.workers()
+    (worker,) = await bench.other.workers.all()
     assert worker.status is WorkerStatus.DRAINING
     assert hand.jobs.empty()
 
@@ -281,14 +281,14 @@ async def test_a_pause_takes_every_slot_back_and_the_worker_stays_online(
     jobs = await bench.assign(2)  # the leader does not know yet
     await hand.link.drain(pause=True)
     assert {await bench.state(job) for job in jobs} == {State.PENDING}
-    (worker,) = await bench.other.workers()
+    (worker,) = await bench.other.workers.all()
     assert worker.status is WorkerStatus.ONLINE
     assert worker.withheld == worker.info.concurrency - 1
     hand.link.grant(worker.info.concurrency - 1)
     await asyncio.to_thread(hand.link.pulse, [suspect.lease])
-    (worker,) = await bench.other.workers()
+    (worker,) = await bench.other.workers.all()
     assert worker.withheld == 0
-    again = await bench.other.claim([Claim(("default",), ["hand"] * 2)])
+    again = await bench.other.jobs.claim([Claim(("default",), ["hand"] * 2)])
     bench.tell(*again)
     assert {(await hand.take()).id for _ in again} == {job.id for job in jobs}
 
@@ -300,9 +300,9 @@ async def test_a_word_of_somebody_else_reaches_the_worker_at_once(bench: Bench) 
     (job,) = await bench.assign()
     bench.tell(job)
     await hand.start(await hand.take())
-    assert await bench.other.request_cancel(job.seq)
+    assert await bench.other.jobs.request_cancel(job.seq)
     assert await patience.wait_for(hand.cancelled.get(), 10) == job.lease
-    await bench.other.set_worker_status("hand", WorkerStatus.STOPPING)
+    await bench.other.workers.set_status("hand", WorkerStatus.STOPPING)
     assert await patience.wait_for(hand.statuses.get(), 10) is WorkerStatus.STOPPING
 
 
@@ -317,7 +317,7 @@ async def test_a_new_life_takes_the_place_of_the_old_one(bench: Bench) -> None:
     assert bench.said.partitions == [0, 0]
     assert not (await asyncio.to_thread(hand.link.pulse, [job.lease])).known
     await again.link.close()
-    assert await bench.other.workers() == []
+    assert await bench.other.workers.all() == []
 
 
 @pytest.mark.req("sch:IDEMP", "sch:PARTITION")
@@ -334,7 +334,7 @@ async def test_an_old_life_takes_nothing_from_the_new_one(bench: Bench) -> None:
     await old.link.drain()
     await old.link.close()
     assert [await bench.state(job) for job in jobs] == [State.ASSIGNED] * 2
-    (worker,) = await bench.other.workers()
+    (worker,) = await bench.other.workers.all()
     assert worker.status is WorkerStatus.ONLINE
     new.link.grant(10)
     assert {(await new.take()).id for _ in jobs} == {job.id for job in jobs}
@@ -353,10 +353,10 @@ async def test_an_old_life_does_not_come_back(bench: Bench) -> None:
     await hand.link.close()
     with pytest.raises(Conflict, match="twice"):
         await bench.dispatch.connect(old, hand)
-    assert await bench.other.partition_of("twice", 2) is not None
-    await bench.other.set_worker_status("twice", WorkerStatus.OFFLINE)
+    assert await bench.other.workers.partition_of("twice", 2) is not None
+    await bench.other.workers.set_status("twice", WorkerStatus.OFFLINE)
     again = await bench.dispatch.connect(old, hand)  # the other one is lost: it may
-    assert await bench.other.partition_of("twice", 1) is not None
+    assert await bench.other.workers.partition_of("twice", 1) is not None
     await successor.close()
     await again.close()
     assert await bench.state(job) is State.FAILED
@@ -380,7 +380,7 @@ async def test_a_worker_whose_slots_did_not_come_free_hands_back_what_waits_for_
     assert await bench.state(second) is State.ASSIGNED  # its slot may be about to come free
 
     async def slow() -> Worker:
-        return {one.info.id: one for one in await bench.other.workers()}["slow"]
+        return {one.info.id: one for one in await bench.other.workers.all()}["slow"]
 
     assert (await slow()).withheld == 0
     await asyncio.to_thread(hand.link.pulse, [], overrun=1)
@@ -407,7 +407,7 @@ async def test_a_link_that_is_closed_while_kafka_is_away_does_nothing_more(bench
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.0):
             await closed.close()
-    assert [one.info.id for one in await bench.other.workers()] == ["hand"]
+    assert [one.info.id for one in await bench.other.workers.all()] == ["hand"]
     hand.link = await bench.dispatch.connect(info, hand)
     (job,) = await bench.assign(to="cut off")
     assert isinstance(closed, KafkaLink)

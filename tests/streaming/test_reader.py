@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Producer
 
 from jobqueue.core.dispatch import Hint, HintKind
-from jobqueue.events.dispatch.codec import encode
 from jobqueue.events.dispatch.reader import HintReader
 from jobqueue.events.settings import KafkaSettings
+from jobqueue.events.topics import encode_hint
 from tests import patience
 from tests.services.topics import Topics
 from tests.streaming.system import until
@@ -32,7 +32,7 @@ async def test_a_client_that_cannot_be_made_is_said_and_tried_again(
     reader.start(lambda hints: None)
 
     async def said() -> bool:
-        return "the store is looked at by itself, later" in caplog.text
+        return "the store is read at intervals instead" in caplog.text
 
     try:
         await until(said, "it says what is wrong")
@@ -113,7 +113,7 @@ async def test_what_is_no_hint_costs_no_other(
         producer = Producer({"bootstrap.servers": kafka.bootstrap})
         for hint, rubbish in zip(hints, (None, b"", b"\xff\xff", b"hello"), strict=True):
             producer.produce(topic, rubbish)
-            producer.produce(topic, encode(hint))
+            producer.produce(topic, encode_hint(hint))
         assert await asyncio.to_thread(producer.flush, patience.longest(30.0)) == 0
         await until(all_heard, "every hint is heard")
     finally:

@@ -15,6 +15,7 @@ from jobqueue.core.queue import WaitingType
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.stores.redis.store import RedisStore
+from tests.engine.rig import session_of
 from tests.stores.driver import worker
 from tests.streaming.system import until
 
@@ -46,7 +47,7 @@ class Office:
         """Who has the jobs, once so many are assigned."""
 
         async def assigned() -> set[str]:
-            held = await self.store.held()
+            held = await self.store.workers.held()
             return {one.worker_id for one in held} if len(held) >= count else set()
 
         found: set[str] = await until(assigned, f"{count} jobs are assigned")
@@ -68,18 +69,18 @@ async def test_a_worker_that_is_connected_elsewhere_keeps_nobody_from_work(
     connected = RedisStore(redis_url)
     await connected.open()
     try:
-        await connected.register_worker(worker("a connected one", queues=("default",)))
+        await connected.workers.register(worker("a connected one", queues=("default",)))
     finally:
         await connected.close()
-    await office.store.register_worker(worker("w", queues=("default",), concurrency=9))
+    await office.store.workers.register(worker("w", queues=("default",), concurrency=9))
     await office.submit(5)
     assert await office.holders(5) == {"w"}
 
 
 async def test_a_pool_without_tasks_leaves_queues_of_others_alone(office: Office) -> None:
     """It could only fail jobs of types that it lacks."""
-    await office.store.register_worker(worker("w", queues=("default",), concurrency=9))
-    await office.store.register_worker(worker("pool", queues=("*",), fallback=True))
+    await office.store.workers.register(worker("w", queues=("default",), concurrency=9))
+    await office.store.workers.register(worker("pool", queues=("*",), fallback=True))
     await office.submit(5)
     assert await office.holders(5) == {"w"}
 
@@ -90,49 +91,49 @@ async def test_workers_get_jobs_of_types_that_they_know(office: Office) -> None:
     await office.submit(5, "c")
     for name, types in knows.items():
         info = worker(name, queues=("default",), concurrency=6, types=types)
-        await office.store.register_worker(info)
+        await office.store.workers.register(info)
     await office.submit(3, "b")
     await office.submit(9, "a")
     await office.holders(12)
     for name, types in knows.items():
-        kinds = {one.type for one in await office.store.standing(None, name)}
+        kinds = {one.type for one in await office.store.jobs.standing(None, name)}
         assert kinds <= types
-        assert len(await office.store.held(name)) == 6
-    assert await office.store.waiting_types(9) == [WaitingType("default", "c", 5)]
-    await office.store.register_worker(worker("one more", queues=("default",), concurrency=9))
+        assert len(await office.store.workers.held(name)) == 6
+    assert await office.store.queues.waiting_types(9) == [WaitingType("default", "c", 5)]
+    await office.store.workers.register(worker("one more", queues=("default",), concurrency=9))
     assert await office.holders(17) == {"old", "new", "one more"}
 
 
 async def test_a_worker_that_says_other_types_gets_those(office: Office) -> None:
     """The same life of it, as after a reconnect."""
-    await office.store.register_worker(worker("w", queues=("default",), types=frozenset("a")))
+    await office.store.workers.register(worker("w", queues=("default",), types=frozenset("a")))
     await office.submit(1, "b")
     await office.submit(1, "a")
     await office.holders(1)
     info = worker("w", queues=("default",), types=frozenset({"a", "b"}))
-    await office.store.register_worker(info)
+    await office.store.workers.register(info)
     await office.holders(2)
-    assert {one.type for one in await office.store.standing(None, "w")} == {"a", "b"}
+    assert {one.type for one in await office.store.jobs.standing(None, "w")} == {"a", "b"}
 
 
 async def test_a_slot_that_an_attempt_overruns_gets_nothing(office: Office) -> None:
     """No lease is held for it. The worker that looks the least loaded would get every job."""
-    await office.store.register_worker(worker("w", queues=("default",), concurrency=9))
-    await office.store.register_worker(worker("slow", queues=("default",), concurrency=2))
-    await asyncio.to_thread(office.store.pulse, "slow", 1, [], withheld=1)
+    await office.store.workers.register(worker("w", queues=("default",), concurrency=9))
+    await office.store.workers.register(worker("slow", queues=("default",), concurrency=2))
+    await asyncio.to_thread(office.store.workers.pulse, "slow", 1, [], withheld=1)
 
     async def noticed() -> bool:
-        session = office.engine._scheduler.sessions.get("slow")
+        session = session_of(office.engine, "slow")
         return session is not None and session.info.concurrency == 1
 
     await until(noticed, "the leader has heard of it")
     await office.submit(5)
     assert await office.holders(5) == {"w", "slow"}
-    assert len(await office.store.held("slow")) == 1
-    await asyncio.to_thread(office.store.pulse, "slow", 1, [], withheld=0)
+    assert len(await office.store.workers.held("slow")) == 1
+    await asyncio.to_thread(office.store.workers.pulse, "slow", 1, [], withheld=0)
     await office.submit(6)
     await office.holders(11)
-    assert len(await office.store.held("slow")) == 2
+    assert len(await office.store.workers.held("slow")) == 2
 
 
 async def test_looks_leave_most_of_the_time_to_others(
@@ -141,7 +142,7 @@ async def test_looks_leave_most_of_the_time_to_others(
     """Every end of a job is a reason to look. With many leases a look is long, and Redis does
     nothing else meanwhile."""
     store, looks = office.engine.store, list[tuple[float, float]]()
-    real = store.held
+    real = store.workers.held
 
     async def held(worker_id: str | None = None) -> list[Held]:
         began = time.monotonic()
@@ -150,7 +151,7 @@ async def test_looks_leave_most_of_the_time_to_others(
         looks.append((began, time.monotonic()))
         return found
 
-    monkeypatch.setattr(store, "held", held)
+    monkeypatch.setattr(store.workers, "held", held)
     while len(looks) < 5:
         assert office.engine._roster is not None
         office.engine._roster.look()

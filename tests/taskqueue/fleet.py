@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jobqueue.topology.taskqueue.catalogue import DESIGN_A
+from jobqueue.taskqueue.designs.catalogue import DESIGN_A
 from tests import patience, ports
 from tests.cli.processes import START_TIMEOUT, Service
 

@@ -10,8 +10,10 @@ from typing import Any
 from jobqueue.core.api import Inbox
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo
 from jobqueue.core.lifecycle import Move
+from jobqueue.core.observer import Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
-from jobqueue.worker.registry import Registry, TaskOptions, define
+from jobqueue.tasks.task import TaskOptions, define
+from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
@@ -26,6 +28,7 @@ class FakeServer:
         self.inbox: Inbox | None = None
         self.connects = 0
         self.free = 0
+        self.grants = 0  # how often slots were offered, also none
         self.jobs = 0
         self.calls: list[list[Transition]] = []  # every call, those that failed too
         self.reports: list[Transition] = []  # what was answered
@@ -55,6 +58,7 @@ class FakeServer:
 
     def grant(self, slots: int) -> None:
         self.free += slots
+        self.grants += 1
         self._changed.set()
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
@@ -166,11 +170,16 @@ class Worker:
     """``async with Worker(server, fn, …) as runtime``: a running worker, stopped afterwards."""
 
     def __init__(
-        self, server: Any, *fns: Callable[..., Any], tasks: Registry | None = None, **fields: Any
+        self,
+        server: Any,
+        *fns: Callable[..., Any],
+        tasks: Registry | None = None,
+        observer: Observer | None = None,
+        **fields: Any,
     ) -> None:
         values: dict[str, Any] = {"id": "w1", "heartbeat_interval": 30.0} | fields
         self.settings = WorkerSettings(**values)
-        self.runtime = WorkerRuntime(server, tasks or registry(*fns), self.settings)
+        self.runtime = WorkerRuntime(server, tasks or registry(*fns), self.settings, observer)
 
     async def __aenter__(self) -> WorkerRuntime:
         await self.runtime.start()

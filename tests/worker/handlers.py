@@ -11,8 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobqueue.worker.context import Context
-from jobqueue.worker.outcomes import Abort, RetryLater
+from jobqueue.tasks.context import Abort, Context, RetryLater
 
 
 @dataclass

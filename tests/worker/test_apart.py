@@ -10,8 +10,9 @@ import pytest
 
 from jobqueue.core.attempt import current_attempt
 from jobqueue.core.lifecycle import Move
-from jobqueue.worker import apart
-from jobqueue.worker.registry import Registry, TaskOptions, define
+from jobqueue.tasks.task import TaskOptions, define
+from jobqueue.worker import suspects
+from jobqueue.worker.registry import Registry
 from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker
@@ -55,8 +56,8 @@ class Bench:
 
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(apart, "_STEP_ASIDE", 0.01)
-    monkeypatch.setattr(apart, "_PROBE", 0.05)
+    monkeypatch.setattr(suspects, "_STEP_ASIDE", 0.01)
+    monkeypatch.setattr(suspects, "_PROBE", 0.05)
     bench = Bench()
     yield bench
     for name in list(bench.running):
@@ -104,7 +105,7 @@ async def test_a_suspect_runs_alone_and_others_are_handed_back(
 async def test_one_slot_is_offered_first_for_the_next_suspect(
     server: FakeServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "_PROBE", 60.0)
+    monkeypatch.setattr(suspects, "_PROBE", 60.0)
     async with Worker(server, bench.coroutine, concurrency=SLOTS):
         for name in ("first", "second"):
             job = server.deliver("coroutine", payload(name), deaths=2)
@@ -162,7 +163,7 @@ async def test_a_cancel_reaches_a_suspect_before_its_turn_and_at_its_start(
 async def test_a_suspect_is_handed_back_if_others_take_too_long(
     server: FakeServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "_PATIENCE", 0.05)
+    monkeypatch.setattr(suspects, "_PATIENCE", 0.05)
     async with Worker(server, bench.coroutine, concurrency=SLOTS):
         server.deliver("coroutine", payload("long"))
         await bench.until("long")
@@ -177,7 +178,7 @@ async def test_a_suspect_waits_longer_after_each_hand_back_and_is_listed_as_begu
     server: FakeServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So it has its turn at last, and its assignment does not time out meanwhile."""
-    monkeypatch.setattr(apart, "_PATIENCE", 0.001)
+    monkeypatch.setattr(suspects, "_PATIENCE", 0.001)
     async with Worker(server, bench.coroutine, concurrency=SLOTS, heartbeat_interval=0.02):
         server.deliver("coroutine", payload("long"))
         await bench.until("long")

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Pulse
-from jobqueue.core.lifecycle import Move
+from jobqueue.core.lifecycle import Move, State
+from jobqueue.core.observer import Observer
 from jobqueue.logs import JobFields
-from jobqueue.worker.outcomes import Abort, RetryLater
-from jobqueue.worker.registry import Registry, TaskOptions, define
+from jobqueue.tasks.context import Abort, RetryLater
+from jobqueue.tasks.task import TaskOptions, define
+from jobqueue.worker.registry import Registry
 from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker
 
 log = logging.getLogger("tests.handlers")
+
+
+class Figures(Observer):
+    """What a worker tells of its attempts."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, State]] = Counter()
+        self.times: Counter[str] = Counter()
+
+    def entered(self, queue: str, state: State, count: int) -> None:
+        self.counts[queue, state] += count
+
+    def ran(self, queue: str, seconds: Sequence[float]) -> None:
+        self.times[queue] += len(seconds)
 
 
 @pytest.fixture
@@ -64,7 +82,7 @@ async def test_nothing_is_worded_for_a_success_that_nobody_reads(
 ) -> None:
     async def fine() -> None: ...
 
-    monkeypatch.setattr("jobqueue.worker.attempt_log.AttemptLog.ended", pytest.fail)
+    monkeypatch.setattr("jobqueue.worker.log.AttemptLog.ended", pytest.fail)
     logging.getLogger("jobqueue.worker").setLevel(logging.INFO)
     try:
         async with Worker(server, fine):
@@ -145,7 +163,7 @@ async def test_a_timeout_is_logged_at_the_deadline(server: FakeServer, lines: An
         await server.end(server.deliver("slow", timeout=0.05, retry_count=3))
     (line,) = lines()
     assert line.levelno == logging.ERROR
-    assert "timed out after 0.0" in line.getMessage()
+    assert re.search(r"timed out after \d+\.\d{3} s", line.getMessage())
     assert "dead letter" in line.getMessage()
 
 
@@ -360,3 +378,31 @@ async def test_a_logging_handler_that_raises_costs_no_job_and_no_slot(
             await server.end(server.deliver(name))
     assert [report.move for report in server.reports if report.move is Move.FAIL] == [Move.FAIL] * 3
     assert "the disk is full" in capsys.readouterr().err
+
+
+async def test_attempts_are_counted_by_queue_and_end(server: FakeServer) -> None:
+    async def end(well: bool) -> None:
+        if not well:
+            raise ValueError
+
+    figures = Figures()
+    async with Worker(server, end, observer=figures, concurrency=4) as worker:
+        jobs = [
+            server.deliver("end", b'{"well": true}', queue="a"),
+            server.deliver("end", b'{"well": true}', queue="b"),
+            server.deliver("end", b'{"well": false}', queue="b"),
+        ]
+        for job in jobs:
+            await server.end(job)
+        await asyncio.sleep(0)
+        assert worker.unended == 0
+        server.refuse = lambda report: True
+        await server.end(server.deliver("end", b'{"well": true}', queue="a"))
+    assert figures.counts == {
+        ("a", State.ASSIGNED): 2,
+        ("b", State.ASSIGNED): 2,
+        ("a", State.DONE): 1,  # the other one was not accepted
+        ("b", State.DONE): 1,
+        ("b", State.FAILED): 1,
+    }
+    assert figures.times == {"a": 1, "b": 2}

@@ -13,8 +13,8 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.worker.context import Context
-from jobqueue.worker.registry import TaskDefinition, TaskOptions, define
+from jobqueue.tasks.context import Context
+from jobqueue.tasks.task import TaskDefinition, TaskOptions, define
 
 
 class Color(enum.Enum):

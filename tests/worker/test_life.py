@@ -11,7 +11,8 @@ import pytest
 from jobqueue.core.errors import Conflict, Internal, Unavailable
 from jobqueue.core.job import Pulse, WorkerStatus
 from jobqueue.core.lifecycle import Move
-from jobqueue.worker.registry import Registry, define
+from jobqueue.tasks.task import define
+from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
@@ -37,7 +38,7 @@ async def test_a_worker_registers_and_offers_its_slots(server: FakeServer) -> No
     assert server.closed == 1
 
 
-BUILT_IN = frozenset({"", "echo", "fail", "simulate", "sleep", "taskqueue.v1"})
+BUILT_IN = frozenset({"", "echo", "fail", "simulate", "sleep"})
 
 
 async def test_a_worker_tells_the_types_that_it_knows(server: FakeServer) -> None:
@@ -162,6 +163,7 @@ async def test_jobs_that_run_beyond_the_deadline_are_left(server: FakeServer) ->
         assert cancelled.is_set()
         assert not server.ends()
         assert server.closed == 1
+        assert worker.unended == 2
     release.set()
 
 
@@ -218,6 +220,27 @@ async def test_a_drain_that_is_taken_back(server: FakeServer) -> None:
         worker.set_status(WorkerStatus.STOPPING)
         worker.set_status(WorkerStatus.ONLINE)  # too late
         await worker.finished
+
+
+async def test_a_drain_is_taken_back_by_an_offer_of_no_slots(server: FakeServer) -> None:
+    """Every slot is taken: the next one that comes free is offered by a report."""
+    go_on = asyncio.Event()
+
+    async def hold() -> None:
+        await go_on.wait()
+
+    async with Worker(server, hold, concurrency=1):
+        server.deliver("hold")
+        await asyncio.sleep(0)
+        assert server.inbox is not None
+        server.inbox.set_status(WorkerStatus.DRAINING)
+        await server.until(lambda: server.drained)
+        grants = server.grants
+        server.inbox.set_status(WorkerStatus.ONLINE)
+        await server.until(lambda: server.grants > grants)
+        assert server.free == 0
+        go_on.set()
+        await server.until(lambda: server.free == 1)
 
 
 async def test_a_heartbeat_from_before_a_drain_is_not_heeded(server: FakeServer) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
-from jobqueue.worker.registry import Registry, TaskOptions, define
+from jobqueue.tasks.task import TaskOptions, define
+from jobqueue.worker.registry import Registry
 from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker
@@ -139,15 +140,14 @@ async def test_processes_end_when_the_worker_stops(server: FakeServer) -> None:
         idle = int((await server.end(server.deliver("pid"))).result or b"0")
         assert alive(idle)
         await server.start_of(server.deliver("spin"))
-        busy = next(iter(worker._crew.processes._busy.values()))._process.pid
+        busy = next(iter(worker._executors.processes._busy.values()))._process.pid
         await worker.stop(0.3)
         assert await gone(idle)
         assert await gone(busy)
 
 
 def test_a_decorated_handler_is_found_by_its_definition() -> None:
-    from jobqueue.worker.child import Child
-    from jobqueue.worker.frames import Run
+    from jobqueue.worker.child import Child, Run
 
     definition = define(handlers.add, options=IN_PROCESS)
     original = handlers.add
@@ -164,7 +164,8 @@ SCRIPT = """
     from jobqueue.core.job import JobSpec
     from jobqueue.engine.engine import Engine
     from jobqueue.stores.memory import MemoryStore
-    from jobqueue.worker.registry import Registry, TaskOptions, define
+    from jobqueue.tasks.task import TaskOptions, define
+    from jobqueue.worker.registry import Registry
     from jobqueue.worker.runtime import WorkerRuntime
     from jobqueue.worker.settings import WorkerSettings
 

@@ -118,9 +118,9 @@ async def test_stop_kills_at_the_deadline(server: FakeServer) -> None:
     code = "import time; time.sleep(600)"
     async with Worker(server, exec_command=[sys.executable, "-c", code]) as worker:
         await server.start_of(server.deliver())
-        assert worker._crew.program is not None
+        assert worker._executors.program is not None
         await server.until(lambda: True)
-        while not (pids := list(worker._crew.program._pids.values())):
+        while not (pids := list(worker._executors.program._pids.values())):
             await asyncio.sleep(0.005)
         await worker.stop(0.3)
         assert await gone(pids[0])
@@ -193,7 +193,7 @@ async def test_a_line_that_is_no_progress_is_ignored_and_logged_once(
         go_on.touch()
         await told(server, job.lease, Progress(1.0))
     assert complaints() == [
-        "ignored a line that the program wrote: "
+        "ignored a line of progress; further ones of this job are not logged: "
         "progress.value: must be 0 to 1 (0.25 is 25 %), got 12.0"
     ]
 

@@ -13,9 +13,10 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Pulse
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
-from jobqueue.worker import heartbeat
-from jobqueue.worker.context import Context
-from jobqueue.worker.progress import ProgressNews, Throttle
+from jobqueue.tasks.context import Context
+from jobqueue.worker import side_threads
+from jobqueue.worker.child import Throttle
+from jobqueue.worker.side_threads import ProgressNews
 from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker, registry
@@ -118,7 +119,7 @@ async def test_the_same_word_twice_is_no_news(server: FakeServer) -> None:
 async def test_however_much_there_is_to_tell_heartbeats_keep_their_pause(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "_PAUSE", 0.05)
+    monkeypatch.setattr(side_threads, "_PAUSE", 0.05)
 
     async def hurry(ctx: Context) -> None:
         n = 0
@@ -143,7 +144,7 @@ async def test_however_much_there_is_to_tell_heartbeats_keep_their_pause(
 async def test_complete_heartbeats_keep_their_interval_beside_early_ones(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "_PAUSE", 0.01)
+    monkeypatch.setattr(side_threads, "_PAUSE", 0.01)
 
     async def hurry(ctx: Context) -> None:
         n = 0
@@ -219,7 +220,7 @@ async def test_what_a_server_did_not_take_is_told_again_after_registering(
 async def test_a_server_that_is_slow_to_answer_is_asked_less_often(
     server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "_PAUSE", 0.001)
+    monkeypatch.setattr(side_threads, "_PAUSE", 0.001)
     asked: list[tuple[float, float]] = []
 
     def answer(leases: object) -> Pulse:

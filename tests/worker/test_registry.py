@@ -3,7 +3,8 @@
 import pytest
 
 from jobqueue.core.errors import AlreadyExists
-from jobqueue.worker.registry import Registry, TaskOptions, define
+from jobqueue.tasks.task import TaskOptions, define
+from jobqueue.worker.registry import Registry
 
 
 def send(to: str) -> None: ...
@@ -17,7 +18,7 @@ def test_tasks_are_found_by_name() -> None:
     task = tasks.add(define(send, options=TaskOptions(queue="mail")))
     assert tasks.get("send") is task
     assert tasks.get("other") is None
-    assert tasks.names() == ["echo", "fail", "send", "simulate", "sleep", "taskqueue.v1"]
+    assert tasks.names() == ["echo", "fail", "send", "simulate", "sleep"]
     assert tasks.queues() == ("mail",)
     assert Registry().queues() == ("default",)
 

@@ -9,9 +9,10 @@ import pytest
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.retry import Backoff
+from jobqueue.tasks.context import Abort, RetryLater
+from jobqueue.tasks.task import TaskOptions, define
 from jobqueue.worker.execution import retryable
-from jobqueue.worker.outcomes import Abort, RetryLater
-from jobqueue.worker.registry import Registry, TaskOptions, define
+from jobqueue.worker.registry import Registry
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker
 

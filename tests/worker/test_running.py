@@ -8,8 +8,7 @@ import time
 import pytest
 
 from jobqueue.core.lifecycle import Move
-from jobqueue.worker.context import Context
-from jobqueue.worker.outcomes import Abort, RetryLater
+from jobqueue.tasks.context import Abort, Context, RetryLater
 from tests import patience
 from tests.worker.fakes import FakeServer, Worker
 
@@ -110,8 +109,8 @@ async def test_bad_payloads_results_and_types_are_failures(server: FakeServer) -
         assert report.retryable
         assert report.error == (
             "UnknownTask: this worker has no task named 'nobody', and said so when it registered;"
-            " it knows echo, fail, odd, simulate, sleep, take, taskqueue.v1. A server older than"
-            " the worker does not heed that: update the server"
+            " it knows echo, fail, odd, simulate, sleep, take. A server older than the worker"
+            " does not heed that: update the server"
         )
         assert server.free == 4
 

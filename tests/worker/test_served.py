@@ -87,9 +87,9 @@ async def test_a_missing_queue_is_told_once_and_again_when_it_is_there(
     }
 
 
-async def test_every_queue_and_that_of_taskqueue_v1_are_not_looked_for() -> None:
+async def test_every_queue_and_those_made_on_demand_are_not_looked_for() -> None:
     backend = FakeQueues()
-    queues = ServedQueues(backend, "w", ("*", "taskqueue"))
+    queues = ServedQueues(backend, "w", ("*", "taskqueue"), on_demand=("taskqueue",))
     await queues.start()
     await queues.stop()
     assert backend.asked == []

@@ -5,12 +5,12 @@ import threading
 
 from jobqueue.core.job import Transition
 from jobqueue.core.progress import Progress
-from jobqueue.worker.context import Context
+from jobqueue.tasks.context import Context
+from jobqueue.tasks.task import define
 from jobqueue.worker.execution import Endings, Execution, Stop
-from jobqueue.worker.executors.thread import ThreadExecutor
-from jobqueue.worker.registry import define
+from jobqueue.worker.executors.local import ThreadExecutor
 from jobqueue.worker.settings import WorkerSettings
-from jobqueue.worker.waiting import WaitingSlots
+from jobqueue.worker.slots import WaitingSlots
 from tests import patience
 from tests.worker.fakes import FakeServer
 

@@ -12,8 +12,8 @@ from jobqueue.core.lifecycle import Reason, State
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
-from jobqueue.worker.context import Context
-from jobqueue.worker.registry import define
+from jobqueue.tasks.context import Context
+from jobqueue.tasks.task import define
 from jobqueue.worker.runtime import WorkerRuntime
 from tests import patience
 from tests.worker.fakes import Worker, registry
@@ -137,6 +137,28 @@ async def test_an_operator_drains_and_stops_workers(engine: Engine) -> None:
         assert one.running == 0
 
 
+async def test_a_worker_that_is_busy_when_its_drain_is_taken_back_takes_jobs_again(
+    engine: Engine,
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with Worker(engine, hold, concurrency=1):
+        first = await submit(engine, "hold")
+        await begun.wait()
+        await engine.drain_worker("w1")
+        await asyncio.sleep(0.05)  # a task of the worker withdraws its slots
+        await engine.undrain_worker("w1")
+        await asyncio.sleep(0.05)  # and another one offers them again
+        second = await submit(engine, "hold")
+        go_on.set()
+        for job_id in (first, second):
+            assert (await engine.wait(job_id, patience.longest(3))).state is State.DONE
+
+
 async def test_a_stopped_workers_unstarted_jobs_go_to_another(engine: Engine) -> None:
     worker = Worker(engine, id="one").runtime
     await worker.start()
@@ -161,8 +183,8 @@ async def test_lost_leases_are_noticed_by_heartbeat(engine: Engine) -> None:
         job_id = await submit(engine, "hold", max_retries=0)
         while (await engine.get(job_id)).state is not State.RUNNING:
             await asyncio.sleep(0.002)
-        (held,) = await engine.store.held("w1")
-        await engine.store.apply([Transition.worker_lost(held.seq, held.lease, "by the test")])
+        (held,) = await engine.store.workers.held("w1")
+        await engine.store.jobs.apply([Transition.worker_lost(held.seq, held.lease, "by the test")])
         await patience.wait_for(stopped.wait(), 10)
         while worker.running:
             await asyncio.sleep(0.002)

@@ -1,1 +1,1 @@
-"""Who calls, what they may do, and how fast. Pure decisions: no framework, no network."""
+"""Authentication, authorization and limits of callers. No framework, no network."""

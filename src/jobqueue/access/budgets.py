@@ -1,4 +1,4 @@
-"""How much may be under way at a time, for each caller and in all: calls, and their bytes."""
+"""Limits of the calls under way and of their bytes, for each caller and in all."""
 
 from __future__ import annotations
 
@@ -8,136 +8,125 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jobqueue.access.rules import Kind
+from jobqueue.access.rules import BudgetKind
 from jobqueue.core.errors import Unavailable
 
 log = logging.getLogger("jobqueue.access")
 
+# Begins the account of a connection, which counts calls on a server without authentication. It may
+# have all but the last part: most such servers have one app.
+CONNECTION = "connection "
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most of one kind."""
-
     in_all: int
     per_caller: int
 
+    def most(self, account: str) -> int:
+        return self.in_all if account.startswith(CONNECTION) else self.per_caller
 
-_WORDS = {
-    Kind.PROBE: "probes",
-    Kind.CALL: "calls",
-    Kind.WAIT: "waits",
-    Kind.STREAM: "streams",
-    Kind.SUBMIT_STREAM: "submit streams",
-    Kind.WATCH: "watches",
+
+# They allow a fleet of two thousand workers with one key, and an app that waits for many jobs.
+DEFAULTS: Mapping[BudgetKind, Budget] = {
+    BudgetKind.PROBE: Budget(1_000, 100),  # no setting: a probe is answered at once
+    BudgetKind.CALL: Budget(4_000, 2_000),
+    BudgetKind.WAIT: Budget(40_000, 20_000),
+    BudgetKind.STREAM: Budget(8_000, 4_000),
+    BudgetKind.SUBMIT_STREAM: Budget(128, 32),  # a client that gets none submits by calls
+    BudgetKind.WATCH: Budget(1_000, 100),  # no setting: an orchestrator has a few
 }
-# Room for a fleet of two thousand workers with one key, and for an app that waits for many jobs.
-DEFAULTS: Mapping[Kind, Budget] = {
-    Kind.PROBE: Budget(1_000, 100),  # no setting: a probe is answered at once
-    Kind.CALL: Budget(4_000, 2_000),
-    Kind.WAIT: Budget(40_000, 20_000),
-    Kind.STREAM: Budget(8_000, 4_000),
-    Kind.SUBMIT_STREAM: Budget(128, 32),  # who gets none submits by calls
-    Kind.WATCH: Budget(1_000, 100),  # no setting: an orchestrator has a few
-}
-
-
-# The last part of what there is in all is for callers who have little: a few hungry ones must not
-# keep out the workers and the operators.
+# The last quarter of each budget is for callers that use little: a few that use much must not keep
+# out the workers and the operators.
 _LAST_PART = 4
-# Messages of the largest size that one caller may have in memory, and how many such callers.
+# The largest messages that one caller may have in memory, and the number of such callers.
 _MESSAGES_PER_CALLER = 16
-_HUNGRY_CALLERS = 4
+_FULL_CALLERS = 4
 
 
 class Budgets:
-    """Shared by the faces of a server."""
+    """The calls under way on all faces of a server, by kind."""
 
-    def __init__(self, budgets: Mapping[Kind, Budget] | None = None) -> None:
+    def __init__(self, budgets: Mapping[BudgetKind, Budget] | None = None) -> None:
         """``budgets`` replace the defaults of their kinds."""
         self._counts = {
-            kind: Count(_WORDS[kind], budget)
+            kind: Count(_plural(kind), budget)
             for kind, budget in {**DEFAULTS, **(budgets or {})}.items()
         }
 
-    def of(self, kind: Kind) -> Count:
-        """What is under way of one kind."""
+    def of(self, kind: BudgetKind) -> Count:
         return self._counts[kind]
 
-    def enter(self, kind: Kind, account: str) -> Place:
+    def enter(self, kind: BudgetKind, account: str) -> Place:
         """Count a call until it leaves its place; Unavailable if there is none.
 
-        ``account`` is the caller's; without one only the budget in all counts.
+        ``account`` is the caller's; without one only the limit in all counts.
         """
         self._counts[kind].enter(account)
-        return Place(self, kind, account)
+        return Place(self._counts, kind, account)
 
-    def under_way(self, kind: Kind, account: str | None = None) -> int:
-        """How many there are, of one caller or in all."""
+    def under_way(self, kind: BudgetKind, account: str | None = None) -> int:
         count = self._counts[kind]
         return count.total if account is None else count.of.get(account, 0)
 
-    def _move(self, place: Place, kind: Kind) -> None:
-        self._counts[kind].enter(place.account)
-        self._counts[place.kind].leave(place.account)
 
-    def _leave(self, place: Place) -> None:
-        self._counts[place.kind].leave(place.account)
+def _plural(kind: BudgetKind) -> str:
+    return f"{kind.value}es" if kind is BudgetKind.WATCH else f"{kind.value}s"
 
 
 class Place:
-    """One call under way. To leave it twice is no error."""
+    """One call under way. Leaving it twice is no error."""
 
-    __slots__ = ("_budgets", "account", "kind")
+    __slots__ = ("_counts", "account", "kind")
 
-    def __init__(self, budgets: Budgets, kind: Kind, account: str) -> None:
-        self._budgets: Budgets | None = budgets
+    def __init__(self, counts: Mapping[BudgetKind, Count], kind: BudgetKind, account: str) -> None:
+        self._counts: Mapping[BudgetKind, Count] | None = counts
         self.kind = kind
         self.account = account
 
-    def move(self, kind: Kind) -> None:
+    def move(self, kind: BudgetKind) -> None:
         """Count it as another kind from now on: a request that turns out to be a stream."""
-        if self._budgets is not None and kind is not self.kind:
-            self._budgets._move(self, kind)
+        if self._counts is not None and kind is not self.kind:
+            self._counts[kind].enter(self.account)
+            self._counts[self.kind].leave(self.account)
             self.kind = kind
 
     def leave(self, *_: object) -> None:
-        """The call has ended."""
-        budgets, self._budgets = self._budgets, None
-        if budgets is not None:
-            budgets._leave(self)
+        counts, self._counts = self._counts, None
+        if counts is not None:
+            counts[self.kind].leave(self.account)
 
 
 class MessageBytes:
     """Bytes of messages in memory: of requests until their answers, or of answers until they left.
 
-    A caller who has none gets room for a message even if there is none left, until all together
-    have twice their room: who has many names or addresses has no more. Others wait, each caller in
-    its own line.
+    A caller without any gets room for a message even if none is left, until all together use twice
+    their limit; so many names or addresses do not help a caller. Other messages wait, those of each
+    caller in a line of their own.
     """
 
     def __init__(self, largest: int, *, per_caller: int = _MESSAGES_PER_CALLER) -> None:
-        """``largest``: what is taken for a message whose size is not known yet."""
+        """``largest``: the bytes to take for a message whose size is not known yet."""
         self.largest = largest
-        self._budget = Budget(_HUNGRY_CALLERS * per_caller * largest, per_caller * largest)
+        self._budget = Budget(_FULL_CALLERS * per_caller * largest, per_caller * largest)
         self._count = Count("bytes", self._budget)
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     @property
     def wanted(self) -> bool:
-        """Whether callers wait for room."""
         return bool(self._waiting)
 
     @property
     def scarce(self) -> bool:
-        """Whether callers wait for what others have."""
+        """True if callers wait and the last part of the budget is in use."""
         return self.wanted and self._count.scarce(self.largest)
 
     def has_room(self, account: str) -> bool:
-        """Whether a caller, of whose messages none waits, may have another."""
+        """Return True if a caller may have one more message at once."""
         return account not in self._waiting and self._room(account, self.largest)
 
     def take(self, account: str, amount: int | None = None) -> bool:
-        """Take room for a message, or this much; False if there is none."""
+        """Take room for a message, or so many bytes; False if there is none."""
         amount = self.largest if amount is None else amount
         if account in self._waiting or not self._room(account, amount):
             return False
@@ -145,7 +134,7 @@ class MessageBytes:
         return True
 
     async def wait(self, account: str) -> None:
-        """Take room for a message when there is some."""
+        """Wait for room for a message, and take it."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line = self._waiting.setdefault(account, deque())
         line.append(turn)
@@ -161,7 +150,7 @@ class MessageBytes:
             raise
 
     def change(self, account: str, before: int, now: int) -> int:
-        """What was taken takes more, or less, or nothing any more; returns what it takes now."""
+        """Change the bytes that were taken for a message; returns ``now``."""
         if now > before:
             self._count.add(account, now - before)
         else:
@@ -171,9 +160,9 @@ class MessageBytes:
         return now
 
     def check(self, account: str, before: int, now: int) -> None:
-        """Unavailable if a change would give a caller far more than it may have."""
+        """Raise Unavailable if a change would give a caller far more than its limit."""
         others = self._held(account) - before
-        most = self._budget.per_caller if account else self._budget.in_all
+        most = self._budget.most(account) if account else self._budget.in_all
         if others and others + now > 2 * most:
             raise Unavailable(
                 f"{account or 'the server'} has {others} bytes of messages under way already; read"
@@ -203,7 +192,7 @@ class MessageBytes:
 
 
 class Room:
-    """What the answer to one call takes. To close it twice is no error."""
+    """Implements ``core.waiting.AnswerRoom`` for one call. Closing it twice is no error."""
 
     __slots__ = ("_account", "_bytes", "_closed", "taken")
 
@@ -214,7 +203,6 @@ class Room:
         self.taken = 0
 
     async def take(self) -> None:
-        """Wait until the largest answer has room, and hold that; at once if any is held."""
         if self.taken or self._closed:
             return
         if not self._bytes.take(self._account):
@@ -223,29 +211,25 @@ class Room:
         self._unless_closed()
 
     async def until_room(self) -> None:
-        """Wait until another message has room, and hold no more than before."""
         if not self._bytes.take(self._account):
             await self._bytes.wait(self._account)
         self._bytes.change(self._account, self._bytes.largest, 0)
 
     def add(self, amount: int) -> bool:
-        """Hold this much more if there is room for it."""
         if self._closed or not self._bytes.take(self._account, amount):
             return False
         self.taken += amount
         return True
 
     def change(self, amount: int) -> None:
-        """Hold this much from now on."""
         if amount != self.taken and (not self._closed or not amount):
             self.taken = self._bytes.change(self._account, self.taken, amount)
 
     def give_back(self) -> None:
-        """Hold nothing any more."""
         self.change(0)
 
     def close(self) -> None:
-        """The call has ended: nothing is held, and nothing will be."""
+        """Hold nothing from now on: the call has ended."""
         self._closed = True
         self._unless_closed()
 
@@ -255,13 +239,13 @@ class Room:
 
 
 class Count:
-    """How much there is of something, for each caller and in all."""
+    """A counter for each caller and in all, with their limits."""
 
-    def __init__(self, what: str, budget: Budget) -> None:
-        self._what = what
+    def __init__(self, noun: str, budget: Budget) -> None:
+        self._noun = noun  # in errors
         self._budget = budget
         self._last_part = budget.in_all // _LAST_PART
-        self._refusing: set[str] = set()  # accounts whose refusal was logged
+        self._refusing: set[str] = set()  # accounts whose refusal is logged; "": of the server
         self.total = 0
         self.of: dict[str, int] = {}
 
@@ -273,30 +257,29 @@ class Count:
         self.add(account, 1)
 
     def leave(self, account: str) -> None:
-        """One of them has ended."""
         self.remove(account, 1)
 
     def lacking(self, account: str, amount: int) -> str:
-        """Why there is no room for this much; empty if there is."""
+        """Return the reason for which there is no room for this much; empty if there is."""
         free = self._budget.in_all - self.total
         if amount > free:
-            return f"the server has {self.total} {self._what} under way already; try again"
+            return f"the server has {self.total} {self._noun} under way already; try again"
         if account:
             held = self.of.get(account, 0)
-            if held + amount > self._budget.per_caller:
+            if held + amount > self._budget.most(account):
                 return (
-                    f"{account} has {held} {self._what} under way already, the most that one caller"
+                    f"{account} has {held} {self._noun} under way already, the most that one caller"
                     " may have; try again when one has ended"
                 )
             if held + amount > free and self.scarce(amount):
                 return (
-                    f"the server has {self.total} {self._what} under way already, and what is left"
+                    f"the server has {self.total} {self._noun} under way already, and the rest"
                     f" is for callers who have fewer than {account}; try again"
                 )
         return ""
 
     def scarce(self, amount: int) -> bool:
-        """Whether this much more would be of the last part."""
+        """Return True if this much more would use the last part."""
         return self.total + amount > self._budget.in_all - self._last_part
 
     def add(self, account: str, amount: int) -> None:
@@ -319,8 +302,8 @@ class Count:
                 self._refusing.discard("")
 
     def _refused(self, account: str, why: str) -> Unavailable:
-        """The first refusal is logged; the next one after the caller had nothing under way."""
+        """Log the first refusal of a caller until it has nothing under way any more."""
         if account not in self._refusing:
             self._refusing.add(account)
-            log.warning("%s are refused: %s", self._what, why)
+            log.warning("%s are refused: %s", self._noun, why)
         return Unavailable(why)

@@ -12,7 +12,7 @@ from jobqueue.core import waiting
 
 
 class Role(enum.StrEnum):
-    """What somebody is there for. A caller may have several."""
+    """A set of rights. A caller may have several roles."""
 
     CLIENT = "client"  # submits jobs, and reads, waits for and cancels them
     WORKER = "worker"  # takes jobs and reports on them
@@ -27,20 +27,20 @@ _IPV6_NETWORK = 64  # bits
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who made a call, decided once for each call or stream."""
+    """The caller of a call or stream, decided once when it begins."""
 
-    name: str  # empty when nobody has to say who they are
+    name: str  # empty on a server without authentication
     roles: frozenset[Role]
     address: str = field(default="", compare=False)
 
     @property
     def account(self) -> str:
-        """What a limit is kept for: the name, or else the address or its network."""
+        """The key of a caller's limits: its name, or else its address or network."""
         return f"name {self.name}" if self.name else f"address {network(self.address)}"
 
 
 def network(address: str) -> str:
-    """The address, or the network of an IPv6 address: who has one of it has all."""
+    """Return the address, or the network of an IPv6 address, which one host may use whole."""
     return _ipv6_network(address) if ":" in address else address
 
 
@@ -56,24 +56,23 @@ def _ipv6_network(address: str) -> str:
 
 
 def parse_roles(text: str) -> frozenset[Role]:
-    """Read ``role+role``; ValueError says what is allowed."""
+    """Read ``role+role``; ValueError names the allowed ones."""
     try:
         return frozenset(Role(part.strip()) for part in text.split("+"))
     except ValueError:
         raise ValueError(f"unknown role in {text[:60]!r}; allowed: {_NAMES}, joined by +") from None
 
 
-# Set by a face around each call, for what happens deeper inside of it.
+# Set by a face for each call, and read deeper inside of it.
 _current: ContextVar[Caller | None] = ContextVar("jobqueue_caller", default=None)
-_NOBODY = Caller("", EVERY_ROLE)
+_ANONYMOUS = Caller("", EVERY_ROLE)
 
 
 def current_caller() -> Caller:
-    """The caller of the call that this code runs in."""
-    return _current.get() or _NOBODY
+    return _current.get() or _ANONYMOUS
 
 
 def enter_call(caller: Caller) -> None:
-    """Make it the caller of the current task, and of the tasks that it starts."""
+    """Set the caller of the current task and of the tasks that it starts."""
     _current.set(caller)
     waiting.account.set(caller.account)

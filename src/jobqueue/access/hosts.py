@@ -1,4 +1,4 @@
-"""Names and addresses of servers: which stay on this machine, and which a server answers to."""
+"""Names and addresses of servers: those of this machine, and those that a server answers to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_REMEMBERED = 256
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to it."""
+    """Return True if only this machine can connect to the host."""
     if host.lower() == "localhost":
         return True
     address = _address(host)
@@ -20,10 +20,10 @@ def is_loopback(host: str) -> bool:
 
 
 class HostNames:
-    """The names that a server is reached by, as the ``Host`` header tells them.
+    """The names of a server that a ``Host`` header may have.
 
-    A page elsewhere can point a name of its own at this machine (DNS rebinding). To the browser the
-    server then belongs to that page, and the header is the only thing that shows it.
+    A web page can point a name of its own at this machine (DNS rebinding). To the browser this
+    server then belongs to that page, and only the header shows it.
     """
 
     def __init__(self, bound: str, allowed: Iterable[str] = (), *, any_name: bool = False) -> None:
@@ -31,13 +31,13 @@ class HostNames:
         self._listed = frozenset(_plain(name) for name in allowed)
         self._any_name = any_name or ANY in self._listed
         bound_to = _address(bound)
-        # It listens on every address of the machine. An address cannot be pointed elsewhere.
+        # It listens on every address of the machine, and no page can redirect an address.
         self._any_address = bound_to is not None and bound_to.is_unspecified
         self._names = self._listed | {_plain(bound)}
         self._served: set[bytes] = set()
 
     def __contains__(self, authority: bytes) -> bool:
-        """Whether a ``Host`` header, with or without a port, names this server."""
+        """Return True if a ``Host`` header, with or without a port, names this server."""
         if self._any_name or authority in self._served:
             return True
         host = host_of(authority)
@@ -48,7 +48,6 @@ class HostNames:
         return True
 
     def is_listed(self, host: str) -> bool:
-        """Whether the operator named this host."""
         return host in self._listed
 
     def _is_ours(self, host: str) -> bool:
@@ -61,13 +60,12 @@ class HostNames:
 
 
 def host_of(authority: bytes) -> str | None:
-    """The host of ``HOST`` or ``HOST:PORT``; None if it is neither."""
+    """Return the host of ``HOST`` or ``HOST:PORT``; None if it is neither."""
     found = _AUTHORITY.fullmatch(authority.decode("latin-1").strip().lower())
     return None if found is None else _plain(found[1])
 
 
 def _plain(host: str) -> str:
-    """One spelling for each name or address."""
     bare = host.strip().lower().removesuffix(".").strip("[]")
     address = _address(bare)
     return bare if address is None else str(address)

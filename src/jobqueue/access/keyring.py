@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobqueue.access.callers import Caller, Role, parse_roles
-from jobqueue.access.tls import check_owner, check_private, read_judged
+from jobqueue.access.files import check_owner, check_private, read_judged
 from jobqueue.core.errors import InvalidArgument
 
 HASH_PREFIX = "sha256="
@@ -24,7 +24,7 @@ _FORM = f"must be NAME:ROLE+ROLE:KEY, or NAME:ROLE+ROLE:{HASH_PREFIX}HEX"
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key that callers may show. The key itself is not kept."""
+    """A key of a caller, kept as a hash."""
 
     name: str
     roles: frozenset[Role]
@@ -74,12 +74,12 @@ def _known(roles: str) -> frozenset[Role]:
     try:
         return parse_roles(roles)
     except ValueError:
-        # In a wrongly written entry this text may be a part of the key: it is not shown.
+        # In a malformed entry this text may be a part of the key: do not show it.
         raise ValueError(f"unknown role; allowed: {', '.join(Role)}, joined by +") from None
 
 
 def read_key_file(file: Path, where: str) -> list[ApiKey]:
-    """The keys in a file, one on a line. A file that others may read or change is refused."""
+    """Read a file with one key on a line. A file that others may read or change is refused."""
     try:
         text = read_judged(file, where, _MAX_FILE_BYTES, check_private, check_owner).decode()
     except UnicodeDecodeError:
@@ -93,7 +93,7 @@ def _digest(key: str) -> bytes:
 
 
 class Keyring:
-    """Finds the owner of a key, in a time that does not tell how near a guess was."""
+    """Finds the owner of a key, in constant time."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self._keys = tuple(keys)
@@ -102,8 +102,7 @@ class Keyring:
         return bool(self._keys)
 
     def find(self, key: str) -> Caller | None:
-        """The caller that this key belongs to."""
-        if len(key) < MIN_KEY_CHARACTERS:  # an entry may have the hash of such a one
+        if len(key) < MIN_KEY_CHARACTERS:  # an entry may have the hash of such a key
             return None
         digest = _digest(key)
         found: ApiKey | None = None

@@ -1,29 +1,21 @@
-"""How fast a caller may submit: a token bucket each."""
+"""Submits of callers: at their rate, and under idempotency keys of their own."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
-from jobqueue.access.callers import Caller, current_caller
-from jobqueue.core.clock import Clock
-from jobqueue.core.errors import RateLimited
+from jobqueue.access.callers import Caller, Role, current_caller
+from jobqueue.core.clock import Clock, MonotonicClock
+from jobqueue.core.errors import PermissionDenied, RateLimited
+from jobqueue.core.ids import TICKS
 from jobqueue.core.job import JobSpec, SubmitResult
 
 log = logging.getLogger("jobqueue.access")
 
 MAX_BUCKETS = 10_000
 Submit = Callable[[Sequence[JobSpec]], Awaitable[list[SubmitResult]]]
-
-
-class MonotonicClock:
-    """Time that no one sets back."""
-
-    def now(self) -> float:
-        """Return the current time."""
-        return time.monotonic()
 
 
 class TokenBucket:
@@ -36,34 +28,29 @@ class TokenBucket:
         self._burst = burst
         self._tokens = float(burst)
         self._updated = now
-        self.refusing = False  # whether the last call got less than it asked for
+        self.refusing = False  # the last call got fewer tokens than it asked for
 
     def take(self, wanted: int, now: float) -> int:
-        """Take as many as there are, at most those wanted; returns how many."""
+        """Take tokens, at most those wanted; returns their number."""
         passed = max(0.0, now - self._updated)
         self._tokens = min(float(self._burst), self._tokens + passed * self._rate)
         self._updated = now
-        # 0.1 s ten times is not quite 1 s; a token must not be late for that.
+        # Ten times 0.1 s is not quite 1 s; a token must not be late for that.
         taken = min(wanted, int(self._tokens + 1e-6))
         self._tokens = max(0.0, self._tokens - taken)
         return taken
 
     def wait(self, wanted: int) -> float:
-        """Seconds until that many can be taken, or a full bucket of them."""
+        """Return the seconds until so many can be taken, or a full bucket."""
         missing = min(wanted, self._burst) - self._tokens
         return max(0.0, missing / self._rate)
 
 
 class Limiter:
-    """Buckets by caller. The caller that was idle longest is forgotten first."""
+    """A token bucket for each caller. The caller idle longest is forgotten first."""
 
     def __init__(
-        self,
-        rate: float,
-        burst: int,
-        *,
-        clock: Clock | None = None,
-        max_buckets: int = MAX_BUCKETS,
+        self, rate: float, burst: int, *, clock: Clock | None = None, max_buckets: int = MAX_BUCKETS
     ) -> None:
         self._rate = rate
         self._burst = max(1, burst)
@@ -75,7 +62,7 @@ class Limiter:
         return len(self._buckets)
 
     def take(self, caller: Caller, wanted: int) -> tuple[int, RateLimited | None]:
-        """How many of the jobs may go on, and what the others are told."""
+        """Return the number of jobs that may be submitted, and the error of the others."""
         now = self._clock.now()
         bucket = self._buckets.get(caller.account)
         if bucket is None:
@@ -90,7 +77,9 @@ class Limiter:
             return granted, None
         if not bucket.refusing:
             log.warning(
-                "a caller is over its rate, jobs are refused",
+                "%s is over its rate of %g jobs/s; jobs above it are refused",
+                caller.account,
+                self._rate,
                 extra={"caller": caller.account, "rate": self._rate},
             )
         bucket.refusing = True
@@ -100,7 +89,7 @@ class Limiter:
         )
 
     def around(self, submit: Submit) -> Submit:
-        """A submit that refuses, one by one, the jobs for which the caller has no tokens left."""
+        """Return a submit that refuses the jobs for which the caller has no tokens left."""
 
         async def limited(specs: Sequence[JobSpec]) -> list[SubmitResult]:
             granted, refusal = self.take(current_caller(), len(specs))
@@ -111,3 +100,37 @@ class Limiter:
             return [*results, *(SubmitResult.refused(refusal) for _ in range(left))]
 
         return limited
+
+
+def for_callers(submit: Submit, limiter: Limiter | None) -> Submit:
+    """Return a submit for a face, which makes the keys of a known caller its own."""
+
+    async def owned(specs: Sequence[JobSpec]) -> list[SubmitResult]:
+        caller = current_caller()
+        if not caller.name:
+            return await submit(specs)
+        refused = {n: error for n, spec in enumerate(specs) if (error := _own(spec, caller))}
+        if not refused:
+            return await submit(specs)
+        allowed = [spec for n, spec in enumerate(specs) if n not in refused]
+        results = iter(await submit(allowed) if allowed else [])
+        return [
+            SubmitResult.refused(refused[n]) if n in refused else next(results)
+            for n in range(len(specs))
+        ]
+
+    return owned if limiter is None else limiter.around(owned)
+
+
+def _own(spec: JobSpec, caller: Caller) -> PermissionDenied | None:
+    """Make a job's key the caller's own; returns an error if it may not use that key."""
+    if spec.key is None:
+        return None
+    if not spec.key.startswith(TICKS):
+        spec.key_owner = caller.name
+    elif Role.WORKER not in caller.roles:
+        return PermissionDenied(
+            f"idempotency_key: keys that begin with {TICKS!r} are those of schedules and take the"
+            f" role {Role.WORKER}; {caller.name!r} does not have it"
+        )
+    return None

@@ -1,13 +1,13 @@
-"""The one place that decides who a caller is and whether they may do what they ask for."""
+"""Authentication and authorization: the only place that decides on a caller's rights."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from jobqueue.access.audit import Refusals, RoleMissing
 from jobqueue.access.callers import EVERY_ROLE, Caller, Role, parse_roles
 from jobqueue.access.keyring import Keyring
-from jobqueue.access.refusals import Refusals, RoleMissing
 from jobqueue.access.tokens import HOW_TO_SHOW, MAX_TOKEN_BYTES, TokenVerifier, not_valid
 from jobqueue.core.errors import InvalidArgument, Unauthenticated
 
@@ -19,12 +19,12 @@ _BEARER = "bearer "
 MAX_NAME = 200  # characters of a caller's name
 ANY_NAME = "*"
 ANY_ROLE = EVERY_ROLE
-"""Required where any caller that is known will do."""
+"""The roles required where any known caller is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What came with a call. A secret: it has no place in a log."""
+    """The credentials that came with a call. They are secret: do not log them."""
 
     authorization: tuple[str, ...] = field(default=(), repr=False)
     api_key: tuple[str, ...] = field(default=(), repr=False)
@@ -32,7 +32,7 @@ class Shown:
     address: str = ""
 
     def secret(self) -> str | None:
-        """The one key or token, None if there is none."""
+        """Return the one key or token; None: there is none."""
         given = [*self.authorization, *self.api_key]
         if not given:
             return None
@@ -47,7 +47,7 @@ class Shown:
 
 
 def shown_in(headers: Iterable[tuple[bytes, bytes]], certificate: str, address: str) -> Shown:
-    """What came with an HTTP request, the names of whose headers are in small letters."""
+    """Return the credentials in an HTTP request, whose header names are in small letters."""
     authorization: tuple[str, ...] = ()
     api_key: tuple[str, ...] = ()
     for name, value in headers:
@@ -59,7 +59,7 @@ def shown_in(headers: Iterable[tuple[bytes, bytes]], certificate: str, address: 
 
 
 class Access:
-    """Who may do what. Without any way to be known, everybody may do everything."""
+    """Authenticates callers. Without any means of authentication every caller has every role."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class Access:
         certificates: bool = False,
         certificate_roles: Mapping[str, frozenset[Role]] | None = None,
     ) -> None:
-        """``certificate_roles``: of each name in a certificate; ``*`` stands for all others.
+        """``certificate_roles``: by the name in a certificate; ``*`` stands for all others.
 
-        A certificate that is not in it says who the caller is, and has no role.
+        A certificate that is not in it names the caller, which has no role.
         """
         self._keys = keys or Keyring(())
         self._tokens = tokens
@@ -81,22 +81,21 @@ class Access:
 
     @property
     def required(self) -> bool:
-        """Whether callers have to say who they are."""
         return bool(self._keys) or self._tokens is not None or self._certificates
 
     def asks_certificate(self, shown: Shown) -> bool:
-        """Whether the client's certificate decides: nothing else was shown."""
+        """Return True if only the client's certificate can tell who the caller is."""
         return self._certificates and not shown.authorization and not shown.api_key
 
     def identify(self, shown: Shown) -> Caller:
-        """The caller, or Unauthenticated."""
+        """Return the caller; Unauthenticated without a valid credential."""
         if not self.required:
             return Caller("", EVERY_ROLE, shown.address)
         secret = shown.secret()
         if secret is not None:
             caller = self._owner(secret)
         elif self._certificates and shown.certificate:
-            if not shown.certificate.isprintable():  # it is kept with what the caller registers
+            if not shown.certificate.isprintable():  # stores keep it with registrations
                 raise Unauthenticated("the name in the certificate must be printable")
             caller = self._holder(shown.certificate)
         else:
@@ -128,21 +127,21 @@ class Access:
         return f"no credential was given; needed: {' or '.join(ways)}"
 
 
-def permit(caller: Caller, allowed: Collection[Role] | None, what: str) -> None:
-    """PermissionDenied unless the caller has one of the allowed roles; None: everybody may."""
+def permit(caller: Caller, allowed: Collection[Role] | None, action: str) -> None:
+    """Raise PermissionDenied unless the caller has one of the allowed roles; None: all may."""
     if allowed is not None and caller.roles.isdisjoint(allowed):
         needed = " or ".join(role for role in Role if role in allowed)
         if not needed:
-            raise RoleMissing(f"{what} is not for callers of this server", caller)
-        # Keys and tokens have a role each: who has none showed a certificate.
+            raise RoleMissing(f"{action} is not for callers of this server", caller)
+        # Keys and tokens have roles: a caller without any showed a certificate.
         hint = "" if caller.roles else "; the setting tls.client_roles gives certificates theirs"
         raise RoleMissing(
-            f"{what} takes the role {needed}; {caller.name!r} does not have it{hint}", caller
+            f"{action} takes the role {needed}; {caller.name!r} does not have it{hint}", caller
         )
 
 
 def parse_certificate_roles(entries: Iterable[str], where: str) -> dict[str, frozenset[Role]]:
-    """Read ``name:role+role`` entries; the name may have colons, roles have none."""
+    """Read ``name:role+role`` entries; only the name may have colons."""
     found: dict[str, frozenset[Role]] = {}
     for entry in entries:
         name, sep, roles = entry.rpartition(":")

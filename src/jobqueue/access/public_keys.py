@@ -1,6 +1,6 @@
 """The public keys of token issuers: a PEM file or a key set (JWKS, RFC 7517).
 
-Needs the package cryptography; only a server that is told of such a file imports this module.
+This module needs the package cryptography. Only a server with such a file imports it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from jobqueue.access.signatures import MAX_TRIES, Key
-from jobqueue.access.tls import check_owner, check_regular, check_unchangeable, read_judged
+from jobqueue.access.files import check_owner, check_regular, check_unchangeable, read_judged
+from jobqueue.access.signatures import MAX_TRIES, VerificationKey
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import InvalidArgument
 
@@ -39,7 +39,7 @@ class KeyFile:
     """The keys of a file, read again when it has changed."""
 
     def __init__(self, file: Path, where: str, clock: Clock) -> None:
-        """InvalidArgument, naming the setting ``where``, if there is no usable key in it."""
+        """Refuse a file without a usable key; the error names the setting ``where``."""
         self._file = file
         self._where = where
         self._clock = clock
@@ -47,8 +47,8 @@ class KeyFile:
         self._seen = self._mark()
         self._keys = self._read()
 
-    def keys(self) -> list[Key]:
-        """The keys. A file that cannot be used is reported, and the keys read before stay."""
+    def keys(self) -> list[VerificationKey]:
+        """Return the keys. If the file cannot be used any more, the earlier keys stay."""
         now = self._clock.now()
         if abs(now - self._looked_at) >= CHECK_SECONDS:
             self._looked_at = now
@@ -64,17 +64,17 @@ class KeyFile:
         except InvalidArgument as error:
             log.warning("cannot use %s; the keys read before stay valid", error.message)
         else:
-            log.info("%d keys of tokens read from %s", len(self._keys), self._file)
+            log.info("read %d keys of tokens from %s", len(self._keys), self._file)
 
     def _mark(self) -> object:
-        """Differs when the file does."""
+        """Return a value that changes with the file."""
         try:
             found = self._file.stat()
         except OSError as error:
             return error.errno
         return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
-    def _read(self) -> list[Key]:
+    def _read(self) -> list[VerificationKey]:
         judges = check_regular, check_unchangeable, check_owner
         content = read_judged(self._file, self._where, MAX_FILE_BYTES, *judges)
         try:
@@ -83,8 +83,8 @@ class KeyFile:
             raise InvalidArgument(self._where, f"{self._file}: {error}") from None
 
 
-def parse_keys(content: bytes) -> list[Key]:
-    """The public keys in a file's content; ValueError says what is wrong."""
+def parse_keys(content: bytes) -> list[VerificationKey]:
+    """Read the public keys in a file's content; ValueError names the problem."""
     blocks = list(_PEM.finditer(content))
     keys = _from_pem(blocks) if blocks else _from_key_set(content)
     if not keys:
@@ -92,9 +92,9 @@ def parse_keys(content: bytes) -> list[Key]:
     return keys
 
 
-def _from_pem(blocks: list[re.Match[bytes]]) -> list[Key]:
+def _from_pem(blocks: list[re.Match[bytes]]) -> list[VerificationKey]:
     if len(blocks) > MAX_TRIES:
-        # They have no names, so every token is checked with each.
+        # They have no names, so every token is checked with each of them.
         raise ValueError(f"holds more than {MAX_TRIES} PEM keys; a key set (JWKS) may hold more")
     keys = []
     for number, block in enumerate(blocks, 1):
@@ -112,11 +112,11 @@ def _from_pem(blocks: list[re.Match[bytes]]) -> list[Key]:
         fits = _algorithms(public, number)
         if not fits:
             raise ValueError(f"key {number} must be RSA, EC (P-256, P-384, P-521) or Ed25519")
-        keys.append(Key(None, fits, public))
+        keys.append(VerificationKey(None, fits, public))
     return keys
 
 
-def _from_key_set(content: bytes) -> list[Key]:
+def _from_key_set(content: bytes) -> list[VerificationKey]:
     try:
         document = json.loads(content)
     except (ValueError, RecursionError):
@@ -130,8 +130,8 @@ def _from_key_set(content: bytes) -> list[Key]:
     return [key for key in found if key is not None]
 
 
-def _from_jwk(member: Any, number: int) -> Key | None:
-    """None for a key that is there for something else: issuers publish these, too."""
+def _from_jwk(member: Any, number: int) -> VerificationKey | None:
+    """Read one key; None: it has another purpose (issuers publish such keys, too)."""
     if not isinstance(member, dict):
         raise ValueError(f"key {number} must be an object")
     kind, kid, named = member.get("kty"), member.get("kid"), member.get("alg")
@@ -142,9 +142,11 @@ def _from_jwk(member: Any, number: int) -> Key | None:
     if kid is not None and not isinstance(kid, str):
         raise ValueError(f"key {number}: its kid must be text")
     operations = member.get("key_ops", ["verify"])
+    if not isinstance(operations, list):
+        raise ValueError(f"key {number}: its key_ops must be a list")
     if member.get("use", "sig") != "sig" or "verify" not in operations:
         return None
-    # The algorithm says here only how the key is written down.
+    # The algorithm names only the form of the key here.
     curve = member.get("crv")
     form = "RS256" if kind == "RSA" else _JWK_CURVES.get(curve) if isinstance(curve, str) else None
     if form is None or (kind == "OKP") != (form == "EdDSA"):
@@ -156,11 +158,11 @@ def _from_jwk(member: Any, number: int) -> Key | None:
     fits = _algorithms(public, number)
     if named is not None:
         fits = frozenset(name for name in fits if name == named)
-    return Key(kid, fits, public) if fits else None
+    return VerificationKey(kid, fits, public) if fits else None
 
 
 def _algorithms(public: Any, number: int) -> frozenset[str]:
-    """What may be checked with the key: its kind decides, never a token."""
+    """Return the algorithms of the key. Its kind decides, never a token."""
     if isinstance(public, RSAPublicKey):
         if public.key_size < MIN_RSA_BITS:
             raise ValueError(

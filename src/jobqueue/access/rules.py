@@ -1,6 +1,6 @@
-"""The one table: who may do what, which budget counts it, how long its lists may be.
+"""The table of all actions: the roles that may do them, their budgets, the limits of their lists.
 
-Both faces read it, and docs/security.md shows it. A method that is not in it is nobody's.
+Both faces read it, and docs/security.md shows it. A method that is not in it is refused.
 """
 
 from __future__ import annotations
@@ -12,41 +12,43 @@ from dataclasses import dataclass, field
 from jobqueue.access.callers import Role
 
 
-class Kind(enum.Enum):
-    """Which budget counts a call while it is under way."""
+class BudgetKind(enum.Enum):
+    """The budget that counts a call while it is under way."""
 
-    PROBE = "probe"  # always let in: an orchestrator must not kill a server for being used
+    PROBE = "probe"  # with a budget of its own: an orchestrator must not kill a busy server
     CALL = "call"
     WAIT = "wait"  # a long poll
     STREAM = "stream"
-    SUBMIT_STREAM = "submit stream"  # fewer: half a message of each may be in memory, unseen
-    WATCH = "watch"  # a stream of those who are not known: it takes no room from the others
+    SUBMIT_STREAM = "submit stream"  # fewer: half a message of each may be in memory, uncounted
+    WATCH = "watch"  # a stream of unknown callers, which takes no room from the others
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds for one action, on every face."""
+    """The rule of one action, for every face."""
 
-    roles: frozenset[Role] | None  # one of them is needed; None: open to everybody
-    kind: Kind = Kind.CALL
+    roles: frozenset[Role] | None  # one of them is needed; None: open to all
+    kind: BudgetKind = BudgetKind.CALL
     # The most items of each list in one message, by its path in the gRPC request: "specs.labels"
     # are the labels of all specs together. They are counted before they are built.
     items: Mapping[str, int] = field(default_factory=dict)
     changes: bool = False  # the audit log has a line for it
-    reads: bool = False  # changes nothing, and answers with as much as there is
-    results: str = ""  # the list of the request that is answered with a result for each item
+    reads: bool = False  # changes nothing, and may have a large answer
+    results: str = ""  # the list of the request whose items have a result each
 
 
 MAX_BATCH = 10_000  # jobs in one message
-MAX_LABELS = 32 * MAX_BATCH  # of all of them
-MAX_JOB_LABELS = 1_000  # of one; the engine takes fewer, and says so
-MAX_REPORTS = 10_000  # in one message; a worker of ours sends 2,000 at a time
-MAX_REPORT_BATCHES = 1_000  # in one message; a worker of ours has one under way
+MAX_LABELS = 32 * MAX_BATCH  # of all jobs in one message
+MAX_JOB_LABELS = 1_000  # of one job; the engine allows fewer, with a better error
+MAX_REPORTS = 10_000  # in one message; our worker sends at most 2,000
+MAX_REPORT_BATCHES = 1_000  # in one message; our worker has one under way
 MAX_LEASES = 100_000  # a worker's largest concurrency
 MAX_SLOTS = 1_000  # of a worker of the task queue
-MAX_NAMES = 10_000  # of queues or task types; the engine takes fewer, and says which
+MAX_NAMES = 10_000  # of queues or task types; the engine allows fewer, with a better error
+MAX_QUESTIONS = 1_000  # queues that a worker asks for: it serves no more
 MAX_WEIGHTS = 100  # there are ten priorities
 MAX_FILTERS = 100  # there are fewer states, and fewer reasons
+MAX_HEADERS = 128  # of any request, on both faces: each takes many times its bytes in memory
 
 _OPEN = None
 _CLIENT = frozenset({Role.CLIENT})
@@ -54,19 +56,19 @@ _READER = frozenset({Role.CLIENT, Role.OPERATOR})
 _WORKER = frozenset({Role.WORKER})
 _OPERATOR = frozenset({Role.OPERATOR})
 _MONITOR = frozenset({Role.MONITOR, Role.OPERATOR})
-# No role is enough: jq-service judges the calls between its parts by their senders
-# (api/grpc/taskqueue/callers.py), and jq-server does not serve them.
+# No role is enough: jq-service authorizes the calls between its parts by their senders
+# (taskqueue/grpc/callers.py), and jq-server does not serve them.
 _PARTS: frozenset[Role] = frozenset()
 
 _WORKER_INFO = {"worker.queues": MAX_NAMES, "worker.types": MAX_NAMES}
 _BEAT = {"leases": MAX_LEASES, "begun": MAX_LEASES, "progress": MAX_LEASES}
 
 RULES: dict[str, Rule] = {
-    "server.probe": Rule(_OPEN, Kind.PROBE),
-    "server.watch_health": Rule(_OPEN, Kind.WATCH),
+    "server.probe": Rule(_OPEN, BudgetKind.PROBE),
+    "server.watch_health": Rule(_OPEN, BudgetKind.WATCH),
     "server.describe": Rule(_OPEN),
-    "server.reflect": Rule(_OPERATOR, Kind.STREAM),
-    "server.metrics": Rule(_MONITOR, Kind.PROBE),
+    "server.reflect": Rule(_OPERATOR, BudgetKind.STREAM),
+    "server.metrics": Rule(_MONITOR, BudgetKind.PROBE),
     "server.status": Rule(_OPERATOR),
     "server.load": Rule(_CLIENT | _WORKER),
     "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
@@ -74,14 +76,14 @@ RULES: dict[str, Rule] = {
         _CLIENT, items={"specs": MAX_BATCH, "specs.labels": MAX_LABELS}, results="specs"
     ),
     "job.submit_stream": Rule(
-        _CLIENT, Kind.SUBMIT_STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
+        _CLIENT, BudgetKind.SUBMIT_STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
     ),
     "job.read": Rule(_READER, reads=True),
     "job.result": Rule(_READER, reads=True),
     "job.history": Rule(_READER, reads=True),
     "job.list": Rule(_READER, items={"states": MAX_FILTERS, "reasons": MAX_FILTERS}, reads=True),
-    "job.wait": Rule(_READER, Kind.WAIT, reads=True),
-    "job.watch": Rule(_READER, Kind.STREAM),
+    "job.wait": Rule(_READER, BudgetKind.WAIT, reads=True),
+    "job.watch": Rule(_READER, BudgetKind.STREAM),
     "job.cancel": Rule(_READER, changes=True),
     "job.retry": Rule(_OPERATOR, changes=True),
     "job.retry_all": Rule(_OPERATOR, items={"reasons": MAX_FILTERS}, changes=True),
@@ -92,16 +94,14 @@ RULES: dict[str, Rule] = {
     "queue.read": Rule(_OPERATOR),
     "queue.create": Rule(_OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS}, changes=True),
     "queue.update": Rule(
-        _OPERATOR,
-        items={"queue.priority_weights": MAX_WEIGHTS, "reset": MAX_WEIGHTS},
-        changes=True,
+        _OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS, "reset": MAX_WEIGHTS}, changes=True
     ),
     "queue.delete": Rule(_OPERATOR, changes=True),
     "queue.pause": Rule(_OPERATOR, changes=True),
     "queue.resume": Rule(_OPERATOR, changes=True),
     "worker.connect": Rule(
         _WORKER,
-        Kind.STREAM,
+        BudgetKind.STREAM,
         {
             "hello.worker.queues": MAX_NAMES,
             "hello.worker.types": MAX_NAMES,
@@ -114,11 +114,11 @@ RULES: dict[str, Rule] = {
         changes=True,
     ),
     "worker.register": Rule(_WORKER, items=_WORKER_INFO, changes=True),
-    "worker.fetch": Rule(_WORKER, Kind.WAIT),
+    "worker.fetch": Rule(_WORKER, BudgetKind.WAIT),
     "worker.report": Rule(_WORKER, items={"reports": MAX_REPORTS}),
     "worker.heartbeat": Rule(_WORKER, items=_BEAT),
     "worker.deregister": Rule(_WORKER, changes=True),
-    "worker.missing_queues": Rule(_WORKER, items={"names": MAX_NAMES}),
+    "worker.missing_queues": Rule(_WORKER, items={"names": MAX_QUESTIONS}),
     "worker.list": Rule(_OPERATOR, reads=True),
     "worker.drain": Rule(_OPERATOR, changes=True),
     "worker.undrain": Rule(_OPERATOR, changes=True),
@@ -226,14 +226,13 @@ HTTP: dict[tuple[str, str], str] = {
     ("POST", "/workers/{worker_id}/shutdown"): "worker.shutdown",
 }
 
-_NOBODYS = Rule(frozenset())
+_REFUSED = Rule(frozenset())
 
 
 def grpc_rule(method: str) -> Rule:
-    """The rule of a method by its full name."""
-    return RULES.get(GRPC.get(method, ""), _NOBODYS)
+    return RULES.get(GRPC.get(method, ""), _REFUSED)
 
 
 def http_rule(verb: str, template: str) -> Rule:
-    """The rule of a route by its verb and its path with the names of its parameters."""
-    return RULES.get(HTTP.get((verb, template), ""), _NOBODYS)
+    """Return the rule of a route by its verb and its path with the names of its parameters."""
+    return RULES.get(HTTP.get((verb, template), ""), _REFUSED)

@@ -1,7 +1,7 @@
 """Signatures of tokens, checked by PyJWT. Only a server that takes tokens imports this module.
 
-A key is used only with the algorithms of its own kind, so that a token that names another kind of
-algorithm finds no key: a public key is never taken for a shared secret.
+A key is used only with the algorithms of its kind. So a token that names an algorithm of another
+kind finds no key, and a public key is never taken for a shared secret.
 """
 
 from __future__ import annotations
@@ -17,18 +17,14 @@ from jwt.algorithms import HMACAlgorithm
 from jobqueue.access.tokens import not_valid
 from jobqueue.core.errors import Unauthenticated
 
-HMAC = {
-    "HS256": HMACAlgorithm.SHA256,
-    "HS384": HMACAlgorithm.SHA384,
-    "HS512": HMACAlgorithm.SHA512,
-}
+HMAC = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384, "HS512": HMACAlgorithm.SHA512}
 MAX_TRIES = 4
-"""With how many keys one token is checked: each takes up to half a millisecond."""
+"""The keys that one token is checked with at most: each takes up to half a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """What a signature is checked with; ``kid`` is its name, if it has one."""
+class VerificationKey:
+    """A key that checks signatures; ``kid`` is its name, if it has one."""
 
     kid: str | None
     algorithms: frozenset[str]
@@ -36,7 +32,7 @@ class Key:
 
 
 class _SharedSecret(HMACAlgorithm):
-    """Takes the secret as it is: ``secret_key`` has checked it, once and not for each token."""
+    """Takes the secret without checks: ``secret_key`` has checked it once."""
 
     def prepare_key(self, key: str | bytes) -> bytes:
         return key if isinstance(key, bytes) else key.encode()
@@ -45,21 +41,23 @@ class _SharedSecret(HMACAlgorithm):
         return None
 
 
-def secret_key(secret: bytes) -> Key:
-    """The key of a shared secret; ValueError if it is a public key, which everybody has."""
+def secret_key(secret: bytes) -> VerificationKey:
+    """Return the key of a shared secret; ValueError if it is a public key."""
     try:
         material = HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
     except jwt.InvalidKeyError:
         raise ValueError(
             "is a public key, and no secret; it belongs in a file: auth.jwt_keys_file"
         ) from None
-    return Key(None, frozenset(HMAC), material)
+    return VerificationKey(None, frozenset(HMAC), material)
 
 
 class SignatureChecker:
     """Finds the key of a token, and checks the token's signature with it."""
 
-    def __init__(self, algorithms: frozenset[str], keys: Callable[[], list[Key]]) -> None:
+    def __init__(
+        self, algorithms: frozenset[str], keys: Callable[[], list[VerificationKey]]
+    ) -> None:
         self._algorithms = algorithms
         self._keys = keys
         self._jws = jwt.PyJWS()
@@ -68,7 +66,7 @@ class SignatureChecker:
             self._jws.register_algorithm(name, _SharedSecret(digest))
 
     def payload(self, token: str, algorithm: str, kid: str | None) -> bytes:
-        """What the token says, or Unauthenticated. ``algorithm`` and ``kid`` are its header's."""
+        """Return the payload of a valid token. ``algorithm`` and ``kid`` are from its header."""
         if algorithm not in self._algorithms:
             raise not_valid()
         fitting = [

@@ -1,22 +1,31 @@
-"""Certificates and keys: where they are, and what a client shows to a server."""
+"""TLS: certificates and keys of servers and clients, and the names in clients' certificates."""
 
 from __future__ import annotations
 
-import os
 import ssl
-import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
+from jobqueue.access.files import (
+    Judge,
+    PathText,
+    check_owner,
+    check_private,
+    check_unchangeable,
+    opened,
+    read_judged,
+)
 from jobqueue.core.errors import InvalidArgument
 
 _MAX_BYTES = 1 << 20
-_TOO_OPEN = 0o027  # any right of others, and the group's right to write
-_CHANGEABLE = 0o022
-PathText = str | os.PathLike[str]
+_VERSION, _EXTENSIONS, _DNS_NAME = 0xA0, 0xA3, 0x82  # tags in DER
+_SUBJECT = 4  # its place after the version
+_COMMON_NAME = bytes.fromhex("550403")
+_ALTERNATIVE_NAMES = bytes.fromhex("551d11")
+_WIDE = {0x1E: "utf-16-be", 0x1C: "utf-32-be"}  # kinds of text with zero bytes in every letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +37,17 @@ class ServerTls:
     client_ca: Path | None = None
 
     def check(self) -> None:
-        """InvalidArgument, naming the setting, for what cannot be used."""
+        """Refuse files that cannot be used; the error names the setting."""
         self.read()
         self.context()
 
     def read(self) -> tuple[bytes, bytes, bytes | None]:
-        """The certificate, the key and the authorities."""
         cert = read_pem(self.cert, "tls.cert")
         key = read_pem(self.key, "tls.key", check_private, check_owner)
         return cert, key, self._read_client_ca()
 
     def context(self) -> ssl.SSLContext:
-        """The same, as OpenSSL uses it. A client may show a certificate, but need not."""
+        """Return them as an OpenSSL context. Clients may show a certificate, but need not."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _load_pair(context, self.cert, self.key, check_private, check_owner)
         client_ca = self._read_client_ca()
@@ -56,7 +64,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How a client speaks TLS. Files in PEM; without ``ca`` the system's roots are trusted."""
+    """The TLS files of a client, in PEM. Without ``ca`` the system's roots are trusted."""
 
     ca: PathText | None = None
     cert: PathText | None = None
@@ -64,7 +72,7 @@ class Tls:
 
 
 def tls_of(given: Tls | bool) -> Tls | None:
-    """As callers write it: ``True`` trusts the system's roots."""
+    """Read the parameter of callers: ``True`` trusts the system's roots."""
     if isinstance(given, bool):
         return Tls() if given else None
     return given
@@ -72,7 +80,7 @@ def tls_of(given: Tls | bool) -> Tls | None:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client shows to a server."""
+    """The credentials that a client gives to a server."""
 
     api_key: str | None = field(default=None, repr=False)
     tls: Tls | None = None
@@ -81,7 +89,7 @@ class Credentials:
         return self.api_key is not None or self.tls is not None
 
     def check(self) -> None:
-        """InvalidArgument, naming the parameter, for what cannot be used."""
+        """Refuse credentials that cannot be used; the error names the parameter."""
         key = self.api_key
         if key is not None and (not key or not key.isascii() or not key.isprintable()):
             raise InvalidArgument("api_key", "must be printable ASCII characters")
@@ -98,87 +106,12 @@ class Credentials:
 
 
 def read_client_files(tls: Tls) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """A client's authorities, its key and its certificate."""
     ca = None if tls.ca is None else read_pem(tls.ca, "tls.ca", check_unchangeable)
     key = None if tls.key is None else read_pem(tls.key, "tls.key", check_private)
     return ca, key, None if tls.cert is None else read_pem(tls.cert, "tls.cert")
 
 
-Judge = Callable[[PathText, str, os.stat_result], None]
-
-
-@contextmanager
-def _opened(file: PathText, where: str, judges: tuple[Judge, ...]) -> Iterator[BinaryIO]:
-    """A file that is opened once, and judged before it is read.
-
-    A file that is judged by its name may be another one by the time that it is opened.
-    """
-    try:
-        # Without O_NONBLOCK a pipe would stop the server until somebody writes to it.
-        number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(number, "rb") as stream:
-            found = os.fstat(number)
-            for judge in judges:
-                judge(file, where, found)
-            os.set_blocking(number, True)
-            yield stream
-    except OSError as error:
-        raise InvalidArgument(where, f"{file}: {error.strerror or error}") from None
-
-
-def read_judged(file: PathText, where: str, largest: int, *judges: Judge) -> bytes:
-    """A file's content."""
-    with _opened(file, where, judges) as stream:
-        content = stream.read(largest + 1)
-    if len(content) > largest:
-        raise InvalidArgument(where, f"{file}: is larger than {largest} bytes")
-    return content
-
-
-def check_regular(file: PathText, where: str, found: os.stat_result) -> None:
-    """Refuse what cannot be read again, or does not end."""
-    if not stat.S_ISREG(found.st_mode):
-        raise InvalidArgument(where, f"{file}: is not a regular file")
-
-
-def check_private(file: PathText, where: str, found: os.stat_result) -> None:
-    """Refuse a file of secrets that others may read or change.
-
-    Its group may read it: so a secret that Kubernetes mounts belongs to the group of the pod.
-    """
-    mode = found.st_mode & 0o777
-    if mode & _TOO_OPEN:
-        raise InvalidArgument(
-            where,
-            f"{file}: others may read or change it (mode {mode:03o}); run chmod 600 {file}",
-        )
-
-
-def check_unchangeable(file: PathText, where: str, found: os.stat_result) -> None:
-    """Refuse a file that says whom to trust, and that others may change."""
-    mode = found.st_mode & 0o777
-    if mode & _CHANGEABLE:
-        raise InvalidArgument(
-            where, f"{file}: others may change it (mode {mode:03o}); run chmod go-w {file}"
-        )
-
-
-def check_owner(file: PathText, where: str, found: os.stat_result) -> None:
-    """Refuse the file of another user where we are root, who can read every file.
-
-    Anybody else can read it only because its owner wants that.
-    """
-    owner = found.st_uid
-    if os.geteuid() == 0 and owner != 0:
-        raise InvalidArgument(
-            where,
-            f"{file}: belongs to user {owner}, who may change it; run chown root {file},"
-            " or start this as that user",
-        )
-
-
 def read_pem(file: PathText, where: str, *judges: Judge) -> bytes:
-    """A file's content."""
     content = read_judged(file, where, _MAX_BYTES, *judges)
     if b"-----BEGIN " not in content:
         raise InvalidArgument(where, f"{file}: is not a PEM file")
@@ -186,12 +119,12 @@ def read_pem(file: PathText, where: str, *judges: Judge) -> bytes:
 
 
 def _load_pair(context: ssl.SSLContext, cert: PathText, key: PathText, *judges: Judge) -> None:
-    """gRPC would only say that nothing works; OpenSSL says what."""
-    with _opened(key, "tls.key", judges) as stream:
+    # gRPC would only report that nothing works; OpenSSL reports the reason.
+    with opened(key, "tls.key", judges) as stream:
         try:
-            # OpenSSL takes names only. This one is that of the file which was judged.
-            opened = f"/dev/fd/{stream.fileno()}"
-            context.load_cert_chain(cert, opened, password=_no_password)
+            # OpenSSL takes names only. This one names the opened file, which was judged.
+            name = f"/dev/fd/{stream.fileno()}"
+            context.load_cert_chain(cert, name, password=_no_password)
         except (ssl.SSLError, OSError, ValueError) as error:
             reason = getattr(error, "reason", None) or error
             raise InvalidArgument(
@@ -200,14 +133,13 @@ def _load_pair(context: ssl.SSLContext, cert: PathText, key: PathText, *judges: 
 
 
 def check_roots(file: PathText, where: str, *judges: Judge) -> None:
-    """A file with authorities."""
     content = read_pem(file, where, *judges)
     _load_roots(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), content, f"{file}", where)
 
 
 def _load_roots(context: ssl.SSLContext, content: bytes, file: str, where: str) -> None:
     try:
-        # What is not ASCII is a comment.
+        # Text that is not ASCII is a comment.
         context.load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):
         raise InvalidArgument(where, f"{file}: holds no certificate") from None
@@ -215,3 +147,62 @@ def _load_roots(context: ssl.SSLContext, content: bytes, file: str, where: str) 
 
 def _no_password() -> str:
     raise ValueError("the key must not be encrypted")
+
+
+def certificate_name(certificate: Mapping[str, Any] | None) -> str:
+    """Return the common name, or else the first DNS name, of a verified certificate.
+
+    Empty if a name has a NUL in it: programs that read names as C strings, like gRPC, would see
+    only the part before it.
+    """
+    if not certificate:
+        return ""
+    subject = (pair for part in certificate.get("subject", ()) for pair in part)
+    common = [str(value) for key, value in subject if key == "commonName"]
+    others = [str(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    if any("\0" in name for name in common + others):
+        return ""
+    return next(filter(None, common[:1] + others[:1]), "")
+
+
+@lru_cache(1024)
+def has_nul(pem: bytes) -> bool:
+    """Return True if a name has a NUL in it, or the certificate cannot be read."""
+    try:
+        return any("\0" in name for name in _names(ssl.PEM_cert_to_DER_cert(pem.decode())))
+    except (ValueError, IndexError):
+        return True
+
+
+def _names(certificate: bytes) -> Iterator[str]:
+    fields = list(_items(_inside(_inside(certificate))))
+    if fields[0][0] == _VERSION:
+        del fields[0]
+    for _, part in _items(fields[_SUBJECT][1]):
+        for _, pair in _items(part):
+            (_, kind), (tag, value) = _items(pair)
+            if kind == _COMMON_NAME:
+                yield value.decode(_WIDE.get(tag, "latin-1"))
+    for tag, extensions in fields:
+        if tag == _EXTENSIONS:
+            for _, extension in _items(_inside(extensions)):
+                (_, kind), *_, (_, value) = _items(extension)
+                if kind == _ALTERNATIVE_NAMES:
+                    names = _items(_inside(value))
+                    yield from (name.decode("latin-1") for tag, name in names if tag == _DNS_NAME)
+
+
+def _inside(data: bytes) -> bytes:
+    return next(_items(data), (0, b""))[1]
+
+
+def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the tag and value of each item in DER."""
+    at = 0
+    while at < len(data):
+        tag, size, at = data[at], data[at + 1], at + 2
+        if size & 0x80:
+            digits = size & 0x7F
+            size, at = int.from_bytes(data[at : at + digits]), at + digits
+        yield tag, data[at : at + size]
+        at += size

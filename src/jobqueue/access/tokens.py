@@ -1,6 +1,6 @@
 """JSON Web Tokens (RFC 7519): from a token to the caller that it names.
 
-PyJWT checks the signatures (``signatures``). The claims are judged here, by the injected clock.
+PyJWT checks the signatures (``signatures``). This module checks the claims, by the injected clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PUBLIC_KEY = (
 ALGORITHMS = (*SHARED_SECRET, *PUBLIC_KEY)
 DEFAULT_ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
 MIN_SECRET_BYTES = 32
-# The server does not know which client asks: the error names the place in each of them.
+# The server does not know the client program: the error names the way for each.
 HOW_TO_SHOW = (
     "jq-ctl and jq-worker: environment variable JQ_API_KEY; JobQueue: api_key=...;"
     " HTTP: Authorization: Bearer ..."
@@ -65,7 +65,7 @@ class TokenVerifier:
         if secret and len(secret) < MIN_SECRET_BYTES:
             raise InvalidArgument("auth.jwt_secret", f"must have {MIN_SECRET_BYTES} or more bytes")
 
-        # Not before a server takes tokens: it costs every program a tenth of a second.
+        # Imported by servers with tokens only: it takes a tenth of a second.
         from jobqueue.access.signatures import SignatureChecker, secret_key
 
         try:
@@ -81,15 +81,15 @@ class TokenVerifier:
             self._signatures = SignatureChecker(allowed, lambda: shared + file.keys())
 
     def verify(self, token: str) -> Caller:
-        """The caller, or Unauthenticated. Claims are looked at only under a good signature."""
+        """Return the caller of a valid token. Claims are read only under a valid signature."""
         if len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"the token is larger than {MAX_TOKEN_BYTES} bytes")
         parts = token.encode("ascii", "replace").split(b".")
         if len(parts) != 3 or not all(map(_ALPHABET.issuperset, parts)):
-            raise not_valid()  # PyJWT would take padding, too
+            raise not_valid()  # PyJWT would accept padding
         header = _document(_decode(parts[0]))
         algorithm, kid = header.get("alg"), header.get("kid")
-        # A header may bring or name keys of its own (jwk, jku, x5u, x5c). They are not read.
+        # Keys that a header brings or names (jwk, jku, x5u, x5c) are not read.
         if "crit" in header or not isinstance(algorithm, str) or not isinstance(kid, str | None):
             raise not_valid()
         return self._caller(_document(self._signatures.payload(token, algorithm, kid)))
@@ -117,8 +117,7 @@ class TokenVerifier:
         return Caller(name, _roles(claims.get(self._roles_claim, []), self._roles_claim))
 
     def _check_lifetime(self, issued: float, ends: float, now: float) -> None:
-        """A time of issue that lies ahead would make any lifetime short."""
-        if now < issued - self._leeway:
+        if now < issued - self._leeway:  # a time of issue ahead would make any lifetime short
             raise Unauthenticated("the token is not valid yet")
         if ends - issued > self._max_lifetime:
             raise Unauthenticated(
@@ -127,7 +126,7 @@ class TokenVerifier:
 
 
 def _allowed(algorithms: Iterable[str], secret: bool, keys: bool) -> frozenset[str]:
-    """The algorithms to accept, or InvalidArgument if no token could ever be."""
+    """Return the algorithms to accept; InvalidArgument if no token could be valid."""
     where = "auth.jwt_algorithms"
     chosen = frozenset(algorithms)
     unknown = chosen - set(ALGORITHMS)
@@ -143,7 +142,7 @@ def _allowed(algorithms: Iterable[str], secret: bool, keys: bool) -> frozenset[s
 
 
 def _roles(given: Any, claim: str) -> frozenset[Role]:
-    """Roles of other systems may stand beside ours."""
+    """Read the roles; roles of other systems are ignored."""
     words = given.split() if isinstance(given, str) else given
     if not isinstance(words, list):
         raise Unauthenticated(f"the token's {claim} must be a list")
@@ -175,5 +174,5 @@ def _decode(part: bytes) -> bytes:
 
 
 def not_valid() -> Unauthenticated:
-    """What to raise for a key or token that nobody has, without a word about why."""
+    """Make the error of an unknown key or token, which does not name the reason."""
     return Unauthenticated(f"the credential is not valid ({HOW_TO_SHOW})")

@@ -1,4 +1,4 @@
-"""Ports that servers listen on: how they are bound, and what to say when that fails."""
+"""Ports that servers listen on: binding them, and the errors if that fails."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import errno
 import socket
 from dataclasses import dataclass
 
+from jobqueue.core.address import Address
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
 
 _BACKLOG = 1024
 _FIRST_UNPRIVILEGED = 1024
-# A name may stand for an address of a kind that this machine does not have (IPv6).
+# A name may resolve to an address of a kind that this machine does not have (IPv6).
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
@@ -23,14 +24,13 @@ class Endpoint:
     port: int
     host_setting: str
     port_setting: str
-    how: str = ""  # to choose another port: flags and variables
+    how: str = ""  # for error texts: flags and variables that choose another port
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return str(Address(self.host, self.port))
 
     def refused(self, error: OSError) -> JobQueueError:
-        """What to raise when the system refuses the address."""
+        """Return the error to raise when the system refuses the address."""
         choose = f"choose another port{self.how}"
         if error.errno == errno.EADDRINUSE:
             return Unavailable(
@@ -50,7 +50,7 @@ class Endpoint:
 
 
 async def open_sockets(endpoint: Endpoint) -> list[socket.socket]:
-    """Listen on every address that the host stands for, on one port."""
+    """Listen on every address that the host resolves to, on one port."""
     sockets = await _bound(endpoint)
     try:
         for listener in sockets:
@@ -62,7 +62,7 @@ async def open_sockets(endpoint: Endpoint) -> list[socket.socket]:
 
 
 async def check(endpoint: Endpoint) -> None:
-    """Raise what `open_sockets` would raise now. Nobody can connect meanwhile."""
+    """Raise the error that `open_sockets` would raise now, without listening."""
     _close(await _bound(endpoint))
 
 

@@ -1,1 +1,1 @@
-"""What ``jq-bench`` measures, how, and what it makes of it."""
+"""``jq-bench``: load, measurements, records and reports."""

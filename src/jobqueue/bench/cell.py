@@ -1,4 +1,4 @@
-"""What one run asks of a topology: a value for every factor."""
+"""A cell: one value for every factor of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Method(StrEnum):
-    """What a caller may ask for. ``LIST`` is reported apart."""
+    """The methods that a load calls. ``LIST`` is reported apart."""
 
     SUBMIT = "submit"
     STATUS = "status"
@@ -23,15 +23,15 @@ PRIMARY = (Method.SUBMIT, Method.STATUS, Method.RESULT, Method.CANCEL)
 
 
 class Pressure(StrEnum):
-    """What others do at the database meanwhile."""
+    """Other work at the database during a run."""
 
     NONE = "none"
     PINNED = "pinned"  # a transaction stays open: dead rows cannot be removed
     SCANS = "scans"  # connections read whole tables, one after another
 
 
-class Place(StrEnum):
-    """Where the parts of a topology run."""
+class RunPlace(StrEnum):
+    """The kind of home that the parts of a topology run in."""
 
     PROCESSES = "processes"
     CONTAINERS = "containers"
@@ -42,7 +42,7 @@ class Cell:
     """One combination of factors. Equal cells are measured alike, whatever the topology."""
 
     topology: str
-    place: Place = Place.PROCESSES
+    place: RunPlace = RunPlace.PROCESSES
     servers: int = 1
     workers: int = 1
     slots: int = 6  # jobs that all workers together run at once
@@ -56,10 +56,11 @@ class Cell:
     batch: int = 1  # jobs in a submit
     rows: int = 0  # jobs that were there before
     pressure: Pressure = Pressure.NONE
+    scenario: str = ""  # measured instead of a mix of requests
 
     @property
     def load(self) -> dict[str, Any]:
-        """All but the topology and where it runs: what has to be equal in a comparison."""
+        """The factors that must be equal in a comparison: all but the topology and its place."""
         parts = self.as_json()
         for name in ("topology", "place", "servers", "workers"):
             del parts[name]
@@ -78,7 +79,7 @@ class Cell:
     def from_json(cls, parts: Mapping[str, Any]) -> Cell:
         """As a record has it."""
         mix = {Method(one): int(share) for one, share in parts["mix"].items()}
-        found = {"mix": mix, "place": Place(parts["place"])}
+        found = {"mix": mix, "place": RunPlace(parts["place"])}
         if "pressure" in parts:
             found["pressure"] = Pressure(parts["pressure"])
         return cls(**{**parts, **found})

@@ -1,4 +1,4 @@
-"""What a run costs PostgreSQL: bytes of WAL, dead rows, and what its backends waited for."""
+"""The cost of a run in PostgreSQL: bytes of WAL, dead rows, and wait events of its backends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobqueue.bench.cell import Pressure
 
 _GLANCE = 0.1
 _SCANNERS = 2
-_TABLES = ("job_record", "job_live", "job_ended", "job_event")
+_TABLES = ("job_record", "job_live", "job_ended", "job_event", "job_steps", "job_done")
 _WAL = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 _DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
 _WAITING = """
@@ -33,7 +33,7 @@ class DatabaseWatch:
         self._looks = 0
 
     async def look(self) -> None:
-        """Again and again, until cancelled: what the backends are at."""
+        """Count what the backends wait for, ten times a second, until cancelled."""
         while True:
             for row in await self._connection.fetch(_WAITING):
                 self._waiting[row["type"]] += row["backends"]
@@ -41,7 +41,7 @@ class DatabaseWatch:
             await asyncio.sleep(_GLANCE)
 
     async def spent(self, jobs: int) -> dict[str, float]:
-        """Since it began: WAL bytes a job, dead rows now, backends by what they waited for."""
+        """Return WAL bytes per job since the start, dead rows now, and backends by wait event."""
         wal = int(await self._connection.fetchval(_WAL)) - self._wal
         found = {"dead_rows": float(await self._connection.fetchval(_DEAD))}
         if jobs:

@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from jobqueue.bench.records import Record
-from jobqueue.bench.targets import Fate, Seen, Target, Work
+from jobqueue.bench.records import RunRecord
+from jobqueue.bench.targets import Fate, LoadWork, SeenJob, Target
 from jobqueue.core.errors import Conflict, JobQueueError, Unavailable
 
 # A busy machine may start jobs one after the other: then they are tried longer.
@@ -23,12 +23,12 @@ _PAUSE = 0.1
 
 
 class Unfair(Conflict):
-    """What was to be compared is not the same but for the topology."""
+    """The runs to be compared differ in more than the topology."""
 
 
 async def check_slots(target: Target, slots: int, name: str) -> None:
     """Run more jobs than there may be slots, and see how many ran at once."""
-    await _does_a_job(target, name)
+    await does_a_job(target, name)
     most = 0
     for milliseconds in _TRIED_MS:
         found = await slots_in_use(target, 2 * slots, milliseconds)
@@ -51,15 +51,15 @@ class InUse:
 
 
 async def slots_in_use(target: Target, jobs: int, milliseconds: int) -> InUse:
-    """How many of so many jobs run at once, by the times that the servers tell."""
-    work, seconds = Work(milliseconds), milliseconds / 1000
+    """Return the most jobs that ran at once, by the start and end times of the servers."""
+    work, seconds = LoadWork(milliseconds), milliseconds / 1000
 
-    async def one() -> Seen:
+    async def one() -> SeenJob:
         try:
             (job_id,) = await target.submit(work, [""])
             return await target.end(job_id, _PATIENCE)
         except JobQueueError:  # the slots that others show count
-            return Seen(Fate.OPEN)
+            return SeenJob(Fate.OPEN)
 
     ends = await asyncio.gather(*(one() for _ in range(jobs)))
     done = [seen for seen in ends if seen.fate is Fate.DONE]
@@ -77,12 +77,12 @@ def overlap(stretches: Sequence[tuple[float, float]]) -> int:
     return max(itertools.accumulate(change for _, change in edges), default=0)
 
 
-async def _does_a_job(target: Target, name: str) -> None:
+async def does_a_job(target: Target, name: str) -> None:
     """Wait until the topology does a job: a worker may still be on its way to its server."""
     give_up = time.monotonic() + _PATIENCE
     while True:
         try:
-            (job_id,) = await target.submit(Work(), [""])
+            (job_id,) = await target.submit(LoadWork(), [""])
             fate = (await target.end(job_id, _PATIENCE)).fate
         except JobQueueError as error:
             how = error.message
@@ -95,9 +95,9 @@ async def _does_a_job(target: Target, name: str) -> None:
         await asyncio.sleep(_PAUSE)
 
 
-def check_records(records: Iterable[Record]) -> None:
+def check_records(records: Iterable[RunRecord]) -> None:
     """Refuse to compare runs of one load that were not made alike."""
-    loads: dict[str, list[Record]] = defaultdict(list)
+    loads: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:
         loads[json.dumps(record.cell.load, sort_keys=True)].append(record)
     for found in loads.values():

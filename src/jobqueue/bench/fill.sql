@@ -29,8 +29,8 @@ WHERE r.seq BETWEEN $1 AND $2 ORDER BY r.seq, e.version
 
 -- name: tally
 -- $1 jobs, $2 queue
-INSERT INTO queue_tally (queue, done, succeeded, run_seconds)
-VALUES ($2, $1::bigint, $1::bigint, $1::bigint * 1e-3)
+INSERT INTO queue_tally (queue, done, succeeded, run_seconds, layout)
+VALUES ($2, $1::bigint, $1::bigint, $1::bigint * 1e-3, 32767)
 
 -- name: continue
 -- $1: the next seq

@@ -20,7 +20,7 @@ async def fill(db: Any, jobs: int, say: Callable[[str], None] = lambda _: None) 
         "INSERT INTO worker_name (name) VALUES ('filled')"
         " ON CONFLICT (name) DO UPDATE SET name = excluded.name RETURNING id"
     )
-    there = await db.fetchval("SELECT coalesce(max(seq), 0) FROM job_ended")
+    there = await db.fetchval("SELECT coalesce(max(seq), 0) FROM job_record")
     for first in range(there + 1, jobs + 1, _CHUNK):
         say(f"filling: {first - 1:,} of {jobs:,} finished jobs")
         await _fill_some(db, first, min(jobs, first + _CHUNK - 1), queue, worker)

@@ -1,4 +1,4 @@
-"""How sure a figure is: intervals over repetitions, by Student's t."""
+"""Confidence intervals over repetitions, by Student's t."""
 
 from __future__ import annotations
 
@@ -45,6 +45,12 @@ def _between(limit: float, degrees: int) -> float:
     return math.sin(angle) * total
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which that share of them lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """A mean over repetitions and where the true one lies. A single value has no bounds."""
@@ -55,14 +61,14 @@ class Interval:
     count: int
 
     def overlaps(self, other: Interval) -> bool | None:
-        """Whether a value may be the true mean of both; None where one has no bounds."""
+        """Tell if the two intervals overlap. None if one of them has no bounds."""
         if self.low is None or self.high is None or other.low is None or other.high is None:
             return None
         return self.low <= other.high and other.low <= self.high
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Of the mean, with ``CONFIDENCE``. What is measured here is never below zero."""
+    """The interval of the mean, with ``CONFIDENCE``. Figures here are never below zero."""
     mean, count = fmean(values), len(values)
     if count == 1:
         return Interval(mean, None, None, count)

@@ -1,4 +1,4 @@
-"""The generator's own limit: what it makes of a target that answers at once.
+"""The generator's own limit: its rate on a target that answers at once.
 
 Measured twice: in this process, which is the loop and its accounting alone, and through the client
 over gRPC, to a process that answers without looking, which is what a topology's figure can be at
@@ -21,14 +21,14 @@ import grpc
 
 from jobqueue import TaskQueueClient
 from jobqueue.bench.cell import Cell, Method
-from jobqueue.bench.load import Load
+from jobqueue.bench.load import LoadGenerator
 from jobqueue.bench.profile import Profile
-from jobqueue.bench.records import Record
+from jobqueue.bench.records import RunRecord
 from jobqueue.bench.targets import InstantTarget, Target, TaskQueueTarget
 from jobqueue.core.errors import JobQueueError, Unavailable
+from jobqueue.fleet.ports import free_port
 from jobqueue.pb import taskqueue_public_pb2 as messages
 from jobqueue.pb import taskqueue_public_pb2_grpc as stubs
-from jobqueue.topology.backing.ports import free_port
 
 _LOOPBACK = "127.0.0.1"
 _PATIENCE = 60.0
@@ -59,13 +59,13 @@ async def generator_limit(seconds: float) -> dict[str, float]:
 
 async def _rate(target: Target, seconds: float) -> tuple[float, float]:
     profile = Profile(about="", topologies=[], warm_up=seconds / 4, seconds=seconds)
-    with Load(target, _CELL, profile, seed=profile.seed, tag="limit") as load:
+    with LoadGenerator(target, _CELL, profile, seed=profile.seed, tag="limit") as load:
         await load.warm_up()
         began, used = time.perf_counter(), time.process_time()
         await load.requests()
         took = time.perf_counter() - began
         share = (time.process_time() - used) / took
-        record = Record("limit", _CELL, 1, 1, profile.seed, "", profile.warm_up, took)
+        record = RunRecord("limit", _CELL, 1, 1, profile.seed, "", profile.warm_up, took)
         load.fill(record)
     return record.requests_a_second, share
 
@@ -74,7 +74,7 @@ async def _rate(target: Target, seconds: float) -> tuple[float, float]:
 async def _answering() -> AsyncIterator[str]:
     port = free_port()
     process = subprocess.Popen(  # noqa: ASYNC220 - returns at once
-        [sys.executable, "-m", __name__, str(port)], stdin=subprocess.PIPE
+        [sys.executable, "-P", "-m", __name__, str(port)], stdin=subprocess.PIPE
     )
     try:
         await _until_it_answers(process, f"{_LOOPBACK}:{port}")

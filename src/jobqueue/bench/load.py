@@ -20,8 +20,8 @@ from hdrh.histogram import HdrHistogram
 
 from jobqueue.bench.cell import Cell, Method
 from jobqueue.bench.profile import Profile
-from jobqueue.bench.records import TO_DONE, Counts, Jobs, Record, histogram
-from jobqueue.bench.targets import Fate, Seen, Target, Work
+from jobqueue.bench.records import TO_DONE, Counts, JobEnds, RunRecord, histogram
+from jobqueue.bench.targets import Fate, LoadWork, SeenJob, Target
 from jobqueue.core.errors import Code, JobQueueError
 
 KEYS = 1_000  # that skewed ones are drawn from
@@ -51,7 +51,7 @@ class Stopwatch:
         await asyncio.sleep(seconds)
 
 
-class Load:
+class LoadGenerator:
     """One run of one cell, as a block. Its stretches are called in the order of their methods."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Load:
         self._weights = list(itertools.accumulate((n + 1) ** -cell.key_skew for n in range(KEYS)))
         self._next_key = itertools.count()
         self._by_key: dict[str, str] = {}  # of keys that come again
-        self._work = Work(cell.work_ms, cell.payload_bytes)
+        self._work = LoadWork(cell.work_ms, cell.payload_bytes)
         self._recent: deque[str] = deque(maxlen=_RECENT)
         self._latest: deque[str] = deque(maxlen=_LATEST)
         self._kept = _KeptJobs()
@@ -87,7 +87,7 @@ class Load:
         self._defects: list[Exception] = []
         self.counts: dict[str, Counts] = {}
         self.histograms: dict[str, HdrHistogram] = {}
-        self.jobs = Jobs()
+        self.jobs = JobEnds()
         self._calls: dict[Method, Callable[[], Awaitable[str | None]]] = {
             Method.STATUS: self._status,
             Method.RESULT: lambda: target.result(self._some_job()),
@@ -95,7 +95,7 @@ class Load:
             Method.LIST: self._list,
         }
 
-    def __enter__(self) -> Load:
+    def __enter__(self) -> LoadGenerator:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -121,10 +121,12 @@ class Load:
         """
         self._give_up = self._time.now() + self._profile.drain
         for job_id in self._latest:
+            if self._time.now() >= self._give_up:
+                break  # a part may be away that answers about jobs: each try takes seconds
             await self._end_of(job_id)
 
     async def account(self) -> None:
-        """Find out what became of every counted job, and end those that are still open."""
+        """Read the end of every counted job, and cancel those that are still open."""
         if self._cell.rate is not None:
             self.histograms[TO_DONE] = histogram()
         waiting = iter(self._kept)
@@ -183,8 +185,8 @@ class Load:
         for _ in range(self._profile.listings):
             await self._ask(Method.LIST, self._time.now(), counted=True)
 
-    def fill(self, record: Record) -> None:
-        """Put down what was counted."""
+    def fill(self, record: RunRecord) -> None:
+        """Write the counts into the record."""
         record.counts = dict(self.counts)
         record.latencies = {name: one.encode().decode() for name, one in self.histograms.items()}
         record.jobs = self.jobs
@@ -307,7 +309,7 @@ class Load:
         return f"{tag}-{number}"
 
     def _is_new(self, key: str, job_id: str) -> bool:
-        """Whether a submit made its job: a key that came before leads to the job it made then."""
+        """Tell if a submit made this job. A key that came before returns its first job."""
         if not key or not self._cell.key_skew:
             return True
         known, self._by_key[key] = self._by_key.get(key), job_id
@@ -326,19 +328,19 @@ class Load:
 
     # -- jobs ------------------------------------------------------------------------------
 
-    async def _end_of(self, job_id: str) -> Seen:
+    async def _end_of(self, job_id: str) -> SeenJob:
         """The job's end, or as it is when the time is up."""
         while True:
             try:
                 seen = await self._target.status(job_id)
             except JobQueueError as error:
                 self._unread[error.code] += 1
-                seen = Seen(Fate.OPEN)
+                seen = SeenJob(Fate.OPEN)
             if seen.fate is not Fate.OPEN or self._time.now() >= self._give_up:
                 return seen
             await self._time.sleep(_GLANCE)
 
-    def _count_job(self, seen: Seen, began: float) -> None:
+    def _count_job(self, seen: SeenJob, began: float) -> None:
         jobs = self.jobs
         if seen.fate is Fate.DONE:
             jobs.done += 1
@@ -393,7 +395,7 @@ def _count_error(counts: Counts, error: JobQueueError) -> None:
     into[error.code.value] = into.get(error.code.value, 0) + 1
 
 
-def _count_end(counts: Counts, taken: HdrHistogram, seen: Seen, began: float) -> None:
+def _count_end(counts: Counts, taken: HdrHistogram, seen: SeenJob, began: float) -> None:
     if seen.fate is Fate.DONE:
         counts.ok += 1
         _record(taken, seen.ended - began)

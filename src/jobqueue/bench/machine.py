@@ -1,4 +1,4 @@
-"""Whose time it was: the processor's use and the memory of each part, and what others used."""
+"""Processor time and memory of each part, and processor time of other programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -32,7 +32,7 @@ class CpuSpent:
 
     @property
     def busy_elsewhere(self) -> str:
-        """How far the figure can be trusted."""
+        """The share of a core that other programs used."""
         return f"others used {self.others / self.elapsed:.0%} of a core"
 
     def shares(self) -> str:
@@ -41,7 +41,7 @@ class CpuSpent:
         return f"CPU: {', '.join(parts)}; {self.busy_elsewhere}"
 
     def per_job(self, jobs: int) -> str:
-        """What a job costs, which does not depend on who else is there as a rate does."""
+        """Processor time per job. Unlike a rate, it hardly depends on other programs."""
         costs = {name: spent / jobs * 1e6 for name, spent in self.seconds.items()}
         parts = [f"{name} {cost:.0f}" for name, cost in costs.items() if cost >= 0.5]
         total = sum(costs.values())
@@ -51,7 +51,8 @@ class CpuSpent:
 class CpuTimes:
     """The processors' use by each part, and by everybody else, in a stretch.
 
-    A family is a process with all that it started, those that ended included.
+    A family is a process with all that it started, those that ended included. A meter tells the
+    seconds of a part whose processes it knows best, such as those of a container.
     """
 
     def __init__(
@@ -59,9 +60,12 @@ class CpuTimes:
         processes: Mapping[str, int],
         families: Mapping[str, int],
         own: str = "this process",
+        meters: Mapping[str, Callable[[], float]] | None = None,
     ) -> None:
-        self._processes = {own: os.getpid(), **processes}
+        """``own`` is the name of this process; without one it is in a family."""
+        self._processes = {**({own: os.getpid()} if own else {}), **processes}
         self._families = families
+        self._meters = meters or {}
         self._began = time.perf_counter()
         self._stolen = stolen_seconds()
         self._before = self._look()
@@ -81,6 +85,8 @@ class CpuTimes:
         }
         for name, pid in self._families.items():
             seconds[name] = sum(one.own + one.buried for one in _family(table, pid))
+        for name, meter in self._meters.items():
+            seconds[name] = meter()
         return {**seconds, "": _busy_seconds()}
 
 
@@ -149,7 +155,7 @@ def stolen_seconds() -> float:
 
 
 def fsync_milliseconds(folder: Path, times: int = 200) -> float:
-    """Median time of a 4 KiB write made durable: what a commit costs here at least."""
+    """Return the median time of a durable 4 KiB write, the least that a commit costs here."""
     taken = []
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(times):

@@ -1,18 +1,19 @@
-"""What is read off a record: one way of counting for reports and comparisons."""
+"""Measures: each reads one figure from a record, alike for reports and comparisons."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 from hdrh.histogram import HdrHistogram
 
 from jobqueue.bench.cell import PRIMARY, Method
+from jobqueue.bench.intervals import Interval, interval
 from jobqueue.bench.machine import GENERATOR
-from jobqueue.bench.records import TO_DONE, Counts, Record, histogram
+from jobqueue.bench.records import TO_DONE, Counts, Figure, RunRecord, histogram
 
-NEAR_LIMIT = 0.8  # of a core: from here on the generator may be what limits a figure
+NEAR_LIMIT = 0.8  # of a core: above it the generator itself may limit a figure
 PERCENTILES = (50, 95, 99)
 _MICRO = 1e6
 _MIB = 2**20
@@ -25,7 +26,7 @@ class Measure:
     name: str
     unit: str
     more_is_better: bool
-    of: Callable[[Record], float | None]
+    of: Callable[[RunRecord], float | None]
     by_generator: bool = True  # whether a generator at its limit would spoil the figure
 
     @property
@@ -39,28 +40,28 @@ def answered_well(counts: Iterable[Counts]) -> int:
     return sum(one.ok + sum(one.soft.values()) for one in counts)
 
 
-def primary(record: Record) -> list[Counts]:
+def primary(record: RunRecord) -> list[Counts]:
     """Of the four methods that are compared."""
     return [record.counts[one] for one in PRIMARY if one in record.counts]
 
 
-def _requests(record: Record) -> float | None:
+def _requests(record: RunRecord) -> float | None:
     counts = primary(record)
     return answered_well(counts) / record.seconds if counts else None
 
 
-def _listings(record: Record) -> float | None:
+def _listings(record: RunRecord) -> float | None:
     counts = record.counts.get(Method.LIST)
     if not counts or not record.cell.mix.get(Method.LIST):
         return None  # a few that were asked for their times are no rate
     return answered_well([counts]) / record.seconds
 
 
-def _jobs(record: Record) -> float | None:
+def _jobs(record: RunRecord) -> float | None:
     return record.jobs.a_second if record.jobs.submitted else None
 
 
-def parts(record: Record) -> dict[str, float]:
+def parts(record: RunRecord) -> dict[str, float]:
     """Microseconds of processor time per job, by part of the system."""
     ended = record.jobs.ended
     if not ended:
@@ -72,23 +73,29 @@ def parts(record: Record) -> dict[str, float]:
     }
 
 
-def memory_parts(record: Record) -> dict[str, float]:
+def memory_parts(record: RunRecord) -> dict[str, float]:
     """MiB at the peak, by part of the system."""
     held = record.machine.peak_bytes
     return {part: size / _MIB for part, size in held.items() if part != GENERATOR}
 
 
-def _cost(record: Record) -> float | None:
+def _cost(record: RunRecord) -> float | None:
     return sum(parts(record).values()) or None
 
 
-def _cost_of_request(record: Record) -> float | None:
+def _cost_of_request(record: RunRecord) -> float | None:
     answered = answered_well(record.counts[one] for one in Method if one in record.counts)
     spent = sum(s for part, s in record.machine.cpu.items() if part != GENERATOR)
     return spent * _MICRO / answered if answered and spent else None
 
 
-def _memory(record: Record) -> float | None:
+def _cost_of_caller(record: RunRecord) -> float | None:
+    answered = answered_well(record.counts[one] for one in PRIMARY if one in record.counts)
+    spent = record.machine.cpu.get(GENERATOR)
+    return spent * _MICRO / answered if answered and spent else None
+
+
+def _memory(record: RunRecord) -> float | None:
     return sum(memory_parts(record).values()) or None
 
 
@@ -99,6 +106,9 @@ COST = Measure("processor time per job", "µs", False, _cost, by_generator=False
 COST_OF_REQUEST = Measure(
     "processor time per request", "µs", False, _cost_of_request, by_generator=False
 )
+COST_OF_CALLER = Measure(
+    "client's processor time per request", "µs", False, _cost_of_caller, by_generator=False
+)
 MEMORY = Measure("peak memory", "MiB", False, _memory, by_generator=False)
 
 
@@ -106,13 +116,76 @@ MEMORY = Measure("peak memory", "MiB", False, _memory, by_generator=False)
 def latency(what: str, percentile: int) -> Measure:
     """A percentile of a method's times, or of ``TO_DONE``."""
 
-    def of(record: Record) -> float | None:
+    def of(record: RunRecord) -> float | None:
         encoded = record.latencies.get(what)
         return _percentiles(encoded).get(percentile) if encoded else None
 
     return Measure(f"{what} p{percentile}", "ms", False, of)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A figure of a scenario, over its repetitions: the calm ones, where there are any."""
+
+    runs: list[RunRecord]
+    last: Figure  # of the last repetition: its conditions are shown
+    value: Interval
+
+    @property
+    def disturbed(self) -> bool:
+        """Tell if every repetition was disturbed."""
+        return all(run.machine.disturbed for run in self.runs)
+
+    @property
+    def met(self) -> bool:
+        """Tell if the mean met the target. True without a target."""
+        return replace(self.last, value=self.value.mean).met
+
+    @property
+    def target(self) -> str:
+        """For a reader."""
+        if self.last.target is None:
+            return ""
+        return f"{'≥' if self.last.more_is_better else '≤'} {self.last.target:,g}"
+
+
+def measured(records: Iterable[RunRecord]) -> list[Measured]:
+    """The figures of all scenarios, in the order of their names."""
+    found: dict[tuple[str, str, str], list[tuple[RunRecord, Figure]]] = {}
+    for record in records:
+        for figure in record.figures:
+            key = (record.cell.topology, record.cell.scenario, figure.name)
+            found.setdefault(key, []).append((record, figure))
+    made = []
+    for _, some in sorted(found.items(), key=lambda one: one[0][:2]):
+        calm = [one for one in some if not one[0].machine.disturbed] or some
+        value = interval([figure.value for _, figure in calm])
+        made.append(Measured([record for record, _ in some], calm[-1][1], value))
+    return made
+
+
+@cache
+def figure(name: str, unit: str, more_is_better: bool) -> Measure:
+    """A figure of a scenario by its name."""
+
+    def of(record: RunRecord) -> float | None:
+        return next((one.value for one in record.figures if one.name == name), None)
+
+    return Measure(name, unit, more_is_better, of)
+
+
+@cache
+def typical(what: str) -> Measure:
+    """The median, also of the few times that tell no percentile of their own."""
+
+    def of(record: RunRecord) -> float | None:
+        times = histogram(record.latencies.get(what))
+        return times.get_value_at_percentile(50) / 1e3 if times.get_total_count() else None
+
+    return Measure(f"{what}, median", "ms", False, of)
+
+
+LISTED = typical(Method.LIST)
 TIMED = (*PRIMARY, TO_DONE)
 ALL = (
     REQUESTS,
@@ -120,8 +193,10 @@ ALL = (
     *(latency(what, one) for what in TIMED for one in PERCENTILES),
     COST,
     COST_OF_REQUEST,
+    COST_OF_CALLER,
     MEMORY,
     LISTINGS,
+    LISTED,
     *(latency(Method.LIST, one) for one in PERCENTILES),
 )
 

@@ -30,10 +30,10 @@ class Build:
     def command(self, profile: str, out: Path, seed: int) -> list[str]:
         """Run each cell of a profile once."""
         once = ["--set", "repetitions=1", "--set", f"seed={seed}"]
-        return [self.python, "-m", _PROGRAM, "run", profile, "--out", str(out), *once]
+        return [self.python, "-P", "-m", _PROGRAM, "run", profile, "--out", str(out), *once]
 
     def environment(self) -> dict[str, str]:
-        """Those of this program; a source comes before what is installed."""
+        """This program's environment, with the source before installed packages."""
         if self.source is None:
             return dict(os.environ)
         return {**os.environ, "PYTHONPATH": str(self.source)}

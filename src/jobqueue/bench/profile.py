@@ -1,4 +1,4 @@
-"""A profile: which cells are measured, how long, how often, and what disturbs a run.
+"""A profile: its cells, how long and how often each is measured, and the limits of disturbance.
 
 A profile is a YAML file. A factor that is a list stands for each of its values; an entry of
 ``cells`` with several lists stands for their product. ``base`` holds for every cell.
@@ -17,9 +17,10 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from jobqueue.bench.cell import Cell, Method, Place, Pressure
+from jobqueue.bench.cell import Cell, Method, Pressure, RunPlace
+from jobqueue.bench.scenarios.catalogue import SCENARIOS, Scenario, Sizes
 from jobqueue.core.errors import InvalidArgument, NotFound
-from jobqueue.topology.layouts import LAYOUTS
+from jobqueue.fleet.topologies import LAYOUTS
 
 _SUFFIX = ".yml"
 _MOST_RUNS = 10_000
@@ -58,16 +59,19 @@ class Factors(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 _FACTORS = frozenset(one.name for one in msgspec.structs.fields(Factors))
+_SIZES = frozenset(one.name for one in msgspec.structs.fields(Sizes))
 
 
 class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What is measured, and how."""
+    """The plan of a measurement."""
 
     name: str = ""
     about: str
-    topologies: list[Any]
+    topologies: list[Any] = []
     base: dict[str, Any] = msgspec.field(default_factory=dict)
     cells: list[dict[str, Any]] = msgspec.field(default_factory=lambda: [{}])
+    scenarios: dict[str, list[str]] = {}  # by the topology that they measure
+    sizes: dict[str, Any] = {}  # of the scenarios
     warm_up: Seconds = 1.0
     seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 5.0
     job_seconds: Seconds = 2.0  # callers that wait for each job's end; 0: none
@@ -84,7 +88,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         return [_topology(self.name, one) for one in self.topologies]
 
     def loads(self) -> list[dict[str, Any]]:
-        """What is asked of every topology, each once."""
+        """The distinct cells for every topology."""
         found = []
         for entry in self.cells:
             for factors in _product({**self.base, **entry}):
@@ -93,7 +97,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
                     found.append(one)
         return [msgspec.structs.asdict(one) for one in found]
 
-    def cells_of(self, shape: Topology, place: Place) -> list[Cell]:
+    def cells_of(self, shape: Topology, place: RunPlace) -> list[Cell]:
         """The cells of one topology."""
         return [
             Cell(
@@ -106,25 +110,55 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
             for load in self.loads()
         ]
 
+    def chosen(self) -> list[Scenario]:
+        """The scenarios."""
+        return [
+            _scenario(self.name, topology, name)
+            for topology, names in self.scenarios.items()
+            for name in dict.fromkeys(names)
+        ]
+
+    def all_sizes(self) -> Sizes:
+        """Of the scenarios."""
+        try:
+            return msgspec.convert(self.sizes, Sizes)
+        except msgspec.ValidationError as error:
+            raise _wrong(self.name, f"sizes: {error}") from None
+
+    @property
+    def runs(self) -> int:
+        """The number of runs, if none is disturbed."""
+        cells = len(self.shapes()) * len(self.loads())
+        return (cells + len(self.chosen())) * self.repetitions
+
     def check(self) -> None:
-        """Refuse what cannot be run, or not fairly."""
+        """Refuse a plan that cannot be run, or not fairly."""
         shapes, loads = self.shapes(), self.loads()
+        self.all_sizes()
         for shape, load in itertools.product(shapes, loads):
             _check(self.name, shape, load)
-        runs = len(shapes) * len(loads) * self.repetitions
-        if not runs:
-            raise _wrong(self.name, "it has no cells")
-        if runs > _MOST_RUNS:
-            raise _wrong(self.name, f"{runs:,} runs; {_MOST_RUNS:,} are allowed")
+        if not self.runs:
+            raise _wrong(self.name, "it has no cells and no scenarios")
+        if self.runs > _MOST_RUNS:
+            raise _wrong(self.name, f"{self.runs:,} runs; {_MOST_RUNS:,} are allowed")
 
     def seed_of(self, cell: Cell, repetition: int) -> int:
         """The same for every topology: all get the same requests in the same order."""
         text = json.dumps([self.seed, repetition, cell.load], sort_keys=True)
         return zlib.crc32(text.encode())
 
-    def with_(self, settings: Mapping[str, Any], topologies: Sequence[str] = ()) -> Profile:
-        """With other values: of the profile, or of a factor in every cell."""
-        own = {one.name for one in msgspec.structs.fields(self)} - {"name", "cells", "base"}
+    def with_(
+        self,
+        settings: Mapping[str, Any],
+        topologies: Sequence[str] = (),
+        only: Sequence[str] = (),
+    ) -> Profile:
+        """With other values: of the profile, of a factor in every cell, or of a size.
+
+        ``only``: these scenarios, and no cells.
+        """
+        own = {one.name for one in msgspec.structs.fields(self)}
+        own -= {"name", "cells", "base", "scenarios", "sizes"}
         changed: dict[str, Any] = msgspec.structs.asdict(self)
         for name, value in settings.items():
             if name in own:
@@ -135,13 +169,20 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
                     {key: kept for key, kept in entry.items() if key != name}
                     for entry in changed["cells"]
                 ]
+            elif name in _SIZES:
+                changed["sizes"] = {**changed["sizes"], name: value}
             else:
-                allowed = ", ".join(sorted(own | _FACTORS))
+                allowed = ", ".join(sorted(own | _FACTORS | _SIZES))
                 raise InvalidArgument("--set", f"unknown factor {name!r}; one of: {allowed}")
         made = _convert(self.name, changed)
-        if not topologies:
-            return made
-        return _convert(self.name, {**changed, "topologies": _chosen(made, topologies)})
+        if topologies:
+            kept = {name: some for name, some in made.scenarios.items() if name in topologies}
+            cells = _chosen(made, topologies, [] if made.scenarios else topologies)
+            made = _convert(self.name, {**changed, "topologies": cells, "scenarios": kept})
+        if only:
+            found = {"topologies": [], "scenarios": _only(made, only)}
+            made = _convert(self.name, {**msgspec.structs.asdict(made), **found})
+        return made
 
     def as_json(self) -> dict[str, Any]:
         """For environment.json: with it the run can be made again."""
@@ -258,7 +299,31 @@ def _check(profile: str, shape: Topology, load: Mapping[str, Any]) -> None:
         raise _wrong(profile, "topologies: a node is a server and a worker: as many of each")
 
 
-def _chosen(profile: Profile, names: Sequence[str]) -> list[Any]:
+def _scenario(profile: str, topology: str, name: str) -> Scenario:
+    if topology not in SCENARIOS:
+        raise _wrong(
+            profile, f"scenarios: {topology!r} has none; those that have: {', '.join(SCENARIOS)}"
+        )
+    if name not in SCENARIOS[topology]:
+        known = ", ".join(SCENARIOS[topology])
+        raise _wrong(profile, f"scenarios: {name!r} is unknown for {topology}; one of: {known}")
+    return SCENARIOS[topology][name]
+
+
+def _only(profile: Profile, names: Sequence[str]) -> dict[str, list[str]]:
+    """By topology. A scenario that the profile leaves out may be named, too."""
+    known = {name for topology in profile.scenarios for name in SCENARIOS[topology]}
+    for name in names:
+        if name not in known:
+            allowed = f"one of: {', '.join(sorted(known))}" if known else "this profile has none"
+            raise InvalidArgument("--only", f"{name!r} is no scenario here; {allowed}")
+    return {
+        topology: [name for name in names if name in SCENARIOS[topology]]
+        for topology in profile.scenarios
+    }
+
+
+def _chosen(profile: Profile, names: Sequence[str], added: Sequence[str]) -> list[Any]:
     known = dict(zip([one.topology for one in profile.shapes()], profile.topologies, strict=True))
     for name in names:
         if name not in LAYOUTS:
@@ -270,7 +335,7 @@ def _chosen(profile: Profile, names: Sequence[str]) -> list[Any]:
         for given, shape in zip(profile.topologies, profile.shapes(), strict=True)
         if shape.topology in names
     ]
-    return found + [name for name in names if name not in known]
+    return found + [name for name in added if name not in known]
 
 
 def _wrong(name: str, message: str) -> InvalidArgument:

@@ -1,4 +1,4 @@
-"""What a run of one cell brought: the raw material of every report."""
+"""The record of one run of one cell: the raw material of every report."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Jobs:
-    """What became of the jobs whose submit was counted: submitted = ended + open."""
+class JobEnds:
+    """The ends of the jobs whose submit was counted: submitted = ended + open."""
 
     submitted: int = 0
     done: int = 0
@@ -67,12 +67,12 @@ class Jobs:
 
 @dataclass(slots=True)
 class Machine:
-    """Whose time it was."""
+    """Processor time and memory during the run."""
 
     seconds: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)  # seconds of processor by part
     peak_bytes: dict[str, int] = field(default_factory=dict)  # memory by part
-    others: float = 0.0  # cores that somebody else used
+    others: float = 0.0  # cores that other programs used
     stolen: float = 0.0  # cores that the host gave to others
     generator: float = 0.0  # of a core: near 1, the figure is the generator's own limit
     late_ms: float = 0.0  # open loop: how late requests began, 99th percentile
@@ -80,9 +80,32 @@ class Machine:
     database: dict[str, float] = field(default_factory=dict)  # WAL bytes a job, dead rows, waits
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One thing that a scenario measured. A target is the least of a rate, else the most."""
+
+    name: str
+    value: float
+    unit: str
+    target: float | None = None
+    how: str = ""  # the conditions, for a reader
+
+    @property
+    def more_is_better(self) -> bool:
+        """Tell if more of it is better: a rate, or a share of one."""
+        return self.unit.endswith(("/s", "of the rate"))
+
+    @property
+    def met(self) -> bool:
+        """Tell if the target was met. True without a target."""
+        if self.target is None:
+            return True
+        return self.value >= self.target if self.more_is_better else self.value <= self.target
+
+
 @dataclass(slots=True)
-class Record:
-    """One run of one cell."""
+class RunRecord:
+    """One run of one cell, or of one scenario."""
 
     profile: str
     cell: Cell
@@ -94,9 +117,11 @@ class Record:
     seconds: float  # of the counted stretch
     counts: dict[str, Counts] = field(default_factory=dict)  # by method and TO_DONE
     latencies: dict[str, str] = field(default_factory=dict)  # by method and TO_DONE: histograms
-    jobs: Jobs = field(default_factory=Jobs)
+    jobs: JobEnds = field(default_factory=JobEnds)
     machine: Machine = field(default_factory=Machine)
-    notes: list[str] = field(default_factory=list)  # for a reader: what was odd
+    notes: list[str] = field(default_factory=list)  # oddities, for a reader
+    figures: list[Figure] = field(default_factory=list)  # of a scenario
+    sizes: dict[str, float] = field(default_factory=dict)  # of a scenario
 
     @property
     def requests_a_second(self) -> float:
@@ -110,27 +135,28 @@ class Record:
         return {**asdict(self), "cell": self.cell.as_json()}
 
     @classmethod
-    def from_json(cls, parts: Mapping[str, Any]) -> Record:
+    def from_json(cls, parts: Mapping[str, Any]) -> RunRecord:
         """As the file has it."""
         return cls(
             **{
                 **parts,
                 "cell": Cell.from_json(parts["cell"]),
                 "counts": {name: Counts(**one) for name, one in parts["counts"].items()},
-                "jobs": Jobs(**parts["jobs"]),
+                "jobs": JobEnds(**parts["jobs"]),
                 "machine": Machine(**parts["machine"]),
+                "figures": [Figure(**one) for one in parts.get("figures", ())],
             }
         )
 
 
-def append(folder: Path, record: Record) -> None:
+def append(folder: Path, record: RunRecord) -> None:
     """Keep a record: a run that is cut short leaves those before."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE).open("a") as file:
         file.write(json.dumps(record.as_json(), ensure_ascii=False) + "\n")
 
 
-def read(folders: Iterable[Path]) -> Iterator[Record]:
+def read(folders: Iterable[Path]) -> Iterator[RunRecord]:
     """All that are kept in these folders; a last line that was cut short is passed over."""
     for folder in folders:
         if not (folder / FILE).is_file():
@@ -138,7 +164,7 @@ def read(folders: Iterable[Path]) -> Iterator[Record]:
         lines = (folder / FILE).read_text().splitlines(keepends=True)
         for number, line in enumerate(lines, 1):
             try:
-                yield Record.from_json(json.loads(line))
+                yield RunRecord.from_json(json.loads(line))
             except (ValueError, TypeError, KeyError) as error:
                 if not line.endswith("\n"):
                     return

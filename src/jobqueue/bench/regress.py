@@ -1,8 +1,8 @@
-"""Whether NEW loses against BASE: a test on the ratios of runs that were made side by side.
+"""A test for a loss of NEW against BASE, on the ratios of runs that were made side by side.
 
 Repetition k of BASE and repetition k of NEW ran one after the other, so what the machine did to
 both cancels in their ratio. The test is Student's, one-sided, on the logarithms of the ratios, with
-the most extreme tenth left out at each end (Yuen's trimmed mean): a burst of somebody else's load
+the most extreme tenth left out at each end (Yuen's trimmed mean): a burst of other load
 hits one run of a pair and must neither raise an alarm nor hide a loss.
 """
 
@@ -16,8 +16,8 @@ from statistics import fmean, stdev
 
 from jobqueue.bench.cell import Cell
 from jobqueue.bench.intervals import student
-from jobqueue.bench.measures import COST, JOBS, REQUESTS, Measure, latency
-from jobqueue.bench.records import TO_DONE, Record
+from jobqueue.bench.measures import COST, JOBS, REQUESTS, Measure, figure, latency
+from jobqueue.bench.records import TO_DONE, RunRecord
 from jobqueue.core.errors import InvalidArgument
 
 FALSE_ALARMS = 0.05  # at most this share of comparisons of equal builds ends with a loss
@@ -30,53 +30,55 @@ ALL_CELLS = "all cells"
 _TRIMMED = 0.1
 _TIME = latency(TO_DONE, 50)
 _MEASURES = (COST, JOBS, REQUESTS, _TIME)
+_TAIL = "p99"  # of a scenario's times, where too few lie beyond it
 _FAILED = 0.01  # of the requests, more than in BASE: a loss of its own kind
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RegressRow:
     """One measure of one cell, or of all cells together."""
 
     cell: str
     measure: Measure
     pairs: int
     change: float  # NEW against BASE, as a share: -0.1 is a tenth less
-    low: float  # of the change, with the confidence that the row's share of the error rate gives
+    low: float  # of the change
     high: float
+    confidence: float  # in low to high: by the row's share of the error rate
     detectable: float  # the smallest loss that would be found, as a share
     lost: bool
     spread: float  # standard deviation of a pair's log ratio
 
     @property
     def gained(self) -> bool:
-        """Whether the whole interval is on the good side."""
+        """Tell if the whole interval is on the good side."""
         return self.low > 0 if self.measure.more_is_better else self.high < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the pairs say."""
+    """The result of comparing two builds by pairs of runs."""
 
-    rows: list[Row]
+    rows: list[RegressRow]
     left_out: int  # pairs with a disturbed run
     unpaired: int  # runs without a partner
     failures: list[str]  # cells in which more requests fail
 
     @property
-    def lost(self) -> list[Row]:
+    def lost(self) -> list[RegressRow]:
         """The rows with a significant loss."""
         return [row for row in self.rows if row.lost]
 
     @property
     def worse(self) -> bool:
-        """Whether NEW must not pass."""
+        """Tell if NEW lost."""
         return bool(self.lost or self.failures)
 
     @property
-    def widest(self) -> list[Row]:
+    def widest(self) -> list[RegressRow]:
         """The rows for a change of the whole build: of all cells together."""
-        together = [row for row in self.rows if row.cell == ALL_CELLS]
-        return together or self.rows
+        together = {row.measure for row in self.rows if row.cell == ALL_CELLS}
+        return [row for row in self.rows if (row.cell == ALL_CELLS) == (row.measure in together)]
 
     @property
     def detectable(self) -> float:
@@ -96,30 +98,31 @@ class Comparison:
 @dataclass(frozen=True, slots=True)
 class _Pair:
     repetition: int
-    base: Record
-    new: Record
+    base: RunRecord
+    new: RunRecord
 
     @property
     def disturbed(self) -> bool:
         return self.base.machine.disturbed or self.new.machine.disturbed
 
 
-def compare(base: Iterable[Record], new: Iterable[Record]) -> Comparison:
+def compare(base: Iterable[RunRecord], new: Iterable[RunRecord]) -> Comparison:
     """Test every cell that both have. InvalidArgument: these are no alternating pairs."""
     pairs, unpaired = _pairs(list(base), list(new))
     calm = {cell: [one for one in some if not one.disturbed] for cell, some in pairs.items()}
     enough = all(len(some) >= FEWEST_PAIRS for some in calm.values())
     used = calm if enough else pairs
-    found = {one: by_cell for one in _MEASURES if (by_cell := _losses(one, used))}
+    measures = (*_MEASURES, *_figures(used))
+    found = {one: by_cell for one in measures if (by_cell := _losses(one, used))}
     if not found:
         raise InvalidArgument("NEW", "no measure has a value in all runs of a cell")
-    several = len(used) > 1
+    several = sum(len(by_cell) > 1 for by_cell in found.values())
     # Half of the error rate is for the cells together, half for each of them.
-    together = FALSE_ALARMS / 2 / len(found)
+    together = FALSE_ALARMS / 2 / max(1, several)
     alone = (FALSE_ALARMS / 2 if several else FALSE_ALARMS) / sum(map(len, found.values()))
     rows = []
     for measure, by_cell in found.items():
-        if several:
+        if len(by_cell) > 1:
             rows.append(_row(ALL_CELLS, measure, _mean_by_repetition(by_cell), together))
         for cell, losses in by_cell.items():
             rows.append(_row(cell, measure, list(losses.values()), alone))
@@ -131,7 +134,9 @@ def compare(base: Iterable[Record], new: Iterable[Record]) -> Comparison:
     )
 
 
-def _pairs(base: Sequence[Record], new: Sequence[Record]) -> tuple[dict[str, list[_Pair]], int]:
+def _pairs(
+    base: Sequence[RunRecord], new: Sequence[RunRecord]
+) -> tuple[dict[str, list[_Pair]], int]:
     """By the name of their cell, and how many runs have no partner."""
     known = {_key(one): one for one in base}
     pairs: dict[str, list[_Pair]] = {}
@@ -154,8 +159,9 @@ def _pairs(base: Sequence[Record], new: Sequence[Record]) -> tuple[dict[str, lis
     return named, len(base) + len(new) - 2 * matched
 
 
-def _key(record: Record) -> tuple[str, int, float, float]:
-    return record.cell.key, record.repetition, record.warm_up, record.seconds
+def _key(record: RunRecord) -> tuple[object, ...]:
+    sizes = tuple(record.sizes.items())
+    return record.cell.key, record.repetition, record.warm_up, record.seconds, sizes
 
 
 def _require_alternation(pairs: Sequence[_Pair]) -> None:
@@ -170,14 +176,24 @@ def _require_alternation(pairs: Sequence[_Pair]) -> None:
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:
-    """What tells these cells apart, in words."""
-    shown = [cell.as_json() for cell in cells]
-    varied = [part for part in shown[0] if any(one[part] != shown[0][part] for one in shown)]
+    """Return names that tell these cells apart."""
+    shown = [cell.as_json() for cell in cells if not cell.scenario]
+    varied = [
+        part for part in Cell("").as_json() if any(one[part] != shown[0][part] for one in shown)
+    ]
     return [
-        ", ".join([one["topology"], *(f"{part} {_shown(one[part])}" for part in varied
-                                      if part != "topology")])
-        for one in shown
+        f"{cell.topology} {cell.scenario}" if cell.scenario else
+        ", ".join([cell.topology, *(f"{part} {_shown(cell.as_json()[part])}" for part in varied
+                                    if part != "topology")])
+        for cell in cells
     ]  # fmt: skip
+
+
+def _figures(pairs: dict[str, list[_Pair]]) -> list[Measure]:
+    """Return the distinct measures of scenarios."""
+    found = [one for some in pairs.values() for pair in some for one in pair.new.figures]
+    made = (figure(one.name, one.unit, one.more_is_better) for one in found)
+    return [one for one in dict.fromkeys(made) if not one.name.endswith(_TAIL)]
 
 
 def _shown(value: object) -> str:
@@ -212,20 +228,21 @@ def _mean_by_repetition(by_cell: dict[str, dict[int, float]]) -> list[float]:
     ]
 
 
-def _row(cell: str, measure: Measure, losses: list[float], error_rate: float) -> Row:
+def _row(cell: str, measure: Measure, losses: list[float], error_rate: float) -> RegressRow:
     middle, error, degrees = trimmed(losses)
     away = student(1 - error_rate, degrees)
     detectable = math.log1p(TOLERATED) + (away + student(POWER, degrees)) * error
     # A loss is a rise of a cost, or a fall of a rate.
     sign = -1 if measure.more_is_better else 1
     ends = sorted(math.expm1(sign * (middle + side * away * error)) for side in (-1, 1))
-    return Row(
+    return RegressRow(
         cell=cell,
         measure=measure,
         pairs=len(losses),
         change=math.expm1(sign * middle),
         low=ends[0],
         high=ends[1],
+        confidence=1 - 2 * error_rate,
         detectable=abs(math.expm1(sign * detectable)),
         lost=middle - away * error > math.log1p(TOLERATED),
         spread=stdev(losses),
@@ -246,7 +263,7 @@ def _fails_more(pairs: Sequence[_Pair]) -> bool:
     return _failed(one.new for one in pairs) > _failed(one.base for one in pairs) + _FAILED
 
 
-def _failed(records: Iterable[Record]) -> float:
+def _failed(records: Iterable[RunRecord]) -> float:
     """The share of requests that ended with an error or not at all, and of jobs still open."""
     begun = failed = 0
     for record in records:

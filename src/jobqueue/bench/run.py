@@ -9,39 +9,44 @@ import platform
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from jobqueue._version import __version__
-from jobqueue.bench import database, fairness, machine, records
-from jobqueue.bench.cell import Cell, Place, Pressure
+from jobqueue.bench import containers, database, fairness, machine, records
+from jobqueue.bench.cell import Cell, Pressure, RunPlace
 from jobqueue.bench.filling import fill
-from jobqueue.bench.ground import Ground, brought_up, running_at
+from jobqueue.bench.ground import Ground, brought_up, in_containers, running_at
 from jobqueue.bench.limit import generator_limit
-from jobqueue.bench.load import Load
+from jobqueue.bench.load import LoadGenerator
 from jobqueue.bench.profile import Profile, Topology
-from jobqueue.bench.records import Record
+from jobqueue.bench.records import RunRecord
+from jobqueue.bench.scenarios.catalogue import Scenario
+from jobqueue.bench.scenarios.stand import Stand, opened
 from jobqueue.core.errors import Conflict, InvalidArgument
 
 ENVIRONMENT = "environment.json"
 _PACKAGES = ("grpcio", "protobuf", "uvloop", "asyncpg", "redis", "confluent-kafka", "hdrhistogram")
 _NEAR = 0.9  # of a core: the generator is the limit
 _LIMIT_SECONDS = 2.0
+_SYSTEM = "this process and its programs"
 
 
-class Progress(Protocol):
-    """Who is told how far it is."""
+class RunProgress(Protocol):
+    """A receiver of progress."""
 
     def begin(self, runs: int) -> None:
         """So many runs follow."""
         ...
 
     def doing(self, text: str) -> None:
-        """What is being done now."""
+        """Show the present activity."""
         ...
 
     def done(self) -> None:
@@ -59,17 +64,23 @@ class Wish:
 
     profile: Profile
     out: Path
-    place: Place = Place.PROCESSES
+    place: RunPlace = RunPlace.PROCESSES
     at: Mapping[str, Sequence[str]] = field(default_factory=dict)  # running topologies
+    compose: Path = containers.COMPOSE  # the folder of compose files
     commit: str = "unknown"
     command: str = ""
     stamp: str = field(default_factory=lambda: f"{time.time_ns():x}")  # no other run has its keys
 
     def check(self) -> None:
-        """Refuse what cannot be, before anything is started."""
+        """Refuse an impossible wish before anything is started."""
         if (self.out / records.FILE).exists():
             raise Conflict(f"--out: {self.out} has the records of an earlier run; choose another")
         names = {shape.topology for shape in self.profile.shapes()}
+        elsewhere = "--at" if self.at else "--place" if self.in_containers else ""
+        if elsewhere and self.profile.chosen():
+            raise InvalidArgument(
+                elsewhere, "scenarios start what they measure: name a profile without them"
+            )
         for name in self.at:
             if name not in names:
                 raise InvalidArgument("--at", f"{name!r} is not a topology of this profile")
@@ -79,10 +90,18 @@ class Wish:
                 f"{', '.join(sorted(names - set(self.at)))}: say where it runs, too:"
                 " what runs elsewhere and what is started here are not compared",
             )
-        if self.place is Place.CONTAINERS and not self.at:
-            raise InvalidArgument(
-                "--place", "containers are started elsewhere: say where with --at"
-            )
+        if self.in_containers:
+            containers.check(self.compose, self.topologies)
+
+    @property
+    def in_containers(self) -> bool:
+        """Tell if containers are brought up for it."""
+        return self.place is RunPlace.CONTAINERS and not self.at
+
+    @property
+    def topologies(self) -> list[str]:
+        """The names of those that are measured."""
+        return list(dict.fromkeys(shape.topology for shape in self.profile.shapes()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +111,50 @@ class _Run:
     attempt: int = 1
 
 
-async def run(wish: Wish, progress: Progress) -> list[Record]:
+async def run(wish: Wish, progress: RunProgress) -> list[RunRecord]:
     """Measure all, writing each record when it is made."""
     wish.check()
     profile = wish.profile
-    shapes = profile.shapes()
-    progress.begin(len(shapes) * len(profile.loads()) * profile.repetitions)
-    progress.doing("the generator's own limit")
+    blocks: list[Topology | Scenario] = [*profile.shapes(), *profile.chosen()]
+    progress.begin(profile.runs)
+    inside = {}
+    if wish.in_containers:
+        inside["containers"] = await containers.described(wish.compose, wish.topologies)
     wish.out.mkdir(parents=True, exist_ok=True)
-    environment = _environment(wish)
-    environment["generator_limit"] = await generator_limit(min(_LIMIT_SECONDS, profile.seconds))
-    _write(wish.out, environment)
-    made: list[Record] = []
+    environment = {**environment_of(wish), **inside}
+    if profile.topologies:
+        progress.doing("the generator's own limit")
+        seconds = min(_LIMIT_SECONDS, profile.seconds)
+        environment["generator_limit"] = await generator_limit(seconds)
+    made: list[RunRecord] = []
     draw = random.Random(profile.seed)
     repeats = _Repeats(profile.repeats)
-    for repetition in range(1, profile.repetitions + 1):
-        for shape in draw.sample(shapes, len(shapes)):
-            cells = profile.cells_of(shape, wish.place)
-            block = [_Run(cell, repetition) for cell in draw.sample(cells, len(cells))]
-            async for record in _block(wish, shape, block, repeats, progress):
-                record.order = len(made) + 1
-                records.append(wish.out, record)
-                made.append(record)
+    async with contextlib.AsyncExitStack() as stack:
+        stand = Stand(wish.out)
+        if profile.scenarios:
+            progress.doing("starting the servers that scenarios stand on")
+            needed = dict.fromkeys(name for one in profile.chosen() for name in one.services)
+            stand = await stack.enter_async_context(opened(needed, profile.calm))
+            environment["services"] = await stand.described()
+        _write(wish.out, environment)
+        for repetition in range(1, profile.repetitions + 1):
+            for one in draw.sample(blocks, len(blocks)):
+                if isinstance(one, Scenario):
+                    measured = _scenario(wish, one, repetition, stand, repeats, progress)
+                else:
+                    cells = profile.cells_of(one, wish.place)
+                    block = [_Run(cell, repetition) for cell in draw.sample(cells, len(cells))]
+                    measured = _block(wish, one, block, repeats, progress)
+                async for record in measured:
+                    record.order = len(made) + 1
+                    records.append(wish.out, record)
+                    made.append(record)
     fairness.check_records(made)
     return made
 
 
 class _Repeats:
-    """How many disturbed runs may still be made again."""
+    """The number of disturbed runs that may still be repeated."""
 
     def __init__(self, left: int) -> None:
         self._left = left
@@ -129,8 +164,40 @@ class _Repeats:
         return self._left >= 0
 
 
+async def _scenario(
+    wish: Wish,
+    scenario: Scenario,
+    repetition: int,
+    stand: Stand,
+    repeats: _Repeats,
+    progress: RunProgress,
+) -> AsyncIterator[RunRecord]:
+    """One run of a scenario, and another one if it was disturbed."""
+    profile = wish.profile
+    cell = Cell(scenario.topology, scenario=scenario.name)
+    doing = f"{scenario.topology}, repetition {repetition}: {scenario.name}"
+    stand.sizes = profile.all_sizes()
+    stand.say = lambda text: progress.doing(f"{doing}: {text}")
+    for again in (False, True):
+        progress.doing(doing)
+        record = _begun(wish, cell, repetition)
+        record.warm_up = record.seconds = 0.0  # it has stretches of its own
+        record.sizes = msgspec.structs.asdict(stand.sizes)
+        # The stand's servers are children of this process, too.
+        cpu = machine.CpuTimes({}, {_SYSTEM: os.getpid()}, own="")
+        record.figures = await scenario.measure()(stand)
+        _put_others(record, cpu.spent(), profile.others)
+        if record.machine.disturbed and not again and repeats.one_more():
+            progress.more()
+            progress.done()
+        else:
+            yield record
+            progress.done()
+            return
+
+
 async def _block(
-    wish: Wish, shape: Topology, block: list[_Run], repeats: _Repeats, progress: Progress
+    wish: Wish, shape: Topology, block: list[_Run], repeats: _Repeats, progress: RunProgress
 ) -> Any:
     """Runs of one topology, which is up for them alone."""
     profile = wish.profile
@@ -143,6 +210,8 @@ async def _block(
         first = waiting[0].cell
         if wish.at:
             context = running_at(first, wish.at[name])
+        elif wish.in_containers:
+            context = in_containers(first, wish.compose)
         else:
             context = brought_up(first)
         async with context as ground, database.connected(ground.database) as connection:
@@ -173,26 +242,17 @@ def _needs_database(cell: Cell) -> bool:
     return bool(cell.rows) or cell.pressure is not Pressure.NONE
 
 
-async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> Record:
+async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> RunRecord:
     profile, cell = wish.profile, run.cell
-    seed = profile.seed_of(cell, run.repetition)
-    record = Record(
-        profile=profile.name,
-        cell=cell,
-        repetition=run.repetition,
-        order=0,
-        seed=seed,
-        began=datetime.now(UTC).isoformat(timespec="seconds"),
-        warm_up=profile.warm_up,
-        seconds=profile.seconds,
-    )
+    record = _begun(wish, cell, run.repetition)
+    seed = record.seed
     # The keys are the same in every topology, so that they have the same owners.
     tag = f"{wish.stamp}-{seed:x}-{run.attempt}"
     async with contextlib.AsyncExitStack() as stack:
-        load = stack.enter_context(Load(ground.target, cell, profile, seed=seed, tag=tag))
+        load = stack.enter_context(LoadGenerator(ground.target, cell, profile, seed=seed, tag=tag))
         await stack.enter_async_context(database.pressed(ground.database, cell.pressure))
         await load.warm_up()
-        cpu = machine.CpuTimes({}, ground.pids, own=machine.GENERATOR)
+        cpu = machine.CpuTimes({}, ground.pids, own=machine.GENERATOR, meters=ground.meters)
         async with database.watched(connection) as watch:
             used, began = time.process_time(), time.perf_counter()
             await load.requests()
@@ -210,30 +270,50 @@ async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> Re
     return record
 
 
+def _begun(wish: Wish, cell: Cell, repetition: int) -> RunRecord:
+    profile = wish.profile
+    return RunRecord(
+        profile=profile.name,
+        cell=cell,
+        repetition=repetition,
+        order=0,
+        seed=profile.seed_of(cell, repetition),
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        warm_up=profile.warm_up,
+        seconds=profile.seconds,
+    )
+
+
 def _put_machine(
-    record: Record, ground: Ground, spent: machine.CpuSpent, generator: float, allowed: float
+    record: RunRecord, ground: Ground, spent: machine.CpuSpent, generator: float, allowed: float
 ) -> None:
     found = record.machine
-    found.seconds = spent.elapsed
-    found.cpu = spent.seconds
     found.peak_bytes = {machine.GENERATOR: machine.peak_bytes(os.getpid()), **ground.peaks}
-    found.stolen = spent.stolen / spent.elapsed
     found.generator = generator
-    if ground.pids:
-        found.others = spent.others / spent.elapsed
-        found.disturbed = found.others > allowed or found.stolen > allowed
+    if ground.pids or ground.containers:
+        _put_others(record, spent, allowed)
     else:
+        found.seconds, found.cpu = spent.elapsed, spent.seconds
+        found.stolen = spent.stolen / spent.elapsed
         record.notes.append(
             "the topology runs elsewhere: what its parts and others used of the processor is not"
             " known"
         )
+    if generator > _NEAR:
+        record.notes.append(f"the generator used {generator:.0%} of a core: it may be the limit")
+
+
+def _put_others(record: RunRecord, spent: machine.CpuSpent, allowed: float) -> None:
+    found = record.machine
+    found.seconds, found.cpu = spent.elapsed, spent.seconds
+    found.others = spent.others / spent.elapsed
+    found.stolen = spent.stolen / spent.elapsed
+    found.disturbed = found.others > allowed or found.stolen > allowed
     if found.disturbed:
         record.notes.append(
             f"others used {found.others:.2f} cores, the host took {found.stolen:.2f};"
             f" {allowed:g} are allowed"
         )
-    if generator > _NEAR:
-        record.notes.append(f"the generator used {generator:.0%} of a core: it may be the limit")
 
 
 def described(cell: Cell) -> str:
@@ -257,7 +337,8 @@ def described(cell: Cell) -> str:
     return ", ".join(parts)
 
 
-def _environment(wish: Wish) -> dict[str, Any]:
+def environment_of(wish: Wish) -> dict[str, Any]:
+    """Describe the machine, the versions and the wish, whose folder must exist."""
     versions = {"python": platform.python_version(), "jobqueue": __version__}
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The topologies side by side, for a terminal: what a run brought before its report is read."""
+"""The topologies side by side, for a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from statistics import median
 from rich.table import Table
 
 from jobqueue.bench.cell import PRIMARY, Cell, Method
-from jobqueue.bench.records import TO_DONE, Record, histogram
+from jobqueue.bench.measures import measured
+from jobqueue.bench.records import TO_DONE, RunRecord, histogram
 from jobqueue.bench.run import described
 
 PERCENTILES = (50, 95, 99)
 _NAMES = (*PRIMARY, TO_DONE, Method.LIST)  # listings last: they are apart
 
 
-def values(record: Record) -> dict[str, tuple[float, str]]:
+def values(record: RunRecord) -> dict[str, tuple[float, str]]:
     """Every measure of a run, with its unit."""
     found = {
         "requests": (record.requests_a_second, "/s"),
@@ -40,14 +41,15 @@ def values(record: Record) -> dict[str, tuple[float, str]]:
     return found
 
 
-def compare(records: Sequence[Record]) -> Table:
+def compare(records: Sequence[RunRecord]) -> Table:
     """A column for each topology, a section for each load; medians over the repetitions."""
+    records = [record for record in records if not record.cell.scenario]
     shapes = list(dict.fromkeys(_shape(record.cell) for record in records))
     table = Table(title_justify="left", show_header=True)
     table.add_column("measure")
     for shape in shapes:
         table.add_column(shape, justify="right")
-    loads: dict[str, list[Record]] = {}
+    loads: dict[str, list[RunRecord]] = {}
     for record in records:
         loads.setdefault(json.dumps(record.cell.load, sort_keys=True), []).append(record)
     for _, found in sorted(loads.items(), key=lambda one: (_rank(one[1][0].cell), one[0])):
@@ -60,6 +62,27 @@ def compare(records: Sequence[Record]) -> Table:
                 by_shape.setdefault(_shape(record.cell), []).append(value)
         for name, by_shape in measures.items():
             table.add_row(f"  {name}", *(_shown(by_shape.get(shape, [])) for shape in shapes))
+    return table
+
+
+def scenarios(records: Sequence[RunRecord]) -> Table:
+    """Return a table with the mean and the interval of each figure."""
+    table = Table(title_justify="left", show_header=True)
+    for name in ("scenario", "measure"):
+        table.add_column(name)
+    for name in ("mean", "interval", "target"):
+        table.add_column(name, justify="right")
+    for one in measured(records):
+        cell, unit = one.runs[0].cell, one.last.unit
+        ends = [end for end in (one.value.low, one.value.high) if end is not None]
+        table.add_row(
+            f"{cell.topology} {cell.scenario}",
+            one.last.name,
+            _shown([(one.value.mean, unit)]),
+            " to ".join(f"{end:,.0f}" if end >= 100 else f"{end:.2f}" for end in ends),
+            f"{one.target} {'✓' if one.met else '✗'}" if one.target else "",
+            style=None if one.met else "red",
+        )
     return table
 
 

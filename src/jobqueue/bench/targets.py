@@ -1,4 +1,4 @@
-"""What a load is put on: the public clients of both APIs, behind one set of calls."""
+"""Targets of a load: the public clients of both APIs, behind one set of calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobqueue.core.job import Job
 from jobqueue.core.lifecycle import Reason
 from jobqueue.taskqueue import JobState, JobStatus
 
-# Soft outcomes: what a healthy system answers.
+# Soft outcomes: answers of a healthy system.
 NOT_READY = "NOT_READY"
 NO_RESULT = "NO_RESULT"  # the job failed or was canceled
 ALREADY_ENDED = "ALREADY_ENDED"
@@ -22,7 +22,7 @@ _NOW = 0.001
 
 
 class Fate(StrEnum):
-    """What has become of a job."""
+    """The end of a job, or OPEN."""
 
     OPEN = "open"
     DONE = "done"
@@ -31,7 +31,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenJob:
     """A job as its server shows it. Times are epoch seconds of the server."""
 
     fate: Fate
@@ -40,8 +40,8 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What a job does."""
+class LoadWork:
+    """The work of a job."""
 
     milliseconds: int = 0
     output_bytes: int = 0
@@ -53,11 +53,11 @@ class Target(Protocol):
     ``result`` and ``cancel`` return the code of a soft outcome, or None.
     """
 
-    async def submit(self, work: Work, keys: Sequence[str]) -> list[str]:
+    async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:
         """Submit a job for each key, in one call; an empty key is none. Returns the ids."""
         ...
 
-    async def status(self, job_id: str) -> Seen:
+    async def status(self, job_id: str) -> SeenJob:
         """The job now."""
         ...
 
@@ -73,7 +73,7 @@ class Target(Protocol):
         """One page of jobs, as many as the API gives by default."""
         ...
 
-    async def end(self, job_id: str, patience: float) -> Seen:
+    async def end(self, job_id: str, patience: float) -> SeenJob:
         """Wait for the job's end, so long at most."""
         ...
 
@@ -93,7 +93,7 @@ class QueueTarget:
 
         self._task = app.task(name="simulate")(simulate)
 
-    async def submit(self, work: Work, keys: Sequence[str]) -> list[str]:
+    async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:
         call = (work.milliseconds, work.output_bytes)
         if len(keys) > 1:
             handles = await self._task.submit_many([call] * len(keys))
@@ -102,7 +102,7 @@ class QueueTarget:
         task = self._task.options(key=key) if key else self._task
         return [(await task.submit(*call)).id]
 
-    async def status(self, job_id: str) -> Seen:
+    async def status(self, job_id: str) -> SeenJob:
         return _seen_job(await self._app.job(job_id).status())
 
     async def result(self, job_id: str) -> str | None:
@@ -121,7 +121,7 @@ class QueueTarget:
     async def list(self) -> None:
         await self._app.operator.list_jobs()
 
-    async def end(self, job_id: str, patience: float) -> Seen:
+    async def end(self, job_id: str, patience: float) -> SeenJob:
         handle = self._app.job(job_id)
         with contextlib.suppress(DeadlineExceeded, JobFailed):
             await handle.result(patience)
@@ -137,7 +137,7 @@ class TaskQueueTarget:
     def __init__(self, client: TaskQueueClient) -> None:
         self._client = client
 
-    async def submit(self, work: Work, keys: Sequence[str]) -> list[str]:
+    async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:
         (key,) = keys
         made = await self._client.submit_job(
             job_type="noop",
@@ -147,7 +147,7 @@ class TaskQueueTarget:
         )
         return [made.job_id]
 
-    async def status(self, job_id: str) -> Seen:
+    async def status(self, job_id: str) -> SeenJob:
         return _seen_state(await self._client.get_job_status(job_id))
 
     async def result(self, job_id: str) -> str | None:
@@ -163,7 +163,7 @@ class TaskQueueTarget:
     async def list(self) -> None:
         await self._client.list_jobs()
 
-    async def end(self, job_id: str, patience: float) -> Seen:
+    async def end(self, job_id: str, patience: float) -> SeenJob:
         with contextlib.suppress(DeadlineExceeded):
             await self._client.wait_result(job_id, patience)
         return _seen_state(await self._client.get_job_status(job_id))
@@ -173,17 +173,17 @@ class TaskQueueTarget:
 
 
 class InstantTarget:
-    """Answers at once: what is measured on it is the generator's own limit."""
+    """Answers at once, so that a load on it shows the generator's own limit."""
 
     def __init__(self) -> None:
         self._count = 0
 
-    async def submit(self, work: Work, keys: Sequence[str]) -> list[str]:
+    async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:
         first, self._count = self._count, self._count + len(keys)
         return [str(number) for number in range(first, self._count)]
 
-    async def status(self, job_id: str) -> Seen:
-        return Seen(Fate.DONE)
+    async def status(self, job_id: str) -> SeenJob:
+        return SeenJob(Fate.DONE)
 
     async def result(self, job_id: str) -> str | None:
         return None
@@ -193,8 +193,8 @@ class InstantTarget:
 
     async def list(self) -> None: ...
 
-    async def end(self, job_id: str, patience: float) -> Seen:
-        return Seen(Fate.DONE)
+    async def end(self, job_id: str, patience: float) -> SeenJob:
+        return SeenJob(Fate.DONE)
 
     async def close(self) -> None: ...
 
@@ -206,15 +206,15 @@ _STATUSES = {
 }
 
 
-def _seen_job(job: Job) -> Seen:
+def _seen_job(job: Job) -> SeenJob:
     fate = Fate.OPEN
     if job.state is State.DONE:
         fate = Fate.DONE
     elif job.state is State.DEAD_LETTERED:
         fate = Fate.CANCELED if job.reason is Reason.CANCELLED else Fate.FAILED
-    return Seen(fate, job.started_at or 0.0, job.completed_at or 0.0)
+    return SeenJob(fate, job.started_at or 0.0, job.completed_at or 0.0)
 
 
-def _seen_state(state: JobState) -> Seen:
+def _seen_state(state: JobState) -> SeenJob:
     fate = _STATUSES.get(state.status, Fate.OPEN)
-    return Seen(fate, state.started_at_ms / 1000, state.finished_at_ms / 1000)
+    return SeenJob(fate, state.started_at_ms / 1000, state.finished_at_ms / 1000)

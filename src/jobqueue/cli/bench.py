@@ -1,4 +1,4 @@
-"""``jq-bench``: measures topologies, and shows what was measured."""
+"""``jq-bench``: measures topologies and shows the results."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from jobqueue.bench.cell import Place
-from jobqueue.cli import bench_peers, bench_report
+from jobqueue.bench.cell import RunPlace
+from jobqueue.cli import bench_evaluation, bench_peers, bench_report
 from jobqueue.cli.display import note, print_json, print_table
 from jobqueue.cli.program import (
     VersionOption,
@@ -33,14 +33,15 @@ from jobqueue.cli.program import (
 )
 from jobqueue.cli.session import Format, OutputOption
 from jobqueue.cli.version import commit
+from jobqueue.connect import extras
 from jobqueue.core.errors import InvalidArgument, NotFound
-from jobqueue.topology import extras
 
 if TYPE_CHECKING:
     from jobqueue.bench.profile import Profile
 
 PROGRAM = "jq-bench"
 _RESULTS = Path("results")
+_QUIET = 10.0  # seconds
 _WIDTH = 120  # of a table in a file or a pipe
 
 app = typer.Typer(
@@ -53,11 +54,13 @@ app = typer.Typer(
         "jq-bench run smoke",
         "jq-bench run parity --set callers=1,8,32 --set seconds=10",
         "jq-bench run latency --topology embedded --out /tmp/latency",
+        "jq-bench run replicated --only drain --only latency",
         "jq-bench report results/parity",
         "jq-bench peers",
     ),
 )
 app.add_typer(bench_report.app)
+app.add_typer(bench_evaluation.app)
 app.command("peers", epilog=bench_peers.EXAMPLES)(bench_peers.peers)
 
 
@@ -84,12 +87,21 @@ ProfileArgument = Annotated[
         "jq-bench run parity",
         "jq-bench run parity --set work_ms=0,20,100 --set repetitions=5",
         "jq-bench run smoke --topology embedded",
+        "jq-bench run parity --place containers",
         "jq-bench run parity --place containers --at microservices=gateway:50051"
         " --at nodes=node-0:50051,node-1:50051,node-2:50051,node-3:50051,node-4:50051,node-5:50051",
     )
 )
 def run(
     name: ProfileArgument,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SCENARIO",
+            help="Measure this scenario and no cells; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     topology: Annotated[
         list[str] | None,
         typer.Option(help="Measure this topology only; may be repeated.", show_default=False),
@@ -121,21 +133,39 @@ def run(
         ),
     ] = None,
     place: Annotated[
-        Place, typer.Option(help="Where the parts of a topology given with --at run.")
-    ] = Place.PROCESSES,
+        RunPlace,
+        typer.Option(
+            help="Start processes, or containers by their compose files; or, with --at, what it is"
+            " that runs there."
+        ),
+    ] = RunPlace.PROCESSES,
+    compose: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The compose files for containers. Default: deploy/compose, as in a checkout.",
+            show_default=False,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if a scenario misses a target.")
+    ] = False,
 ) -> None:
     """Measure all that a profile names, print the topologies side by side, and write the report."""
+    from jobqueue.bench.containers import COMPOSE
+    from jobqueue.bench.measures import measured
     from jobqueue.bench.report.writing import write
     from jobqueue.bench.run import Wish
     from jobqueue.bench.run import run as run_all
-    from jobqueue.bench.table import compare
+    from jobqueue.bench.table import compare, scenarios
 
-    profile = _profile(name, topology, sets)
+    profile = _profile(name, topology, sets, only)
     wish = Wish(
         profile=profile,
-        out=out or _new_folder(profile.name),
+        out=out or _new_folder(profile.name, place),
         place=place,
         at=dict(_running(one) for one in at or ()),
+        compose=compose or COMPOSE,
         commit=commit(),
         command=shlex.join([PROGRAM, *sys.argv[1:]]),
     )
@@ -145,13 +175,18 @@ def run(
     console = Console()
     if not console.is_terminal:
         console.width = _WIDTH
-    console.print(compare(made))
+    if profile.scenarios:
+        console.print(scenarios(made))
+    if profile.topologies:
+        console.print(compare(made))
     disturbed = sum(record.machine.disturbed for record in made)
     if disturbed:
         note(f"warning: {disturbed} of {len(made)} runs were disturbed by others on this machine")
     note(f"{len(made)} records in {wish.out}")
     note("drawing the report")
     typer.echo(write([wish.out], wish.out))
+    if strict and not all(one.met for one in measured(made)):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -166,9 +201,9 @@ def profiles(output: OutputOption = None) -> None:
     rows = [
         [
             one.name,
-            ", ".join(dict.fromkeys(shape.topology for shape in one.shapes())),
-            f"{len(one.shapes()) * len(one.loads()) * one.repetitions}",
-            f"{one.seconds:g}",
+            ", ".join(dict.fromkeys([*(shape.topology for shape in one.shapes()), *one.scenarios])),
+            f"{one.runs}",
+            f"{one.seconds:g}" if one.topologies else "",
             one.about,
         ]
         for one in found
@@ -186,10 +221,15 @@ def limit(
     print_json(run_async(generator_limit(seconds)))
 
 
-def _profile(name: str, topologies: Sequence[str] | None, sets: Sequence[str] | None) -> Profile:
+def _profile(
+    name: str,
+    topologies: Sequence[str] | None,
+    sets: Sequence[str] | None,
+    only: Sequence[str] | None,
+) -> Profile:
     from jobqueue.bench.profile import load, setting
 
-    return load(name).with_(dict(map(setting, sets or ())), topologies or ())
+    return load(name).with_(dict(map(setting, sets or ())), topologies or (), only or ())
 
 
 def _running(text: str) -> tuple[str, list[str]]:
@@ -200,26 +240,32 @@ def _running(text: str) -> tuple[str, list[str]]:
     return name, found
 
 
-def _new_folder(profile: str) -> Path:
+def _new_folder(profile: str, place: RunPlace) -> Path:
     """``results/PROFILE``, or one beside it when a run is kept there."""
-    number, folder = 1, _RESULTS / profile
+    name = profile if place is RunPlace.PROCESSES else f"{profile}-{place}"
+    number, folder = 1, _RESULTS / name
     while folder.exists() and any(folder.iterdir()):
         number += 1
-        folder = _RESULTS / f"{profile}-{number}"
+        folder = _RESULTS / f"{name}-{number}"
     return folder
 
 
 class _Lines:
-    """Progress where nobody looks at a bar: a line for each run."""
+    """Progress in a log: a line for each run, and now and then one within it."""
 
     def __init__(self) -> None:
         self._runs = self._ended = 0
         self._began = time.monotonic()
+        self._said, self._said_at = "", 0.0
 
     def begin(self, runs: int) -> None:
         self._runs = runs
 
     def doing(self, text: str) -> None:
+        within = ": ".join(text.split(": ")[:2])  # a scenario says the rest over and over
+        if within == self._said and time.monotonic() < self._said_at + _QUIET:
+            return
+        self._said, self._said_at = within, time.monotonic()
         left = ""
         if self._ended:
             each = (time.monotonic() - self._began) / self._ended

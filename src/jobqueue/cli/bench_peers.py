@@ -6,27 +6,40 @@ import contextlib
 import json
 import os
 import platform
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
 
-from jobqueue.bench.peers.catalogue import OURS, SYSTEMS, Setting, System
+from jobqueue._version import __version__
+from jobqueue.bench import machine
+from jobqueue.bench.peers.catalogue import SYSTEMS, Fsync, PeerSetting, System
 from jobqueue.bench.peers.environments import Environments, cache_folder
-from jobqueue.bench.peers.run import Comparison, Run, Work, planned, with_bases
-from jobqueue.bench.peers.table import HEADERS, absences, as_text, failures, rows
-from jobqueue.cli.display import note, on_terminal, print_json, print_table, progress
+from jobqueue.bench.peers.run import PeerComparison, PeerRun, PeerWork, planned, setups, with_bases
+from jobqueue.bench.peers.table import LEGEND, WIDTH, absences, as_text, failures, rows
+from jobqueue.cli.display import note, on_terminal, print_json, progress
 from jobqueue.cli.program import examples, terminated_like_interrupted
 from jobqueue.cli.session import Format, OutputOption
-from jobqueue.core.errors import InvalidArgument
+from jobqueue.cli.version import commit
+from jobqueue.core.errors import Conflict, InvalidArgument, Unavailable
 
 _NAMES = tuple(dict.fromkeys(system.name for system in SYSTEMS))
-_USUAL = Work()
-_BUSY = 0.5  # of the processors, before the first run
+_USUAL = PeerWork()
+_FOLDER = Path("results/peers")
+_FILE = "peers.json"
+_SECONDS = 10  # of a run, about
 EXAMPLES = examples(
     "jq-bench peers",
     "jq-bench peers --only celery --only rq --jobs 1000   [dim](and jobqueue on Redis)[/dim]",
+    "jq-bench peers --redis-fsync always   [dim](so that Redis, too, loses nothing)[/dim]",
+    "jq-bench peers --setting fastest --slots 4 --slots 64 --minutes 30",
     "jq-bench peers --no-install --json > peers.json",
 )
 
@@ -41,9 +54,23 @@ def peers(
         ),
     ] = None,
     setting: Annotated[
-        list[Setting] | None,
+        list[PeerSetting] | None,
         typer.Option(help="Measure in this setting; may be repeated.", show_default="both"),
     ] = None,
+    slots: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            metavar="COUNT",
+            help="Jobs at once in all workers, a multiple of their number; may be repeated."
+            " Default: as many as each setting has.",
+            show_default=False,
+        ),
+    ] = None,
+    redis_fsync: Annotated[
+        Fsync, typer.Option(help="When Redis writes to the disk, for all systems on it.")
+    ] = Fsync.NEVER,
     jobs: Annotated[
         int, typer.Option(min=10, max=1_000_000, help="Jobs of the batch that is drained.")
     ] = _USUAL.jobs,
@@ -66,9 +93,14 @@ def peers(
             help="Whether to download the peers that are not in the cache yet.",
         ),
     ] = True,
-    folder: Annotated[
-        Path, typer.Option(help="Where the results are kept, a file for each comparison.")
-    ] = Path("results/peers"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Where the results go. Default: {_FOLDER}, or a new folder beside it.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="As --output json.")] = False,
     output: OutputOption = None,
 ) -> None:
@@ -77,37 +109,57 @@ def peers(
     The same no-op jobs on the same private PostgreSQL and Redis, one system after the other, with
     the same number of worker processes. Each peer is installed once in an environment of its own,
     under XDG_CACHE_HOME or ~/.cache. A ratio says how many times as fast as jobqueue a system is;
-    above 1 it is faster.
+    above 1 it is faster. All systems take about nine minutes.
     """
     chosen = _chosen(only)
-    work = Work(jobs=jobs, workers=workers or os.cpu_count() or 1, repetitions=repetitions)
-    plan = planned(chosen, setting or list(Setting), repetitions)
-    environments = Environments(cache_folder(os.environ), install=install)
-    comparison = Comparison(work, environments, minutes * 60)
-    comparison.install(chosen, note)
-    conditions = _conditions(work)
-    measured: list[Run] = []
-    try:
-        with (
-            terminated_like_interrupted(),
-            progress("comparing", len(plan)) as bar,
-            contextlib.closing(comparison.runs(plan)) as runs,
-        ):
-            for run in runs:
-                measured.append(run)
-                bar.advance()
-                if not on_terminal():
-                    what = run.failed or "measured"
-                    note(f"{run.order + 1}/{len(plan)} {run.system.label}, {run.setting}: {what}")
-    finally:
-        conditions.update(comparison.conditions)
-        document = _document(conditions, measured, cut_short=comparison.cut_short)
-        kept = _keep(folder, document) if measured else None
+    work = PeerWork(
+        jobs=jobs,
+        workers=workers or os.cpu_count() or 1,
+        repetitions=repetitions,
+        fsync=redis_fsync,
+    )
+    for number in slots or ():
+        if number % work.workers:
+            raise InvalidArgument(
+                "--slots", f"{number} is not a multiple of the {work.workers} worker processes"
+            )
+    plan = planned(chosen, setups(setting or list(PeerSetting), slots or ()), repetitions)
+    folder = _folder(out)
+    comparison = PeerComparison(
+        work, Environments(cache_folder(os.environ), install=install), minutes * 60
+    )
+    kept = _Results(folder, work, comparison)
+    with terminated_like_interrupted():
+        comparison.install(chosen, note)
+        likely = len(plan) * _SECONDS / 60
+        note(f"{len(plan)} runs, about {likely:.0f} minutes" if likely > 1 else f"{len(plan)} runs")
+        try:
+            _measure(comparison, plan, kept)
+        except KeyboardInterrupt:
+            if kept.runs:
+                note(f"{len(kept.runs)} of {len(plan)} runs are kept in {folder}")
+            raise
     if as_json or output is Format.JSON:
-        print_json(document)
+        print_json(kept.document())
     else:
-        _show(conditions, measured, cut_short=comparison.cut_short)
-    note(f"kept in {kept}")
+        kept.show()
+    if all(run.failed for run in kept.runs):
+        raise Unavailable("nothing was measured; the reasons are above")
+    from jobqueue.bench.peers.page import write
+
+    note(f"{write(folder, rows(kept.runs), kept.conditions(), kept.remarks(), work.fsync)}")
+
+
+def _measure(comparison: PeerComparison, plan: Sequence[Any], kept: _Results) -> None:
+    with (
+        progress("comparing", len(plan)) as bar,
+        contextlib.closing(comparison.runs(plan)) as runs,
+    ):
+        for run in runs:
+            kept.add(run)
+            bar.advance()
+            if not on_terminal():
+                note(f"{run.order + 1}/{len(plan)} {run.which}: {run.failed or 'measured'}")
 
 
 def _chosen(only: list[str] | None) -> list[System]:
@@ -120,49 +172,85 @@ def _chosen(only: list[str] | None) -> list[System]:
     return with_bases([system for system in SYSTEMS if system.name in wanted], SYSTEMS)
 
 
-def _conditions(work: Work) -> dict[str, Any]:
-    processors = os.cpu_count() or 1
-    load = os.getloadavg()[0]
-    return {
-        "Python": platform.python_version(),
-        "processors": processors,
-        "worker processes": work.workers,
-        "jobs": work.jobs,
-        "repetitions": work.repetitions,
-        "load before": round(load, 2),
-        "shared": load > _BUSY * processors,
-    }
+def _folder(out: Path | None) -> Path:
+    """Return the folder of the results, which has no earlier ones."""
+    if out is not None:
+        if (out / _FILE).exists():
+            raise Conflict(f"--out: {out} has the results of an earlier run; choose another")
+        return out
+    number, folder = 1, _FOLDER
+    while folder.exists() and any(folder.iterdir()):
+        number += 1
+        folder = _FOLDER.with_name(f"{_FOLDER.name}-{number}")
+    return folder
 
 
-def _document(conditions: dict[str, Any], runs: list[Run], *, cut_short: bool) -> dict[str, Any]:
-    return {
-        "command": "jq-bench peers",
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "conditions": conditions,
-        "cut_short": cut_short,
-        "rows": [row.as_json() for row in rows(runs)],
-        "failed": failures(runs),
-        "runs": [run.as_json() for run in runs],
-    }
+@dataclass(slots=True)
+class _Results:
+    """The results so far. The file is complete after each run."""
 
+    folder: Path
+    work: PeerWork
+    comparison: PeerComparison
+    runs: list[PeerRun] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    machine: dict[str, Any] = field(default_factory=dict)
 
-def _keep(folder: Path, document: dict[str, Any]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{document['ended'].replace(':', '').removesuffix('+0000')}.json"
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    return path
+    def add(self, run: PeerRun) -> None:
+        """Keep a run."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.machine:
+            self.machine = machine.described(self.folder)
+        self.runs.append(run)
+        text = json.dumps(self.document(), indent=2, ensure_ascii=False)
+        scratch = self.folder / f"{_FILE}.new"
+        scratch.write_text(text + "\n", encoding="utf-8")
+        scratch.replace(self.folder / _FILE)
 
+    def conditions(self) -> dict[str, Any]:
+        """Under which all was measured."""
+        disturbed = sum(run.disturbed for run in self.runs)
+        return {
+            "command": shlex.join(["jq-bench", *sys.argv[1:]]),
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            "minutes": round((time.monotonic() - self.began) / 60, 1),
+            "jobqueue": f"{__version__} ({commit()})",
+            "Python": platform.python_version(),
+            **self.machine,
+            **self.comparison.conditions,
+            "worker processes": self.work.workers,
+            "repetitions": self.work.repetitions,
+            "jobs of a batch, at most": self.work.jobs,
+            "disturbed runs": f"{disturbed} of {len(self.runs)}",
+        }
 
-def _show(conditions: dict[str, Any], runs: list[Run], *, cut_short: bool) -> None:
-    typer.echo(f"Times as fast as {OURS} on the same server in the same setting, and the figure.")
-    print_table(
-        HEADERS, as_text(rows(runs)), "Nothing was measured.", spare=("how",), elastic="keeps"
-    )
-    for line in [*failures(runs), *absences(runs, conditions["worker processes"])]:
-        typer.echo(line)
-    if cut_short:
-        typer.echo("The time was up before all repetitions were run (--minutes).")
-    told = [f"{name} {value}" for name, value in conditions.items() if name != "shared"]
-    typer.echo("; ".join(told))
-    if conditions["shared"]:
-        typer.echo("The processors were in use by others when it began: do not keep these figures.")
+    def document(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "conditions": self.conditions(),
+            "cut_short": self.comparison.cut_short,
+            "rows": [row.as_json(self.work.fsync) for row in rows(self.runs)],
+            "failed": failures(self.runs),
+            "remarks": self.remarks(),
+            "runs": [run.as_json() for run in self.runs],
+        }
+
+    def remarks(self) -> list[str]:
+        """Remarks for a reader of the figures."""
+        found = [*failures(self.runs), *absences(self.runs, self.work.workers)]
+        if self.comparison.cut_short:
+            found.append("The time was up before all repetitions were run (--minutes).")
+        if any(run.disturbed for run in self.runs):
+            found.append(
+                "Others used the processors during runs marked †: do not publish these figures."
+            )
+        return found
+
+    def show(self) -> None:
+        """Print the table for people."""
+        made = rows(self.runs)
+        for line in as_text(made, self.work.fsync):
+            typer.echo(line)
+        told = "; ".join(f"{name} {value}" for name, value in self.conditions().items())
+        for text in ([LEGEND] if made else []) + [*self.remarks(), told]:
+            typer.echo("\n".join(wrap(text, WIDTH, break_on_hyphens=False)))

@@ -1,4 +1,4 @@
-"""``jq-bench report``, ``pairs`` and ``regress``: what was measured, for people and for checks."""
+"""``jq-bench report``, ``pairs`` and ``regress``: results for people and for checks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jobqueue.cli.session import Format, OutputOption
 from jobqueue.core.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from jobqueue.bench.regress import Comparison, Row
+    from jobqueue.bench.regress import Comparison, RegressRow
 
-# What needs the extra `bench` is imported by the commands: the program says what is missing.
+# Commands import the packages of the extra `bench`, so that the program can name missing ones.
 PAIRS = 24  # by default: with these regress finds a loss of 15 % on a noisy machine
 _LOST = 1  # the exit status of a loss
 
@@ -99,7 +99,8 @@ def regress(
 def _show(found: Comparison) -> None:
     from jobqueue.bench.regress import FALSE_ALARMS, POWER, WANTED
 
-    headers = ["MEASURE", "CELL", "PAIRS", "NEW/BASE", "INTERVAL", "DETECTABLE LOSS", "VERDICT"]
+    headers = ["MEASURE", "CELL", "PAIRS", "NEW/BASE", "INTERVAL", "CONFIDENCE", "DETECTABLE LOSS",
+               "VERDICT"]  # fmt: skip
     print_table(headers, [_cells(row) for row in found.rows], "nothing to compare")
     if found.left_out:
         note(f"{counted(found.left_out, 'pair')} with a disturbed run left out")
@@ -123,12 +124,12 @@ def _show(found: Comparison) -> None:
         typer.echo("no loss found")
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: RegressRow) -> list[str]:
     verdict = "LOSS" if row.lost else "gain" if row.gained else "no change shown"
     sign = "-" if row.measure.more_is_better else "+"
-    return [row.measure.name, row.cell, str(row.pairs), f"{row.change:+.1%}",
-            f"{row.low:+.1%} to {row.high:+.1%}", f"{sign}{row.detectable:.1%}",
-            verdict]  # fmt: skip
+    return [row.measure.name, row.cell, str(row.pairs), f"{1 + row.change:.3f}",
+            f"{1 + row.low:.3f} to {1 + row.high:.3f}", f"{row.confidence:.1%}",
+            f"{sign}{row.detectable:.1%}", verdict]  # fmt: skip
 
 
 def _document(found: Comparison) -> dict[str, Any]:
@@ -146,6 +147,9 @@ def _document(found: Comparison) -> dict[str, Any]:
                 "change": row.change,
                 "low": row.low,
                 "high": row.high,
+                "ratio": [1 + row.change, 1 + row.low, 1 + row.high],
+                "confidence": row.confidence,
+                "more_is_better": row.measure.more_is_better,
                 "detectable": row.detectable,
                 "loss": row.lost,
             }

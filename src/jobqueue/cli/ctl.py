@@ -12,15 +12,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from jobqueue.access.secret_files import environment_secret
+from jobqueue.access.files import environment_secret
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
 from jobqueue.cli.display import note
 from jobqueue.cli.help_types import name_types
 from jobqueue.cli.program import VersionOption, examples, run_program, wants_json
 from jobqueue.cli.session import (
+    CliSession,
     Format,
     OutputOption,
-    Session,
     choose_credentials,
     choose_redis,
     choose_url,
@@ -50,6 +50,7 @@ _VARIABLES = frozenset(
 )  # fmt: skip
 _IMPORTED_LATE = {
     "events": "jobqueue.cli.ctl_events",
+    "layout": "jobqueue.cli.ctl_layout",
     "replay": "jobqueue.cli.ctl_replay",
     "up": "jobqueue.cli.ctl_up",
     "ps": "jobqueue.cli.ctl_ps",
@@ -114,7 +115,7 @@ def root(
     version: VersionOption = False,
 ) -> None:
     """Collect what all commands share."""
-    context.obj = Session(
+    context.obj = CliSession(
         url=choose_url(server, url, os.environ.get("JQ_URL")),
         output=output or Format.TABLE,
         timeout=timeout,

@@ -13,7 +13,7 @@ from jobqueue.cli.ctl_job import LimitOption, show_jobs
 from jobqueue.cli.display import counted, note, print_json, progress, staying
 from jobqueue.cli.moments import parse_moment
 from jobqueue.cli.program import EXIT_CODES, clean, examples
-from jobqueue.cli.session import OutputOption, Session, session
+from jobqueue.cli.session import CliSession, OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, InvalidArgument, JobQueueError
 from jobqueue.core.ids import parse_job_id
@@ -163,7 +163,7 @@ class _Done:
             note("error: there are more; --output json names them")
 
 
-def _tell(chosen: Session, done: _Done, *, dry_run: bool) -> None:
+def _tell(chosen: CliSession, done: _Done, *, dry_run: bool) -> None:
     if chosen.json:
         print_json({
             "matched": done.matched,
@@ -181,7 +181,7 @@ def _tell(chosen: Session, done: _Done, *, dry_run: bool) -> None:
         typer.echo(f"{counted(done.retried, 'job')} sent back to PENDING{more}")
 
 
-async def _retry_some(chosen: Session, backend: Backend, job_ids: list[str]) -> _Done:
+async def _retry_some(chosen: CliSession, backend: Backend, job_ids: list[str]) -> _Done:
     async def one(job_id: str) -> JobQueueError | None:
         try:
             await backend.retry(job_id)
@@ -198,7 +198,7 @@ async def _retry_some(chosen: Session, backend: Backend, job_ids: list[str]) -> 
     return done
 
 
-def _retry_all(chosen: Session, query: RetryQuery, *, dry_run: bool, yes: bool) -> _Done:
+def _retry_all(chosen: CliSession, query: RetryQuery, *, dry_run: bool, yes: bool) -> _Done:
     if dry_run or is_asked(yes):
         counting = replace(query, dry_run=True)
         seen = chosen.converse(lambda backend: _walk(chosen, backend, counting, "Counting"))
@@ -214,7 +214,7 @@ def _retry_all(chosen: Session, query: RetryQuery, *, dry_run: bool, yes: bool) 
     return chosen.converse(lambda backend: _walk(chosen, backend, query, "Retrying"))
 
 
-async def _walk(chosen: Session, backend: Backend, query: RetryQuery, label: str) -> _Done:
+async def _walk(chosen: CliSession, backend: Backend, query: RetryQuery, label: str) -> _Done:
     """Page by page, newest first. The token is a place in the order of jobs: what is replayed
     shifts nothing, and a job that fails again behind us is not met twice."""
     if query.queue is None:

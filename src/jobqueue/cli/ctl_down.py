@@ -14,7 +14,7 @@ from jobqueue.cli.program import clean, examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.errors import Conflict, NotFound
 from jobqueue.documents import Document
-from jobqueue.topology.supervisor import ending, folders, state
+from jobqueue.fleet import folders, state
 
 EXAMPLES = examples(
     "jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all"
@@ -54,7 +54,7 @@ def down(
                 typer.echo(clean(f"the data in {home} is removed"))
             continue
         condition = found.condition
-        killed = ending.take_down(found, os.environ, within)
+        killed = state.take_down(found, os.environ, within)
         if not keep_data:
             folders.remove(home)
         ended.append({"topology": found.topology, "folder": str(home), "was": condition,

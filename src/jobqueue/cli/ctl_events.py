@@ -15,7 +15,7 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.stream import CancelRequested, JobDeleted, JobEvent, StreamItem
 from jobqueue.documents import Document, job_event_document, rfc3339
-from jobqueue.topology import stream
+from jobqueue.server import stream
 
 app = typer.Typer(
     name="events", no_args_is_help=True, add_completion=False, rich_markup_mode="rich"

@@ -27,7 +27,7 @@ from jobqueue.cli.display import (
     progress_line,
 )
 from jobqueue.cli.program import clean, clean_line, examples, json_text
-from jobqueue.cli.session import OutputOption, Session, session
+from jobqueue.cli.session import CliSession, OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
 from jobqueue.core.ids import parse_job_id
@@ -60,7 +60,7 @@ def status(context: typer.Context, job_id: JobId, output: OutputOption = None) -
     show_job(job, chosen)
 
 
-def show_job(job: Job, chosen: Session) -> None:
+def show_job(job: Job, chosen: CliSession) -> None:
     """Print one job."""
     if chosen.json:
         print_json(job_document(job))
@@ -175,7 +175,7 @@ def list_jobs(
 
 
 def show_jobs(
-    chosen: Session, query: JobQuery, limit: int | None, *, dead_letters: bool = False
+    chosen: CliSession, query: JobQuery, limit: int | None, *, dead_letters: bool = False
 ) -> None:
     """Print as many jobs as were asked for; without a number a person may page through all."""
     if limit is not None and limit > MAX_PAGE:
@@ -198,7 +198,7 @@ def show_jobs(
     chosen.converse(pages)
 
 
-async def _read_page(chosen: Session, backend: Backend, query: JobQuery, limit: int) -> Page:
+async def _read_page(chosen: CliSession, backend: Backend, query: JobQuery, limit: int) -> Page:
     """A page of the size that was asked for: large jobs come in several shorter ones."""
     whole = Page([])
     asked = replace(query, limit=limit)
@@ -211,7 +211,7 @@ async def _read_page(chosen: Session, backend: Backend, query: JobQuery, limit: 
             return whole
 
 
-def _print_page(chosen: Session, page: Page, *, dead_letters: bool) -> None:
+def _print_page(chosen: CliSession, page: Page, *, dead_letters: bool) -> None:
     if chosen.json:
         jobs = [job_document(job) for job in page.jobs]
         print_json({"jobs": jobs, "next_page_token": page.next_page_token})
@@ -326,7 +326,9 @@ def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
         raise JobFailed(job.id, job.reason.value, job.error)
 
 
-async def _followed(chosen: Session, backend: Backend, job_id: str) -> AsyncIterator[Event | Job]:
+async def _followed(
+    chosen: CliSession, backend: Backend, job_id: str
+) -> AsyncIterator[Event | Job]:
     """A job's transitions and, while it runs, the job whenever its progress has changed."""
     events = backend.watch(job_id)
     upcoming = asyncio.ensure_future(_next(events))
@@ -359,7 +361,7 @@ async def _next(events: AsyncIterator[Event]) -> Event | None:
     return await anext(events, None)
 
 
-def _show_news(news: Event | Job, chosen: Session, bar: JobBar | None) -> None:
+def _show_news(news: Event | Job, chosen: CliSession, bar: JobBar | None) -> None:
     if isinstance(news, Event):
         if bar is not None:
             bar.hide()

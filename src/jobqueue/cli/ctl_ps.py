@@ -14,9 +14,8 @@ from jobqueue.cli.display import note, on_terminal, print_json, print_table
 from jobqueue.cli.program import clean, examples, run_async
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.errors import JobQueueError
-from jobqueue.topology.supervisor import folders, state
-from jobqueue.topology.supervisor.looking import look
-from jobqueue.topology.supervisor.state import State
+from jobqueue.fleet import folders, state
+from jobqueue.fleet.state import FleetState, look
 
 EXAMPLES = examples("jq-ctl ps", "jq-ctl ps --folder ./fleet --output json")
 _CONDITIONS = {
@@ -51,7 +50,7 @@ def ps(
         _print(one)
 
 
-def _all() -> list[State]:
+def _all() -> list[FleetState]:
     found = []
     for folder in folders.known(os.environ):
         try:
@@ -61,11 +60,11 @@ def _all() -> list[State]:
     return found
 
 
-async def _look(states: Sequence[State]) -> list[State]:
+async def _look(states: Sequence[FleetState]) -> list[FleetState]:
     return list(await asyncio.gather(*(look(one) for one in states)))
 
 
-def _print(one: State) -> None:
+def _print(one: FleetState) -> None:
     remark = _CONDITIONS[one.condition]
     hint = f": {remark}; `jq-ctl down --folder {one.folder}` cleans up" if remark else ""
     typer.echo(clean(f"{one.topology} in {one.folder} is {one.condition}{hint}"))

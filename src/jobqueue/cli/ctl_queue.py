@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, cast
 
@@ -27,10 +27,11 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import (
     MAX_PRIORITY,
     SETTINGS,
-    Queue,
+    Kind,
     QueueSpec,
     QueueStats,
     QueueUpdate,
+    Setting,
     SettingsSaid,
 )
 from jobqueue.core.retry import PROFILES, profile
@@ -195,10 +196,14 @@ def _flag(field: str) -> str:
 
 def _shown(value: object) -> str:
     if isinstance(value, dict):
-        return ",".join(f"{priority}:{weight}" for priority, weight in sorted(value.items())[::-1])
+        return _weights(value)
     if isinstance(value, float):
         return f"{value:g}"
     return "none" if value is None else str(value)
+
+
+def _weights(value: Mapping[Any, int]) -> str:
+    return ",".join(f"{priority}:{weight}" for priority, weight in sorted(value.items())[::-1])
 
 
 def parse_weights(text: str) -> dict[int, int] | None:
@@ -300,47 +305,36 @@ def stats(context: typer.Context, name: Name, output: OutputOption = None) -> No
         print_json(queue_document(found))
         return
     queue = found.queue
-    weights = queue.priority_weights
     fields = [("Queue", queue.name), ("State", "paused" if queue.paused else "active")]
     fields += [(state.name, str(found.depth.get(state, 0))) for state in State]
     fields += [
         ("Processed", f"{found.processed} ({found.succeeded} succeeded, {found.failed} failed)"),
         ("Average time", duration(found.average_seconds) if found.timed else NONE),
         ("Error rate", f"{found.error_rate:.1%}"),
-        ("Max retries", str(queue.max_retries)),
-        ("Retry profile", queue.retry_profile),
-        *_retry_fields(queue),
-        ("Capacity", str(queue.capacity) if queue.capacity else "unbounded"),
-        ("DONE jobs kept", _kept(queue.retention, "for ever")),
-        ("Dead letters kept", _kept(queue.dead_letter_retention, "until deleted")),
+    ]
+    fields += [
+        (setting.title, _for_people(setting, value))
+        for setting in SETTINGS.values()
+        if (value := getattr(queue, setting.name)) is not None
     ]
     if found.unserved:
         types = [f"{one.type or NO_TYPE}: {one.count}" for one in found.unserved]
         fields.append(("No worker for", "\n".join(types)))
-    if queue.ttl:
-        fields.append(("TTL", duration(queue.ttl)))
-    if queue.timeout:
-        fields.append(("Timeout", duration(queue.timeout)))
-    if weights:
-        fields.append(("Priority weights", ",".join(f"{p}:{w}" for p, w in weights.items())))
     print_fields(fields)
 
 
-def _kept(seconds: float | None, always: str) -> str:
-    """A server of an earlier version does not say it."""
-    return NONE if seconds is None else duration(seconds) if seconds else always
-
-
-def _retry_fields(queue: Queue) -> list[tuple[str, str]]:
-    """What a queue has in place of its profile's figures."""
-    fields = []
-    if queue.retry_base is not None:
-        fields.append(("Retry base", duration(queue.retry_base)))
-    if queue.retry_max is not None:
-        fields.append(("Retry max", duration(queue.retry_max)))
-    if queue.retry_jitter is not None:
-        fields.append(("Retry jitter", f"{100 * queue.retry_jitter:g}%"))
-    return fields
+def _for_people(setting: Setting, value: Any) -> str:
+    if value == 0 and setting.zero:
+        return setting.zero
+    match setting.kind:
+        case Kind.SECONDS:
+            return duration(value)
+        case Kind.SHARE:
+            return f"{100 * value:g}%"
+        case Kind.WEIGHTS:
+            return _weights(value)
+        case _:
+            return str(value)
 
 
 @app.command(epilog=examples("jq-ctl queue pause mail"))

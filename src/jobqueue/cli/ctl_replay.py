@@ -15,13 +15,14 @@ from jobqueue.cli.display import counted, print_json, progress
 from jobqueue.cli.program import clean, examples, run_async
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.config import Settings
+from jobqueue.connect.backends import create_store
+from jobqueue.connect.urls import parse_url
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.restore import Restored, Told, gather, not_empty
+from jobqueue.core.rebuild import Restored, Told, gather, not_empty
 from jobqueue.core.store import JobFilter, Store
 from jobqueue.events.replay import Replay
 from jobqueue.redaction import redact_value
-from jobqueue.topology import stream
-from jobqueue.topology.connect import create_store, parse_url
+from jobqueue.server import stream
 
 _TARGETS = (
     "redis://HOST:PORT/NUMBER, postgresql://USER@HOST:PORT/DATABASE, sqlite:///FILE (relative),"
@@ -148,7 +149,7 @@ def _target(into: str | None, *, dry_run: bool) -> str:
 
 
 def _store(url: str, settings: Settings) -> Store:
-    from jobqueue.topology import options  # brings every face along: not for other commands
+    from jobqueue.server import options  # brings every face along: not for other commands
 
     return create_store(
         options.db_url(settings, url), rules=options.rules(settings), field="--into"
@@ -160,7 +161,7 @@ async def _look_at(url: str, settings: Settings) -> None:
     store = _store(url, settings)
     try:
         await store.open()
-        if await store.list_jobs(JobFilter(limit=1)):
+        if await store.reads.list_jobs(JobFilter(limit=1)):
             raise not_empty("jobs")
     finally:
         await store.close()

@@ -8,10 +8,9 @@ from jobqueue.cli.ctl_queue import print_depths
 from jobqueue.cli.display import print_fields, print_json
 from jobqueue.cli.program import EXIT_CODES, examples
 from jobqueue.cli.session import OutputOption, session
-from jobqueue.core.api import Backend
+from jobqueue.core.api import Backend, Overview, overview
 from jobqueue.core.errors import Code, DeadlineExceeded, JobQueueError, Unavailable
 from jobqueue.core.job import ComponentHealth, Health, WorkerStatus
-from jobqueue.core.overview import Overview, overview
 from jobqueue.documents import Document, health_document, queue_document
 from jobqueue.redaction import redact_value
 

@@ -11,7 +11,7 @@ import typer
 
 from jobqueue.cli.display import content, counted, note, print_json, progress
 from jobqueue.cli.program import EXIT_CODES, clean, examples
-from jobqueue.cli.session import OutputOption, Session, session
+from jobqueue.cli.session import CliSession, OutputOption, session
 from jobqueue.cli.submission import parse_labels, read_lines, read_payload
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, DeadlineExceeded, InvalidArgument, JobFailed
@@ -102,7 +102,7 @@ def submit(
     _submit_many(chosen, ((number, spec) for number in range(1, count + 1)), count)
 
 
-def _submit_one(chosen: Session, spec: JobSpec, wait: bool, wait_timeout: float | None) -> None:
+def _submit_one(chosen: CliSession, spec: JobSpec, wait: bool, wait_timeout: float | None) -> None:
     async def work(backend: Backend) -> Job | None:
         (result,) = await chosen.within(backend.submit([spec]))
         job_id = result.unwrap()
@@ -129,7 +129,7 @@ def _submit_one(chosen: Session, spec: JobSpec, wait: bool, wait_timeout: float 
         raise DeadlineExceeded(f"job {job.id} is {job.state.name} after {wait_timeout:g} s{why}")
 
 
-async def _wait(chosen: Session, backend: Backend, job_id: str, limit: float | None) -> Job:
+async def _wait(chosen: CliSession, backend: Backend, job_id: str, limit: float | None) -> Job:
     """Ask in slices, so that a server that has gone away is noticed."""
     left = limit
     told = ""
@@ -146,7 +146,9 @@ async def _wait(chosen: Session, backend: Backend, job_id: str, limit: float | N
             note(f"note: the job waits: {clean(job.hint)}")
 
 
-def _submit_many(chosen: Session, specs: Iterable[tuple[int, JobSpec]], total: int | None) -> None:
+def _submit_many(
+    chosen: CliSession, specs: Iterable[tuple[int, JobSpec]], total: int | None
+) -> None:
     async def work(backend: Backend) -> Code | None:
         first_error: Code | None = None
         documents = []

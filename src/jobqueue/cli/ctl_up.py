@@ -15,15 +15,12 @@ from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.topology.layouts import LAYOUTS
-from jobqueue.topology.layouts.layout import Layout
-from jobqueue.topology.layouts.parts import SERVER
-from jobqueue.topology.layouts.plan import Plan
-from jobqueue.topology.layouts.ports import Ports
-from jobqueue.topology.supervisor import background, folders, services, state
-from jobqueue.topology.supervisor.keeper import Restarts
-from jobqueue.topology.supervisor.running import Ending
-from jobqueue.topology.supervisor.supervisor import PortTaken, Supervisor
+from jobqueue.fleet import folders, services, state
+from jobqueue.fleet.keeper import Restarts
+from jobqueue.fleet.layout import Layout, UpRequest
+from jobqueue.fleet.ports import Ports
+from jobqueue.fleet.supervisor import Ending, PortTaken, Supervisor, launch
+from jobqueue.fleet.topologies import LAYOUTS, SERVER
 
 _PORT_TRIES = 3
 EXAMPLES = examples(
@@ -141,7 +138,7 @@ def up(
     flags = {path: value for path, value in said.items() if value is not None}
     loaded = config.load(config_file, os.environ, flags)
     home = (folder or folders.default_folder(os.environ, topology)).resolve()
-    plan = Plan(
+    plan = UpRequest(
         folder=home,
         settings=loaded.settings,
         ports=Ports(port_base),
@@ -172,11 +169,11 @@ def up(
 
 
 def _run(layout: Layout, home: Path, restarts: Restarts, *, detached: bool, as_json: bool) -> None:
-    claim = folders.Claim(home)
+    claim = folders.FolderLock(home)
     state.refuse_orphans(home)
     if detached:
         said_to = _nobody if as_json else note
-        found = background.launch(layout, claim, os.environ, restarts, on_line=said_to)
+        found = launch(layout, claim, os.environ, restarts, on_line=said_to)
         if as_json:
             print_json(fleet.state_document(found))
         else:

@@ -65,12 +65,13 @@ def _more(count: int) -> str:
 
 def _types(worker: Worker) -> str:
     """A few of them, those that every worker has last."""
-    from jobqueue.worker.registry import Registry  # the other commands need no worker
+    from jobqueue.taskqueue import engine_job  # the other commands need no worker
+    from jobqueue.worker.registry import Registry
 
     types = worker.info.types
     if types is None:
         return "*"
-    builtin = set(Registry().names())
+    builtin = {*Registry().names(), engine_job.TYPE}
     named = sorted(types - {""}, key=lambda type: (type in builtin, type))
     shown = named[:_TYPES_SHOWN] or [NO_TYPE]
     return ",".join(shown) + _more(len(types) + worker.types_left_out - len(shown))

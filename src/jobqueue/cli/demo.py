@@ -26,9 +26,10 @@ from jobqueue.core.errors import Code, KeyConflict, QueueFull
 from jobqueue.core.job import DEFAULT_QUEUE, JobQuery, JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import QueueStats
-from jobqueue.topology.embedded import Embedded
-from jobqueue.worker.context import Context
-from jobqueue.worker.registry import Registry, define
+from jobqueue.server.process import ServerProcess
+from jobqueue.tasks.context import Context
+from jobqueue.tasks.task import define
+from jobqueue.worker.registry import Registry
 
 SEEDED = 15
 FLOOD = 200
@@ -38,7 +39,7 @@ app = typer.Typer(name="demo", rich_markup_mode="rich", pretty_exceptions_enable
 
 
 @dataclass(slots=True)
-class Pace:
+class DemoPace:
     """How long things take: to be watched, or to be tested."""
 
     work: tuple[float, float] = (0.05, 0.25)
@@ -48,7 +49,7 @@ class Pace:
     limit: float = 120.0
 
 
-FAST = Pace(work=(0.0, 0.01), max_retries=1, refresh=0.05, line_every=0.2, limit=30.0)
+FAST = DemoPace(work=(0.0, 0.01), max_retries=1, refresh=0.05, line_every=0.2, limit=30.0)
 
 
 class Shop:
@@ -78,7 +79,7 @@ class Demo:
 
     backend: Backend
     console: Console
-    pace: Pace
+    pace: DemoPace
     draw: random.Random
     shop: Shop
     orders: int = 0
@@ -206,7 +207,7 @@ def _table(stats: QueueStats, seconds: float) -> Table:
     return table
 
 
-async def _play(pace: Pace, draw: random.Random) -> int:
+async def _play(pace: DemoPace, draw: random.Random) -> int:
     shop = Shop()
     registry = Registry()
     registry.add(define(shop.handle, name=_TYPE))
@@ -219,7 +220,7 @@ async def _play(pace: Pace, draw: random.Random) -> int:
             "worker.heartbeat_interval": 1,
         }
     )
-    server = Embedded(loaded.settings, registry=registry)
+    server = ServerProcess(loaded.settings, registry=registry)
     console = Console(highlight=False)
     await server.start()
     try:
@@ -250,7 +251,7 @@ def demo(
     """Show priorities, idempotency, backpressure, retries and dead letters."""
     logging.getLogger().addHandler(logging.NullHandler())
     draw = random.Random(seed)
-    return run_async(_play(FAST if fast else Pace(), draw))
+    return run_async(_play(FAST if fast else DemoPace(), draw))
 
 
 def run(argv: Sequence[str] | None = None) -> int:

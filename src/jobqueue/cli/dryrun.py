@@ -15,7 +15,7 @@ from jobqueue.cli.display import print_table
 from jobqueue.cli.program import run_async
 from jobqueue.config import Loaded, Settings
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.observer import Deaf
+from jobqueue.core.observer import Observer
 from jobqueue.redaction import redact, redact_value
 
 OK = "ok"
@@ -41,15 +41,15 @@ def dry_run(loaded: Loaded) -> int:
 
 
 async def _checks(settings: Settings) -> list[Check]:
-    from jobqueue.topology import options
+    from jobqueue.server import options
 
     return [
         ("settings", OK, "valid"),
         await _store(settings),
         await _redis(settings),
         await _kafka(settings),
-        await _port("http", settings.http.enabled, options.http_endpoint(settings)),
-        await _port("grpc", settings.grpc.enabled, options.grpc_endpoint(settings)),
+        await _port("http", settings.http.enabled, options.endpoint(settings, "http")),
+        await _port("grpc", settings.grpc.enabled, options.endpoint(settings, "grpc")),
         _app(settings),
         _access(settings),
         _audit(settings),
@@ -57,8 +57,9 @@ async def _checks(settings: Settings) -> list[Check]:
 
 
 async def _store(settings: Settings) -> Check:
-    from jobqueue.topology import connectivity, options
-    from jobqueue.topology.connect import STORES, create_store, parse_url
+    from jobqueue.connect.backends import create_store
+    from jobqueue.connect.urls import STORES, parse_url
+    from jobqueue.server import connectivity, options
 
     url = redact_value(settings.db.url)
     try:
@@ -84,14 +85,14 @@ async def _store(settings: Settings) -> Check:
 
 
 async def _redis(settings: Settings) -> Check:
-    from jobqueue.topology import options
-    from jobqueue.topology.connect import parse_url
+    from jobqueue.connect.urls import parse_url
+    from jobqueue.server import options
 
     url = settings.redis.url
     if not url:
         return "redis", NOT_CONFIGURED, ""
     try:
-        locks = options.locks(settings, Deaf())
+        locks = options.locks(settings, Observer())
         if parse_url(settings.db.url, "db.url").scheme != "postgresql":
             return "redis", NOT_CONFIGURED, "not used: only a store on PostgreSQL needs it"
     except JobQueueError as error:
@@ -106,7 +107,7 @@ async def _redis(settings: Settings) -> Check:
 
 
 async def _kafka(settings: Settings) -> Check:
-    from jobqueue.topology import stream
+    from jobqueue.server import stream
 
     try:
         stream.check_dispatch(settings, settings.db.url, "db.url")
@@ -139,7 +140,7 @@ async def _port(name: str, enabled: bool, endpoint: listening.Endpoint) -> Check
 
 
 def _app(settings: Settings) -> Check:
-    from jobqueue.topology.options import pool_concurrency
+    from jobqueue.server.options import pool_concurrency
 
     reference = settings.worker.app
     try:
@@ -157,7 +158,7 @@ def _app(settings: Settings) -> Check:
 
 
 def _access(settings: Settings) -> Check:
-    from jobqueue.topology import security
+    from jobqueue.server import security
 
     try:
         access = security.access(settings)

@@ -12,8 +12,8 @@ from rich.text import Text
 from jobqueue.cli.display import NONE, style_of
 from jobqueue.cli.program import clean, clean_line
 from jobqueue.documents import Document, rfc3339
-from jobqueue.topology.supervisor.keeper import Row
-from jobqueue.topology.supervisor.state import State
+from jobqueue.fleet.keeper import Row
+from jobqueue.fleet.state import FleetState
 
 HEADERS = (
     "PROCESS", "ROLE", "PID", "ADDRESS", "HEALTH", "RESTARTS", "UPTIME", "LAST LINE",
@@ -85,7 +85,7 @@ def _host_and_port(address: str) -> str:
     return address.partition("://")[2].partition("/")[0] or address
 
 
-def state_document(state: State) -> Document:
+def state_document(state: FleetState) -> Document:
     """A topology for programs."""
     return {
         "topology": state.topology,

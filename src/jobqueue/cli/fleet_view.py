@@ -15,11 +15,9 @@ from rich.live import Live
 from jobqueue.cli import fleet
 from jobqueue.cli.display import on_terminal, print_fields, print_json
 from jobqueue.cli.program import clean
-from jobqueue.topology.layouts.layout import JQ_API
-from jobqueue.topology.supervisor.changes import Changes
-from jobqueue.topology.supervisor.running import Ending, supervise
-from jobqueue.topology.supervisor.state import State
-from jobqueue.topology.supervisor.supervisor import Supervisor
+from jobqueue.fleet.layout import JQ_API
+from jobqueue.fleet.state import FleetState
+from jobqueue.fleet.supervisor import Ending, Supervisor, supervise
 
 _REFRESH = 0.25
 
@@ -48,10 +46,9 @@ def _quietly(show: Callable[[], None]) -> Callable[[], None]:
 
 async def _watch_lines(supervisor: Supervisor) -> Ending:
     """A line for each change."""
-    changes = Changes()
 
-    def on_change() -> None:
-        for line in changes.lines(supervisor.state().rows):
+    def on_change(line: str) -> None:
+        if line:
             _say(line)
 
     supervisor.on_change = on_change
@@ -81,7 +78,7 @@ async def _watch_live(supervisor: Supervisor) -> Ending:
         table.caption = "stopping; Ctrl-C again kills"
         table.draw()
 
-    supervisor.on_change = table.draw
+    supervisor.on_change = lambda line: table.draw()
     drawing = asyncio.create_task(table.keep_drawing(), name="draw")
     try:
         return await supervise(supervisor, _quietly(on_up), _quietly(on_stopping))
@@ -120,7 +117,7 @@ class _LiveTable:
             await asyncio.sleep(_REFRESH)
 
 
-def print_welcome(state: State) -> None:
+def print_welcome(state: FleetState) -> None:
     """What a person wants to know first: where it answers, the first job, the logs, the end."""
     seconds = time.time() - state.started
     typer.echo(f"{state.topology} is up ({seconds:.1f} s)\n")

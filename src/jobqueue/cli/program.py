@@ -19,8 +19,8 @@ import typer
 from jobqueue import logs
 from jobqueue.cli.help_types import name_types
 from jobqueue.cli.version import version_text
+from jobqueue.connect.starting import stop_on_signals
 from jobqueue.core.errors import Code, JobQueueError
-from jobqueue.topology.stop_signals import stop_on_signals
 
 # 0 is success, 130 Ctrl-C.
 EXIT_CODES: dict[Code, int] = {

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from jobqueue.access.rules import RULES
 from jobqueue.cli.program import EXIT_CODES
-from jobqueue.config import PROFILES, Key, keys, show
+from jobqueue.config import PROFILES, ConfigKey, keys, show
 
 _HEAD = """\
 # Configuration
@@ -90,22 +90,22 @@ def reference() -> str:
     return "\n".join(parts) + "\n"
 
 
-def _sections() -> dict[str, list[Key]]:
-    found: dict[str, list[Key]] = {}
+def _sections() -> dict[str, list[ConfigKey]]:
+    found: dict[str, list[ConfigKey]] = {}
     for path, key in keys().items():
         section = path.split(".")[0] if "." in path else "general"
         found.setdefault(section, []).append(key)
     return found
 
 
-def _row(key: Key) -> str:
+def _row(key: ConfigKey) -> str:
     default = "" if isinstance(key.default, SecretStr) else show(key, key.default)
     unit = f" ({key.unit})" if key.unit else ""
     shown = f"`{default}`" if default else "none"
     return f"| `{key.path}` | `{key.env}` | {shown} | {key.allowed()}{unit} | {_about(key)} |"
 
 
-def _about(key: Key) -> str:
+def _about(key: ConfigKey) -> str:
     return (key.info.description or "").replace("|", "\\|")
 
 

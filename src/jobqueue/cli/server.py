@@ -18,8 +18,8 @@ from jobqueue.cli.appload import load_registry
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.version import full_version
+from jobqueue.connect.starting import STOPPED_EARLY, started, when_reached
 from jobqueue.core.errors import Unavailable
-from jobqueue.topology.starting import STOPPED_EARLY, started, when_reached
 
 log = logging.getLogger("jobqueue.server")
 SERVICE = "jq-server"
@@ -166,10 +166,10 @@ def _allow_files() -> None:
 
 
 async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
-    from jobqueue.topology.embedded import Embedded
+    from jobqueue.server.process import ServerProcess
 
     registry = load_registry(settings.worker.app)
-    server = Embedded(settings, registry=registry, version=full_version())
+    server = ServerProcess(settings, registry=registry, version=full_version())
     if not await started(server.start(), stop):
         log.info(STOPPED_EARLY)
         return 0
@@ -182,9 +182,9 @@ async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
 
 async def _migrate(settings: config.Settings, stop: asyncio.Event) -> int:
     """Open the store as a server does, which brings its schema up to date, and close it."""
+    from jobqueue.connect.backends import create_store
     from jobqueue.redaction import redact
-    from jobqueue.topology import options
-    from jobqueue.topology.connect import create_store
+    from jobqueue.server import options
 
     store = create_store(options.db_url(settings), field="db.url")
     try:

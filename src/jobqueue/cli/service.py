@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -16,9 +16,8 @@ from jobqueue import logs
 from jobqueue.cli.display import print_json, print_table
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.session import Format, OutputOption
-from jobqueue.topology.taskqueue import catalogue
-from jobqueue.topology.taskqueue.catalogue import SERVICES, Service
-from jobqueue.topology.taskqueue.environment import Values, Variable
+from jobqueue.taskqueue.designs.catalogue import SERVICES, Service
+from jobqueue.taskqueue.designs.settings import SharedVariables, Variable, texts_of
 
 log = logging.getLogger("jobqueue.services")
 PROGRAM = "jq-service"
@@ -61,46 +60,45 @@ def services(version: VersionOption = False) -> None:
     """
 
 
-def _command(service: Service) -> Callable[..., int]:
+def _command(service: Service[Any]) -> Callable[..., int]:
     def serve(check: CheckOption = False, output: OutputOption = None) -> int:
-        values = service.read(os.environ)
+        settings = service.read(os.environ)
         if check:
-            _print(values, as_json=output is Format.JSON)
+            _print(settings, as_json=output is Format.JSON)
             return 0
-        level, form = values[catalogue.LOG_LEVEL], values[catalogue.LOG_FORMAT]
+        level, form = settings.log_level.lower(), settings.log_format.lower()
         logs.configure(service.name, level, form, always=FIELDS)
-        return run_service(lambda stop: _run(service, values, stop), log)
+        return run_service(lambda stop: _run(service, settings, stop), log)
 
     return serve
 
 
-async def _run(service: Service, values: Values, stop: asyncio.Event) -> int:
-    from jobqueue.topology.taskqueue.links import DIRECT
-    from jobqueue.topology.taskqueue.programs import PROGRAMS  # gRPC: not for --help
+async def _run(service: Service[Any], settings: SharedVariables, stop: asyncio.Event) -> int:
+    from jobqueue.taskqueue.designs.wiring import DIRECT, PROGRAMS  # gRPC: not for --help
 
-    async with PROGRAMS[service.name](values, DIRECT):
+    async with PROGRAMS[service.name](settings, DIRECT):
         await stop.wait()
     return 0
 
 
-def _print(values: Values, *, as_json: bool) -> None:
+def _print(settings: SharedVariables, *, as_json: bool) -> None:
     if as_json:
-        print_json(dict(values))
+        print_json(dict(texts_of(settings)))
     else:
-        print_table(("VARIABLE", "VALUE"), [list(pair) for pair in values], "")
+        print_table(("VARIABLE", "VALUE"), [list(pair) for pair in texts_of(settings)], "")
 
 
-def _epilog(service: Service) -> str:
+def _epilog(service: Service[Any]) -> str:
     lines = ["[bold]Environment[/bold]", *(escape(_line(one)) for one in service.all_variables)]
     shown = _EXAMPLES.get(service.name, f"{PROGRAM} {service.name}")
     return "\n\n".join([*lines, examples(shown, f"{PROGRAM} {service.name} --check")])
 
 
-def _line(variable: Variable[object]) -> str:
+def _line(variable: Variable) -> str:
     return f"  {variable.name} ({said_default(variable)}): {variable.meaning}"
 
 
-def said_default(variable: Variable[object]) -> str:
+def said_default(variable: Variable) -> str:
     """Whether it must be given, and what counts otherwise."""
     if variable.required:
         return "required"

@@ -12,14 +12,15 @@ from typing import Annotated, TypeVar
 import typer
 
 from jobqueue._version import __version__
-from jobqueue.access.secret_files import environment_secret
+from jobqueue.access.files import environment_secret
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.cli.program import run_async
+from jobqueue.connect.backends import create_backend, create_locks
+from jobqueue.connect.urls import parse_url, with_password
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import DeadlineExceeded, InvalidArgument, Unreachable
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.redaction import redact_value
-from jobqueue.topology.connect import create_backend, create_locks, parse_url, with_password
 
 T = TypeVar("T")
 DEFAULT_URL = "grpc://127.0.0.1:50051"
@@ -36,7 +37,7 @@ class Format(enum.StrEnum):
 
 
 @dataclass(slots=True)
-class Session:
+class CliSession:
     """The global options of one command line."""
 
     url: str = DEFAULT_URL
@@ -131,15 +132,15 @@ def choose_credentials(
     return Credentials(environment_secret(environ, "JQ_API_KEY") or None, tls) or None
 
 
-def session(context: typer.Context) -> Session:
+def session(context: typer.Context) -> CliSession:
     """The session that the root command made."""
     found = context.find_root().obj
-    assert isinstance(found, Session)
+    assert isinstance(found, CliSession)
     return found
 
 
 def _set_output(context: typer.Context, value: Format | None) -> Format | None:
-    if value is not None and isinstance(context.find_root().obj, Session):
+    if value is not None and isinstance(context.find_root().obj, CliSession):
         session(context).output = value
     return value
 

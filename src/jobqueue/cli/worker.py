@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jobqueue import config, logs
-from jobqueue.access.secret_files import environment_secret
+from jobqueue.access.files import environment_secret
 from jobqueue.cli.appload import load_app
 from jobqueue.cli.program import VersionOption, examples, run_program, run_service
 from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
 from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
+from jobqueue.connect.starting import STOPPED_EARLY, drains, started
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.topology import security
-from jobqueue.topology.starting import STOPPED_EARLY, started
-from jobqueue.topology.stop_signals import drains
+from jobqueue.server import security
 
 if TYPE_CHECKING:
     from jobqueue.client.app import JobQueue
-    from jobqueue.topology.remote_worker import RemoteWorker
+    from jobqueue.server.worker import WorkerProcess
 
 log = logging.getLogger("jobqueue.worker")
 SERVICE = "jq-worker"
@@ -157,10 +156,10 @@ def work(
         redis_url = user_app.redis_url
 
     async def body(stop: asyncio.Event) -> int:
-        from jobqueue.topology.remote_worker import RemoteWorker
+        from jobqueue.server.worker import WorkerProcess
 
         registry = user_app.registry if user_app else None
-        worker = RemoteWorker(
+        worker = WorkerProcess(
             settings,
             chosen_url,
             queues=chosen_queues,
@@ -202,14 +201,14 @@ def _queues(
 
     A program of the user's knows nothing but its own jobs.
     """
-    from jobqueue.topology import options
+    from jobqueue.server import options
 
     if command:
         return loaded.settings.worker.queues
     return options.queues(loaded.settings, None if user_app is None else user_app.registry)
 
 
-async def _run(worker: RemoteWorker, stop: asyncio.Event) -> int:
+async def _run(worker: WorkerProcess, stop: asyncio.Event) -> int:
     stopping = asyncio.create_task(stop.wait())
     try:
         if not await started(worker.start(), stop):

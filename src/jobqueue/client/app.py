@@ -1,4 +1,4 @@
-"""``JobQueue``: what a user of the package builds on."""
+"""``JobQueue``: the app of a user of the package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from jobqueue.access.tls import Credentials, Tls, tls_of
 from jobqueue.client.handle import JobHandle, Port, decode_json
-from jobqueue.client.home import Home
 from jobqueue.client.operator import Operator
 from jobqueue.client.options import (
     NO_OPTIONS,
@@ -17,12 +16,15 @@ from jobqueue.client.options import (
     seconds,
     submit_options,
 )
-from jobqueue.client.schedules import check_catch_up, schedule
 from jobqueue.client.sender import Sender
-from jobqueue.client.sync import Bridge, SyncQueue
-from jobqueue.client.tasks import Submitting, Task, TaskDecorator
+from jobqueue.client.shared_backend import SharedBackend
+from jobqueue.client.sync import SyncQueue
+from jobqueue.client.tasks import Submitting, Task, TaskDecorator, check_catch_up, schedule
 from jobqueue.client.working import WorkerBlock, run_worker, work
+from jobqueue.connect.backends import create_backend, create_locks, orphaned
+from jobqueue.connect.urls import check_redis_url, parse_url
 from jobqueue.core.api import Backend
+from jobqueue.core.bridge import Bridge
 from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
@@ -31,15 +33,9 @@ from jobqueue.core.queue import QueueSpec
 from jobqueue.core.store import Rules
 from jobqueue.engine.admission import check_queue_spec, check_spec
 from jobqueue.redaction import redact_value
-from jobqueue.topology.connect import (
-    check_redis_url,
-    create_backend,
-    create_locks,
-    orphaned,
-    parse_url,
-)
-from jobqueue.worker.codec import write_json
-from jobqueue.worker.registry import Registry, TaskDefinition, TaskOptions
+from jobqueue.tasks.codec import write_json
+from jobqueue.tasks.task import TaskDefinition, TaskOptions
+from jobqueue.worker.registry import Registry
 
 if TYPE_CHECKING:
     from jobqueue.client.inline import InlineBackend, InlineBlock
@@ -54,21 +50,20 @@ _SOME_PAYLOAD = b"{}"
 class JobQueue:
     """Tasks, and the queue that their jobs go through.
 
-    ``url`` says where the queue is: ``sqlite:///jobs.db``, ``memory://``,
-    ``postgresql://user@host/database``, ``redis://host:6379/0`` or ``grpc://host:50051``. Nothing
-    is opened here; the first call does it, and ``async with app:`` or ``await app.close()`` closes
-    it (the end of its event loop does, too).
+    ``url`` is the place of the queue: ``sqlite:///jobs.db``, ``memory://``,
+    ``postgresql://user@host/database``, ``redis://host:6379/0`` or ``grpc://host:50051``. The first
+    call opens it; ``async with app:``, ``await app.close()`` or the end of the event loop closes
+    it.
 
-    ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` hold for tasks that do not
-    say otherwise. ``queues`` declares queues beside those that tasks name, or says with a
-    ``QueueSpec`` how those are made. Declared queues are created by the first submit and by the
-    start of a worker; behind a server that takes the role operator. ``catch_up`` bounds how late a
-    periodic task may be submitted when its processes were away, an hour unless given; 0: such ticks
-    are skipped. ``settings`` and ``rules`` are the engine's, where it runs in this process.
-    ``api_key`` (or a token) and ``tls`` are for a server: ``True`` or ``grpcs://`` trusts the
-    system's authorities, ``Tls(ca=..., cert=..., key=...)`` names PEM files. ``redis_url`` names
-    the Redis that several processes on one PostgreSQL take their locks in; without it they lean on
-    PostgreSQL alone.
+    ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` are defaults for the tasks.
+    ``queues`` declares queues beside those that tasks name, or sets with a ``QueueSpec`` how those
+    are created. The first submit and the start of a worker create declared queues; behind a server
+    that takes the role operator. ``catch_up`` bounds how late a periodic task may be submitted when
+    its processes were away, an hour unless given; 0: such ticks are skipped. ``settings`` and
+    ``rules`` are for an engine in this process. ``api_key`` (or a token) and ``tls`` are for a
+    server: ``True`` or ``grpcs://`` trusts the system's authorities, ``Tls(ca=..., cert=...,
+    key=...)`` names PEM files. ``redis_url`` names the Redis for the locks of several processes on
+    one PostgreSQL; without it they use PostgreSQL's locks alone.
     """
 
     def __init__(
@@ -100,15 +95,15 @@ class JobQueue:
         self._inline: list[InlineBackend] = []
         for declared in map(_as_queue, _as_list(queues)):
             self.registry.declare(declared)
-        self.home = Home(self._create_backend, self._prepare, orphaned(scheme))
+        self.shared = SharedBackend(self._create_backend, self._prepare, orphaned(scheme))
         self._sender = Sender(
-            self.home, self._port, self.registry.declared, at_open=scheme != "grpc"
+            self.shared, self._port, self.registry.declared, at_open=scheme != "grpc"
         )
         self._bridge = Bridge(
             instead="use `await task.submit(...)` and `await job.result()`",
-            loop=lambda: self.home.loop,
+            loop=lambda: self.shared.loop,
             inlined=lambda: self.inlined,
-            pinned=lambda: scheme == "memory" or self.home.workers > 0,
+            pinned=lambda: scheme == "memory" or self.shared.workers > 0,
         )
         self.operator = Operator(self._port)
         self.task = TaskDecorator(
@@ -130,7 +125,7 @@ class JobQueue:
     def add_task(
         self, definition: TaskDefinition, *, default: bool = False, cron: Cron | None = None
     ) -> Task[Any, Any]:
-        """Register a task made elsewhere; ``@app.task`` does it for functions."""
+        """Register a task definition; ``@app.task`` does it for functions."""
         try:
             check_spec(
                 NO_OPTIONS.spec(_SOME_PAYLOAD, definition.name, definition.options),
@@ -160,8 +155,9 @@ class JobQueue:
     ) -> None:
         """Submit ``task(*args)`` at the times of ``cron``, once a tick, while any worker runs.
 
-        Five fields, or ``@hourly`` and the like. ``name``: the task's, unless given; it must stay
-        the same in every process. Of ``task.options(...)`` everything but key and run_at holds.
+        ``cron`` has five fields, or is ``@hourly`` and the like. ``name`` is the task's, unless
+        given; it must be the same in every process. All of ``task.options(...)`` counts, except key
+        and run_at.
         """
         if not any(
             own.definition is getattr(task, "definition", None) for own in self._tasks.values()
@@ -173,10 +169,10 @@ class JobQueue:
     async def submit(
         self, type: str, payload: Any = None, **said: Unpack[SubmitSaid]
     ) -> JobHandle[Any]:
-        """Submit a job of a task that lives elsewhere. ``payload``: any JSON value, or bytes.
+        """Submit a job by its task's name. ``payload``: any JSON value, or bytes.
 
-        An object is the task's arguments by name. Of a task of this app prefer ``task.submit``,
-        which checks them. The options are those of ``Task.options``.
+        A JSON object has the task's arguments by name. For a task of this app prefer
+        ``task.submit``, which checks them. The options are those of ``Task.options``.
         """
         options = submit_options(**said)
         known = self._tasks.get(type)
@@ -189,18 +185,18 @@ class JobQueue:
     @overload
     def job(self, job_id: str, task: Task[Any, Callable[..., Submitting[R]]]) -> JobHandle[R]: ...
     def job(self, job_id: str, task: Task[Any, Any] | None = None) -> JobHandle[Any]:
-        """A handle on a job submitted earlier, here or elsewhere; ``task`` types its result."""
+        """Return a handle on a job submitted earlier, by any process; ``task`` types its result."""
         decode = self._decode if task is None else task.decode
         return JobHandle(self._port(), parse_job_id(job_id), decode)
 
-    # -- other ways to use it --------------------------------------------------------------
+    # -- the blocking client, inline mode, workers -----------------------------------------
 
     def sync(self) -> SyncQueue:
         """The blocking client: ``with app.sync() as q: q.submit(send, "a@b.c").result()``."""
         return SyncQueue(self._bridge, self)
 
     def inline(self) -> InlineBlock:
-        """For tests: ``with app.inline() as jobs:`` runs what is submitted in it at once."""
+        """For tests: jobs submitted inside ``with app.inline() as jobs:`` run at once."""
         from jobqueue.client.inline import InlineBackend, InlineBlock
 
         backend = InlineBackend(self.registry, self._settings, self._rules)
@@ -216,7 +212,7 @@ class JobQueue:
         self, queues: Iterable[str] | None, concurrency: int | None, *, recycle: bool = False
     ) -> WorkerBlock:
         return WorkerBlock(
-            self.home,
+            self.shared,
             self.registry,
             self.worker_queues(queues),
             concurrency,
@@ -233,7 +229,7 @@ class JobQueue:
     ) -> None:
         """Execute jobs until cancelled (or, with ``signals``, until SIGTERM or SIGINT), then drain.
 
-        ``queues``: those that the tasks declare, unless given.
+        ``queues`` are those that the tasks declare, unless given.
         """
         await work(self.worker(queues, concurrency), signals=signals)
 
@@ -249,15 +245,15 @@ class JobQueue:
         """
         run_worker(self._worker(queues, concurrency, recycle=True), self.close)
 
-    # -- its life --------------------------------------------------------------------------
+    # -- open and close --------------------------------------------------------------------
 
     async def open(self) -> None:
         """Open the store or the connection now rather than at the first call."""
-        await self.home.open()
+        await self.shared.open()
 
     async def close(self) -> None:
-        """Close what was opened. The next call opens it again."""
-        await self.home.close()
+        """Close the store or the connection. The next call opens it again."""
+        await self.shared.close()
 
     async def __aenter__(self) -> JobQueue:
         await self.open()
@@ -273,15 +269,15 @@ class JobQueue:
 
     @property
     def inlined(self) -> bool:
-        """Whether jobs run inline now."""
+        """True inside ``with app.inline()``."""
         return bool(self._inline)
 
     def worker_queues(self, queues: Iterable[str] | None = None) -> tuple[str, ...]:
-        """The queues a worker of this app serves: those given, or those its tasks declare."""
+        """Return the queues of a worker: those given, or those that the tasks declare."""
         return self.registry.queues() if queues is None else tuple(_as_list(queues))
 
     def _port(self) -> Port:
-        return self._inline[-1] if self._inline else self.home
+        return self._inline[-1] if self._inline else self.shared
 
     def _create_backend(self) -> Backend:
         return create_backend(

@@ -1,4 +1,4 @@
-"""A submitted job, as its submitter holds it."""
+"""The submitter's handle on a job."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from jobqueue.core.lifecycle import TERMINAL, State
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-_LONGEST_WAIT = 60.0  # one call to the backend; a longer wait is made of several
-_SHORTEST_TURN = 0.05  # between calls, should a backend answer before its time is up
+_LONGEST_WAIT = 60.0  # of one call to the backend; a longer wait takes several calls
+_SHORTEST_TURN = 0.05  # between calls, if a backend answers before its time is up
 
 
 class Port(Protocol):
-    """The way to the backend: the app's home, or its inline mode."""
+    """The way to the backend: the app's shared backend, or its inline mode."""
 
     async def call(self, op: Callable[[Backend], Awaitable[T]]) -> T:
         """Run ``op`` with the backend."""
         ...
 
     def iterate(self, op: Callable[[Backend], AsyncIterator[T]]) -> AsyncIterator[T]:
-        """Iterate over what ``op`` gives."""
+        """Iterate over the result of ``op``."""
         ...
 
     def raised(self, job_id: str) -> BaseException | None:
-        """What the handler of a job that ran inline raised last."""
+        """Return the last error of the handler of a job that ran inline."""
         ...
 
 
@@ -53,7 +53,7 @@ class JobHandle(Generic[R_co]):
         queue: str | None = None,
     ) -> None:
         self.id = job_id
-        #: False if an earlier submit with the same idempotency key had made the job already.
+        #: False if an earlier submit with the same idempotency key made the job.
         self.created = created
         self._port = port
         self._decode = decode
@@ -63,7 +63,7 @@ class JobHandle(Generic[R_co]):
         return f"<JobHandle {self.id}>"
 
     async def result(self, timeout: float | None = None) -> R_co:
-        """Wait for the job's end and return what its handler returned.
+        """Wait for the job's end and return its handler's result.
 
         Raises JobFailed if the job ended without a result, DeadlineExceeded when ``timeout``
         seconds have passed before its end (the job goes on).
@@ -71,7 +71,7 @@ class JobHandle(Generic[R_co]):
         attempt = current_attempt()
         if attempt is None:
             job = await self._end(timeout)
-        else:  # a handler that waits keeps its slot: its worker looks out for a deadlock
+        else:  # a handler that waits keeps its slot: its worker watches for a deadlock
             with attempt.waiting_for(self._queue):
                 job = await self._end(timeout)
         if job.state is State.DONE:
@@ -80,7 +80,7 @@ class JobHandle(Generic[R_co]):
         raise JobFailed(job.id, job.reason.value, job.error) from self._port.raised(job.id)
 
     async def status(self) -> Job:
-        """The job's record as it is now."""
+        """Read the job's record."""
         return await self._port.call(lambda backend: backend.get(self.id))
 
     async def cancel(self) -> Cancellation:
@@ -88,19 +88,19 @@ class JobHandle(Generic[R_co]):
         return await self._port.call(lambda backend: backend.cancel(self.id))
 
     async def retry(self) -> Job:
-        """Send a job that failed back to its queue, with its retries counted anew."""
+        """Send a FAILED or DEAD_LETTERED job back to its queue, with its retry counter reset."""
         return await self._port.call(lambda backend: backend.retry(self.id))
 
     async def history(self, before_version: int | None = None) -> list[Event]:
-        """The job's newest transitions, 500 at most, in their order.
+        """Read the job's newest transitions, 500 at most, in their order.
 
-        The first transition of a job has version 1. With ``before_version``, the newest of those
-        that are older than that one.
+        The first transition of a job has version 1. With ``before_version``, read the newest of
+        those that are older.
         """
         return await self._port.call(lambda backend: backend.history(self.id, before_version))
 
     def events(self) -> AsyncIterator[Event]:
-        """The job's transitions, past ones first, then as they happen, until its end."""
+        """Iterate over the job's transitions: past ones, then new ones until its end."""
         return self._port.iterate(lambda backend: backend.watch(self.id))
 
     async def _wait(self, seconds: float) -> Job:
@@ -135,7 +135,7 @@ def _why_it_waits(job: Job) -> str:
 
 
 def decode_json(job: Job) -> Any:
-    """Read the result of a task that is defined elsewhere: JSON, or else the bytes."""
+    """Read the result of a task that is not of this app: JSON, or else the bytes."""
     if job.result is None:
         return None
     try:

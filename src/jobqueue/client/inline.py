@@ -1,9 +1,9 @@
-"""Inline mode, for the tests of those who use jobqueue: a submitted job runs before the submit
-returns, in the caller's own thread.
+"""Inline mode, for users' tests: a submitted job runs before the submit returns, in the caller's
+own thread.
 
-The engine, the memory store and what runs handlers are the real ones. What happens by itself
-elsewhere is done here, one step after the other: claim, run, apply, and let time pass when there
-is nothing else left to do.
+The engine, the memory store and the executors are the real ones. The steps that happen in the
+background elsewhere are done here one after the other: claim, run, apply, and let time pass when
+nothing else is left to do.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, TypeVar, overload
 from jobqueue._version import __version__
 from jobqueue.client.tasks import Task
 from jobqueue.core.api import Backend
+from jobqueue.core.attempt import in_place
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Conflict
 from jobqueue.core.ids import new_lease
@@ -43,19 +44,111 @@ from jobqueue.engine.batching import Answer, Batcher, Call
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
-from jobqueue.worker.in_place import Attempt
+from jobqueue.tasks.task import TaskDefinition
+from jobqueue.worker.execution import Endings, Execution, Stop
+from jobqueue.worker.executors.local import CoroutineExecutor, ThreadExecutor
 from jobqueue.worker.registry import Registry
+from jobqueue.worker.settings import MAX_CONCURRENCY, WorkerSettings
+from jobqueue.worker.slots import WaitingSlots
 
 T = TypeVar("T")
 
+_SETTINGS = WorkerSettings(id="inline", concurrency=MAX_CONCURRENCY)
 _INSTANT = 1e-6  # after a time: the clock counts in microseconds
 _PAUSE = 0.005  # between two looks at a job that runs
-# What a handler may raise without ending more than its attempt.
+# Errors of a handler that end its attempt and nothing else.
 _OWN = (Exception, SystemExit, asyncio.CancelledError)
 
 
+class InlineAttempt:
+    """One attempt at a job, in the thread of its caller. Implements ``Host`` for its executor."""
+
+    def __init__(
+        self,
+        job: Assignment,
+        definition: TaskDefinition,
+        advanced: Callable[[int, Progress], None],
+    ) -> None:
+        self.advanced = advanced  # gets a lease and its progress, from any thread
+        self._endings = Endings(_SETTINGS.max_result_bytes)
+        executor = (
+            CoroutineExecutor(self, self._endings)
+            if definition.is_async
+            else _InPlaceExecutor(self, self._endings, 1)
+        )
+        waiting = WaitingSlots(_SETTINGS)
+        self._execution = Execution(job, definition, executor, time.monotonic(), waiting)
+        self._report: Transition | None = None
+        self.given_up = False  # its event loop ended before the handler
+
+    async def run(self) -> Transition:
+        """Run the handler to its end, and return its report."""
+        execution = self._execution
+        execution.begun = time.monotonic()  # it may be cancelled before its first step
+        execution.executor.submit(execution)
+        task: asyncio.Task[None] | None = execution.handle
+        if task is not None:
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:
+                self.given_up = True
+                task.cancel()
+        report = self._report
+        if report is None:  # the executor reports no such end
+            assert task is not None
+            error = task.exception() if task.done() and not task.cancelled() else None
+            report = self._endings.raised(execution, error or asyncio.CancelledError())
+        if execution.stop is Stop.TIMED_OUT:
+            return self._endings.timed_out(execution)
+        if execution.stop is Stop.CANCELLED:
+            unaware = isinstance(execution.executor, _InPlaceExecutor)
+            return self._endings.cancelled(execution, report, unaware)
+        return report
+
+    def cancel(self) -> None:
+        if self._execution.stop is None:
+            self._execution.interrupt(Stop.CANCELLED)
+
+    @property
+    def error(self) -> BaseException | None:
+        """The handler's error."""
+        return self._execution.error
+
+    def begin(self, execution: Execution) -> bool:
+        execution.begun = time.monotonic()
+        self.begun(execution)
+        return True
+
+    def begun(self, execution: Execution) -> None:
+        if execution.timeout is not None:
+            execution.timer = asyncio.get_running_loop().call_later(
+                execution.timeout, execution.interrupt, Stop.TIMED_OUT
+            )
+
+    def ended(self, execution: Execution, report: Transition) -> None:
+        execution.ended = True
+        if execution.timer is not None:
+            execution.timer.cancel()
+        self._report = report
+
+
+class _InPlaceExecutor(ThreadExecutor):
+    """Runs ``def`` handlers in the caller's thread."""
+
+    def submit(self, execution: Execution) -> None:
+        self._host.begin(execution)
+        report = self._context.copy().run(self._run, execution)
+        if execution.timeout is not None and execution.ran_for() >= execution.timeout:
+            execution.stop = execution.stop or Stop.TIMED_OUT  # the handler blocked the timer
+        self._host.ended(execution, report)
+
+    def _run(self, execution: Execution) -> Transition:
+        in_place.set(True)
+        return super()._run(execution)
+
+
 class InlineBackend(Engine):
-    """An engine that runs the jobs itself, and keeps them for as long as it is kept."""
+    """An engine that runs the jobs itself. Implements ``Port``."""
 
     def __init__(
         self,
@@ -64,7 +157,7 @@ class InlineBackend(Engine):
         rules: Rules | None = None,
     ) -> None:
         self._time = ManualClock(time.time())
-        # Time may leap while a handler runs. Its own timer ends it, and no worker is ever lost.
+        # The clock may leap while a handler runs: its own timer ends it, and no worker is lost.
         rules = dataclasses.replace(
             rules or Rules(), assignment_timeout=math.inf, watchdog_grace=math.inf
         )
@@ -81,39 +174,35 @@ class InlineBackend(Engine):
             queues=(ALL_QUEUES,),
             version=__version__,
         )
-        self._running: dict[str, Attempt] = {}
+        self._running: dict[str, InlineAttempt] = {}
         self._raised: dict[str, BaseException] = {}
         self._attempts: set[asyncio.Task[None]] = set()
-        # The blocking client runs each call on a loop of its own, in any thread. It is held where
-        # the memory store is changed, which never gives the loop away.
+        # The blocking client runs each call on its own loop, in any thread. The lock is held while
+        # the memory store is changed, which never yields to the loop.
         self._turn = threading.Lock()
 
-    # -- the port: handles reach it directly -----------------------------------------------
-
     async def call(self, op: Callable[[Backend], Awaitable[T]]) -> T:
-        """Run ``op`` here, and then every job that is ready."""
+        """Run ``op``, and then every job that is ready."""
         await self._open()
         answer = await op(self)
         await self._run_ready()
         return answer
 
     def iterate(self, op: Callable[[Backend], AsyncIterator[T]]) -> AsyncIterator[T]:
-        """Iterate here."""
         return _Listed(self, op)
 
     def raised(self, job_id: str) -> BaseException | None:
-        """What the job's handler raised last."""
         return self._raised.get(job_id)
 
-    # -- where nothing happens by itself ---------------------------------------------------
+    # -- in place of the engine's background tasks -----------------------------------------
 
     async def prepare(self) -> None:
-        """See ``Engine.prepare``. A batch would wait for another thread's loop."""
         await super().prepare()
+        # A batch would wait for another thread's loop.
         self._submits = _Unbatched(self._flush_submits, limit=1, weigh=len)
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
-        """Read a job; one that has not ended and does not run never would end."""
+        """Return a job that has ended; Conflict if it neither ended nor runs, for it never will."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             await self._run_ready()
@@ -127,20 +216,18 @@ class InlineBackend(Engine):
             why = f"the worker {self._worker.id!r} was drained"
         elif job.type not in self._registry.types():
             why = f"there is no task {job.type!r} in this app"
-        elif (await self.queue_stats(job.queue)).queue.paused:
+        elif (await self.queue_stats(job.queue)).queue.closed_until > self._time.now():
             why = f"its queue {job.queue!r} is paused"
         else:
             why = "it is delayed; call `await jobs.run_delayed()`"
         raise Conflict(f"job {job_id} is {job.state.name} in inline mode: {why}")
 
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
-        """See ``ClientApi.watch``."""
         await self.wait(job_id, None)
         async for event in super().watch(job_id):
             yield event
 
     async def cancel(self, job_id: str) -> Cancellation:
-        """See ``ClientApi.cancel``."""
         answer = await super().cancel(job_id)
         if answer.requested and job_id in self._running:
             self._running[job_id].cancel()
@@ -150,10 +237,10 @@ class InlineBackend(Engine):
 
     def submitted(self) -> list[Job]:
         """Every job, in order."""
-        return self._memory.jobs()
+        return self._memory.reads.every_job()
 
     async def run_delayed(self) -> int:
-        """See ``InlineJobs.run_delayed``."""
+        """Implement ``InlineJobs.run_delayed``."""
         await self._open()
         now = self._time.now()
         waiting = sorted(
@@ -163,8 +250,8 @@ class InlineBackend(Engine):
         )
         end = now
         for index, (at, _, _) in enumerate(waiting):
-            # Handlers run at the end of it all: what they delay is not due before another call.
-            # They run before that where the TTL of a job that is still to run would end.
+            # Handlers run at the last of these times, so that jobs that they delay are not due
+            # yet. They run earlier if the TTL of a job that is still to run would end.
             end = max(waiting[-1][0], self._time.now(), end)
             await self._pass_to(at)
             expiry = min(expires_at for _, _, expires_at in waiting[index:])
@@ -185,28 +272,28 @@ class InlineBackend(Engine):
         types = self._registry.types()
         if types != self._worker.types:
             self._worker = dataclasses.replace(self._worker, types=types)
-            await self._memory.register_worker(self._worker)
+            await self._memory.workers.register(self._worker)
 
     async def _takes(self) -> bool:
-        """Whether no operator has drained the worker that this is."""
-        (worker,) = await self._memory.workers()
+        """False if an operator has drained the inline worker."""
+        (worker,) = await self._memory.workers.all()
         return worker.status is WorkerStatus.ONLINE
 
     async def _run_ready(self) -> None:
-        """Run what can be claimed. Retries follow at once: time passes for them."""
+        """Run the jobs that can be claimed. The clock moves on to retries at once."""
         while await self._takes():
             own = self._worker
             claim = Claim(own.queues, (own.id,), types=own.types)
             with self._turn:
-                assigned = await self._memory.claim([claim])
+                assigned = await self._memory.jobs.claim([claim])
             if assigned:
-                # A caller that gives up waiting does not end the job, here as elsewhere.
+                # A caller that gives up waiting does not end the job, as with a real worker.
                 attempt = asyncio.create_task(self._attempt(assigned[0]))
                 self._attempts.add(attempt)
                 attempt.add_done_callback(self._attempts.discard)
                 await asyncio.shield(attempt)
-            elif any(queue.depth.get(State.FAILED) for queue in await self._memory.stats()):
-                # A delayed job whose time comes meanwhile runs then, before its TTL ends.
+            elif any(queue.depth.get(State.FAILED) for queue in await self._memory.queues.stats()):
+                # A delayed job whose time comes first runs at that time, before its TTL ends.
                 await self._pass_to(min(self._times_to_come()))
             else:
                 return
@@ -221,10 +308,10 @@ class InlineBackend(Engine):
 
     async def _attempt(self, job: Assignment) -> None:
         if not await self._told(Transition.started(job.seq, job.lease)):
-            return  # cancelled at this very moment
+            return  # cancelled between claim and start
         definition = self._registry.get(job.type)
         assert definition is not None  # it was claimed by its type
-        attempt = self._running[job.id] = Attempt(job, definition, self._advanced)
+        attempt = self._running[job.id] = InlineAttempt(job, definition, self._advanced)
         report = await attempt.run()
         del self._running[job.id]
         self._raised.pop(job.id, None)
@@ -234,14 +321,14 @@ class InlineBackend(Engine):
         if attempt.given_up:
             raise asyncio.CancelledError
         if attempt.error is not None and not isinstance(attempt.error, _OWN):
-            raise attempt.error  # an interrupt, or the verdict of a test
+            raise attempt.error  # an interrupt, or a failed test
 
     def _advanced(self, lease: int, progress: Progress) -> None:
         own = self._worker
-        self._memory.pulse(own.id, own.incarnation, [lease], [lease], {lease: progress})
+        self._memory.workers.pulse(own.id, own.incarnation, [lease], [lease], {lease: progress})
 
     async def _told(self, report: Transition) -> bool:
-        """Apply what a worker would report; False: it comes too late."""
+        """Apply a worker's report; False if it comes too late."""
         (outcome,) = await self._write([report], by_worker=True)
         return outcome.applied
 
@@ -256,7 +343,7 @@ class InlineBackend(Engine):
             return await super()._write(transitions, *with_claims, by_worker=by_worker)
 
     async def _pass_to(self, at: float) -> None:
-        """Let time pass, and make every move that is due then."""
+        """Move the clock, and apply the transitions that are due then."""
         self._set_time(at)
         await self.sweep()
 
@@ -265,7 +352,7 @@ class InlineBackend(Engine):
 
 
 class InlineJobs(Sequence[Job]):
-    """What was submitted in an inline block, in order, each as it is now."""
+    """The jobs submitted in an inline block, in order, each in its present state."""
 
     def __init__(self, backend: InlineBackend) -> None:
         self._backend = backend
@@ -284,14 +371,14 @@ class InlineJobs(Sequence[Job]):
         return iter(self._backend.submitted())
 
     def of(self, task: Task[Any, Any] | str) -> list[Job]:
-        """The jobs of one task."""
+        """Return the jobs of one task."""
         name = task if isinstance(task, str) else task.name
         return [job for job in self if job.type == name]
 
     async def run_delayed(self) -> int:
-        """Let the time come of the delayed jobs submitted so far; returns how many of them ran.
+        """Move the clock past the delayed jobs submitted so far; returns how many of them ran.
 
-        They run in the order of their times, those of one time by priority.
+        They run in the order of their times, and at the same time by priority.
         """
         return await self._backend.run_delayed()
 
@@ -326,7 +413,7 @@ class _Unbatched(Batcher[Call, Answer]):
 
 
 class _Listed(AsyncIterator[T]):
-    """Reads everything at its first step: the next may be taken on another event loop."""
+    """Reads everything at its first step, because the next step may be on another event loop."""
 
     def __init__(self, backend: InlineBackend, op: Callable[[Backend], AsyncIterator[T]]) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""What a caller may say about a job beside its arguments."""
+"""The options of a job beside its arguments."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import MORE, NO_LABELS, JobSpec
 from jobqueue.core.retry import Backoff
-from jobqueue.worker.registry import TaskOptions
+from jobqueue.tasks.task import TaskOptions
 
 Seconds = float | timedelta
-"""A length of time."""
+"""A duration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitOptions:
-    """Overrides of a task's options. ``None``: what the task says, or else the queue."""
+    """Overrides of a task's options. ``None``: the task's option, or else the queue's."""
 
     queue: str | None = None
     priority: int | None = None
@@ -33,7 +33,7 @@ class SubmitOptions:
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
 
     def over(self, earlier: SubmitOptions) -> SubmitOptions:
-        """These options where they say something, and the earlier ones where not."""
+        """Merge these options over earlier ones: those that are None come from the earlier ones."""
         said = {
             name: value
             for name in self.__slots__
@@ -46,7 +46,7 @@ class SubmitOptions:
         return replace(earlier, labels={**earlier.labels, **self.labels}, **said)
 
     def spec(self, payload: bytes, name: str, task: TaskOptions) -> JobSpec:
-        """The job to ask for."""
+        """Make the job to submit."""
         return JobSpec(
             payload=payload,
             queue=task.queue if self.queue is None else self.queue,
@@ -67,7 +67,10 @@ NO_OPTIONS = SubmitOptions()
 
 
 class SubmitSaid(TypedDict, total=False):
-    """What callers may say, as they write it; None is the same as nothing."""
+    """Options as callers write them; None is the same as no option.
+
+    At most one of ``delay`` and ``run_at`` may be given.
+    """
 
     queue: str | None
     priority: int | None
@@ -99,7 +102,7 @@ def submit_options(**said: Unpack[SubmitSaid]) -> SubmitOptions:
 
 
 def seconds(name: str, value: Seconds | None) -> float | None:
-    """A length of time as seconds."""
+    """Read a duration as seconds."""
     if value is None:
         return None
     if isinstance(value, timedelta):
@@ -109,11 +112,11 @@ def seconds(name: str, value: Seconds | None) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return math.inf  # no length of time that is allowed anywhere
+        return math.inf  # refused by every setting that has a bound
 
 
 def backoff(value: Any) -> Backoff | tuple[float, ...]:
-    """The waits before retries: always the same, one after another, or growing."""
+    """Read the waits before retries: always the same, a list of them, or growing."""
     if isinstance(value, Backoff):
         return value
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
@@ -138,7 +141,7 @@ def backoff(value: Any) -> Backoff | tuple[float, ...]:
 
 
 def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
-    """One exception class, or several."""
+    """Read one exception class, or several."""
     several = isinstance(value, Iterable) and not isinstance(value, type | str | bytes)
     found = tuple(value) if several else (value,)
     for kind in found:
@@ -150,7 +153,7 @@ def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
 
 
 def moment(name: str, value: datetime | float | None) -> float | None:
-    """A point in time as seconds since the epoch."""
+    """Read a point in time as seconds since the epoch."""
     if value is None:
         return None
     if isinstance(value, datetime):
@@ -164,4 +167,4 @@ def moment(name: str, value: datetime | float | None) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return math.inf  # no time that is allowed anywhere
+        return math.inf  # refused by the admission

@@ -1,4 +1,4 @@
-"""The way of a job from the caller to the backend: queues made, batches cut, refusals told."""
+"""Submits jobs to the backend: creates declared queues, cuts batches, explains refusals."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from jobqueue.client.handle import JobHandle, Port
-from jobqueue.client.home import Home
+from jobqueue.client.shared_backend import SharedBackend
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import (
     DeadlineExceeded,
@@ -24,13 +24,13 @@ from jobqueue.worker.served import create_queues
 R = TypeVar("R")
 Decode = Callable[[Job], Any]
 
-# One request, in jobs and in payload bytes: well below what a server takes in one message.
+# The bounds of one request, in jobs and payload bytes: well below those of a server.
 BATCH_JOBS = 1000
 BATCH_BYTES = 1024 * 1024
 
 
 class BatchRefused(JobQueueError, Generic[R]):
-    """Some jobs of a ``submit_many`` were refused. The accepted ones stand: see ``handles``.
+    """Some jobs of a ``submit_many`` were refused. ``handles`` has the accepted ones.
 
     ``handles`` and ``errors`` have one entry for each job, in order: one of the two is None.
     """
@@ -50,19 +50,19 @@ class BatchRefused(JobQueueError, Generic[R]):
 
 
 class Sender:
-    """Submits specs through the port in use, and turns answers into handles."""
+    """Submits specs through the port in use, and makes handles of the answers."""
 
     def __init__(
         self,
-        home: Home,
+        shared: SharedBackend,
         port: Callable[[], Port],
         declared: Callable[[], dict[str, QueueSpec]],
         *,
         at_open: bool,
     ) -> None:
-        """``at_open``: the store is opened here, and the declared queues are created with it.
-        Behind a server the first submit creates them, if the caller may do that."""
-        self._home = home
+        """``at_open``: this process opens the store, and creates the declared queues then.
+        Behind a server the first submit creates them, if the caller may."""
+        self._shared = shared
         self._port = port
         self._declared = declared
         self._at_open = at_open
@@ -70,8 +70,8 @@ class Sender:
 
     def _begin(self) -> None:
         self._creating = asyncio.Lock()  # held on the backend's loop
-        # Queues that need no creating: they exist, or an operator deleted them since, or this
-        # caller may create none.
+        # Queues not to create: they exist, or an operator deleted them since, or the caller may
+        # not create any.
         self._settled: set[str] = set()
         self._may_create = True
 
@@ -84,13 +84,11 @@ class Sender:
             self._settled.update(queues)
 
     async def send(self, spec: JobSpec, decode: Decode) -> JobHandle[Any]:
-        """Submit one job."""
         port = self._port()
         (result,) = await self._deliver(port, [spec])
         if result.error is not None:
             raise self._hinted(result.error, spec)
-        created = result.status is SubmitStatus.ACCEPTED
-        return JobHandle(port, result.job_id, decode, created=created, queue=spec.queue)
+        return _handle(port, spec, result, decode)
 
     async def send_many(self, specs: Sequence[JobSpec], decode: Decode) -> list[JobHandle[Any]]:
         """Submit jobs in as few requests as their size allows; BatchRefused if one was refused."""
@@ -107,13 +105,8 @@ class Sender:
                 rest = len(specs) - len(handles)
                 raise BatchRefused(handles + [None] * rest, errors + [error] * rest) from error
             for spec, result in zip(batch, results, strict=True):
-                refused = result.error is not None
-                created = result.status is SubmitStatus.ACCEPTED
-                handles.append(
-                    None
-                    if refused
-                    else JobHandle(port, result.job_id, decode, created=created, queue=spec.queue)
-                )
+                made = result.error is None
+                handles.append(_handle(port, spec, result, decode) if made else None)
                 errors.append(None if result.error is None else self._hinted(result.error, spec))
         if any(error is not None for error in errors):
             raise BatchRefused(handles, errors)
@@ -121,10 +114,10 @@ class Sender:
 
     async def _deliver(self, port: Port, specs: Sequence[JobSpec]) -> list[SubmitResult]:
         unsettled = {spec.queue for spec in specs} - self._settled
-        if not unsettled or port is not self._home:  # inline mode sees to its own
+        if not unsettled or port is not self._shared:  # inline mode creates its own
             return await port.call(lambda backend: backend.submit(specs))
         if not self._declared().keys() <= self._settled:
-            await self._home.call(self._create_declared)
+            await self._shared.call(self._create_declared)
         results = await port.call(lambda backend: backend.submit(specs))
         for spec, result in zip(specs, results, strict=True):
             if result.error is None:
@@ -132,7 +125,7 @@ class Sender:
         return results
 
     async def _create_declared(self, backend: Backend) -> None:
-        """Create the declared queues, once, however many callers come first together."""
+        """Create the declared queues once, even if several callers come at the same time."""
         async with self._creating:
             queues = self._declared()
             new = [queue for name, queue in queues.items() if name not in self._settled]
@@ -143,7 +136,7 @@ class Sender:
             except PermissionDenied:
                 self._may_create = False
             except (Unavailable, OutcomeUnknown, DeadlineExceeded):
-                return  # the submit may get through, or will say so
+                return  # the submit may succeed, or will raise the error
             self._settled.update(queues)
 
     def _hinted(self, error: JobQueueError, spec: JobSpec) -> JobQueueError:
@@ -155,6 +148,11 @@ class Sender:
             declare = f"or declare it: JobQueue(url, queues=[{spec.queue!r}])"
             return NotFound(f"{error.message}, {declare}")
         return error
+
+
+def _handle(port: Port, spec: JobSpec, result: SubmitResult, decode: Decode) -> JobHandle[Any]:
+    created = result.status is SubmitStatus.ACCEPTED
+    return JobHandle(port, result.job_id, decode, created=created, queue=spec.queue)
 
 
 def _batches(specs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:

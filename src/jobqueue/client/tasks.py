@@ -1,4 +1,4 @@
-"""Tasks: functions whose calls can be submitted as jobs, typed by the function's own signature."""
+"""Tasks: functions whose calls can be submitted as jobs, typed by the function's signature."""
 
 from __future__ import annotations
 
@@ -35,9 +35,11 @@ from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Job, JobSpec
 from jobqueue.core.retry import Backoff
-from jobqueue.worker.context import Context
-from jobqueue.worker.registry import TaskDefinition, TaskOptions, define
-from jobqueue.worker.task import ExecutorName
+from jobqueue.core.store import Rules
+from jobqueue.engine.admission import check_spec
+from jobqueue.tasks.context import Context
+from jobqueue.tasks.task import ExecutorName, TaskDefinition, TaskOptions, define
+from jobqueue.worker.periodic import CATCH_UP, MAX_NAME_LENGTH, Schedule
 
 if TYPE_CHECKING:
     from jobqueue.client.sender import Sender
@@ -82,18 +84,18 @@ class Task(Generic[F_co, S_co]):
 
     @property
     def __call__(self) -> F_co:
-        """Call the function here and now, as if it were not a task."""
+        """Call the function directly, without a job."""
         return cast("F_co", self.definition.fn)
 
     @property
     def submit(self) -> S_co:
-        """Submit a call: ``await task.submit(*args)``. Durable, where the store is, on return."""
+        """Submit a call: ``await task.submit(*args)``. In a durable store it is safe on return."""
         return cast("S_co", self._submit)
 
     async def submit_many(
         self: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
     ) -> list[JobHandle[R]]:
-        """Submit many calls, each given as a tuple of arguments; a handle each, in order.
+        """Submit many calls, each given as a tuple of arguments; returns their handles in order.
 
         All arguments are checked before the first job is sent. Raises BatchRefused if the queue
         refused some of them.
@@ -110,35 +112,28 @@ class Task(Generic[F_co, S_co]):
                 specs.append(self.spec(*args))
             except InvalidArgument as error:
                 raise InvalidArgument(f"calls[{index}]", error.message) from error
-        return await self._sender.send_many(specs, self._decode)
+        return await self._sender.send_many(specs, self.decode)
 
     def options(self, **said: Unpack[SubmitSaid]) -> Task[F_co, S_co]:
-        """This task with other options for what is submitted through it.
-
-        ``queue``, ``priority``, ``max_retries``, ``timeout``, ``ttl``, ``delay`` or ``run_at``,
-        ``key``, ``labels``.
-        """
+        """Return this task with other options (``SubmitSaid``) for the jobs it submits."""
         return Task(self.definition, self._sender, submit_options(**said).over(self._overrides))
 
     def decode(self, job: Job) -> Any:
         """Read a job's result by the function's return annotation."""
-        return self._decode(job)
+        return self.definition.decode_result(job.result)
 
     async def _submit(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return await self._sender.send(self.spec(*args, **kwargs), self._decode)
+        return await self._sender.send(self.spec(*args, **kwargs), self.decode)
 
     def spec(self, *args: Any, **kwargs: Any) -> JobSpec:
-        """What ``submit`` would send."""
+        """Return the job that ``submit`` would send."""
         definition = self.definition
         payload = definition.encode(args, kwargs)
         return self._overrides.spec(payload, definition.name, definition.options)
 
-    def _decode(self, job: Job) -> Any:
-        return self.definition.decode_result(job.result)
-
 
 class Defines(Protocol):
-    """Where a decorator puts the tasks it makes."""
+    """The part of an app that registers the decorator's tasks."""
 
     def add_task(
         self, definition: TaskDefinition, *, default: bool, cron: Cron | None
@@ -154,13 +149,14 @@ class _Unknown:
 class TaskDecorator:
     """``@app.task`` or ``@app.task(queue="mail", ...)``, on ``async def`` and ``def`` alike.
 
-    Called with options it gives a decorator with these options, which can be kept and used many
+    Called with options it returns a decorator with these options, which can be kept and used many
     times. A parameter annotated ``Context`` is filled in by the worker and is not an argument of
     ``submit``; put it first or last.
 
-    ``backoff`` says how long a failed job waits before its retries, in place of the queue: always
-    so many seconds, ``[1, 10, 60]`` (the last for all further ones), or a ``Backoff`` that doubles.
-    Only exceptions in ``retry_on`` are retried, those in ``abort_on`` never: it wins.
+    ``backoff`` sets the waits of a failed job before its retries, in place of the queue's: a number
+    of seconds, a list like ``[1, 10, 60]`` (the last for all further ones), or a ``Backoff`` that
+    doubles. Only exceptions in ``retry_on`` are retried, and those in ``abort_on`` never are:
+    ``abort_on`` wins.
 
     ``cron="*/5 * * * *"`` submits the task at these times, in UTC or the ``timezone`` given, while
     any worker of the app runs; the task must do without arguments.
@@ -286,3 +282,38 @@ def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
     if changes.get("retry_on") == ():
         raise InvalidArgument("retry_on", "name at least one exception; max_retries=0 retries none")
     return replace(options, **changes)
+
+
+def schedule(cron: Cron, task: Task[Any, Any], args: tuple[Any, ...], name: str | None) -> Schedule:
+    """Make a schedule of the task, under the task's name unless another is given."""
+    name = task.name if name is None else name
+    if not 1 <= len(name) <= MAX_NAME_LENGTH:
+        raise InvalidArgument("name", f"1 to {MAX_NAME_LENGTH} characters are allowed")
+    try:
+        spec = task.spec(*args)
+    except InvalidArgument as error:
+        hint = "" if args else "; give arguments by app.periodic(cron, task, *args)"
+        raise InvalidArgument(f"schedule {name!r}", f"{error.message}{hint}") from error
+    if spec.key is not None:
+        raise InvalidArgument("key", "a schedule has a key of its own for every tick")
+    if spec.run_at is not None:
+        raise InvalidArgument("run_at", "a schedule has its own times; delay is allowed")
+    made = Schedule(name, cron, spec)
+    try:
+        check_spec(made.tick(0.0), len(spec.payload))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"schedule {name!r}", error.message) from None
+    return made
+
+
+def check_catch_up(value: Seconds | None, rules: Rules) -> float:
+    """Read how late a tick may be submitted: at most as long as its key is remembered."""
+    late = seconds("catch_up", value)
+    if late is None:
+        return min(CATCH_UP, rules.key_ttl)
+    if not 0 <= late <= rules.key_ttl:
+        raise InvalidArgument(
+            "catch_up",
+            f"{late:g} s is not 0 to {rules.key_ttl:g} s, the time an idempotency key is kept",
+        )
+    return late

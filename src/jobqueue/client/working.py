@@ -1,4 +1,4 @@
-"""Running a worker inside the user's own program."""
+"""A worker inside the user's own program."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from uuid import uuid4
 
 from jobqueue import logs
 from jobqueue._version import __version__
-from jobqueue.client.home import Home
+from jobqueue.client.shared_backend import SharedBackend
+from jobqueue.connect.starting import STOPPED_EARLY, drains, started, stop_on_signals
 from jobqueue.core.api import Backend
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict, Unavailable
-from jobqueue.topology.starting import STOPPED_EARLY, started
-from jobqueue.topology.stop_signals import drains, stop_on_signals
+from jobqueue.taskqueue import engine_job
 from jobqueue.worker.periodic import Periodic
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.served import ServedQueues
@@ -36,11 +36,11 @@ SERVICE = "worker"
 
 
 class WorkerBlock:
-    """``async with app.worker():`` jobs are executed while the block runs, then drained."""
+    """``async with app.worker():`` executes jobs while the block runs, then drains."""
 
     def __init__(
         self,
-        home: Home,
+        shared: SharedBackend,
         registry: Registry,
         queues: tuple[str, ...],
         concurrency: int | None,
@@ -49,7 +49,7 @@ class WorkerBlock:
         clock: Clock | None = None,
         recycle: bool = False,
     ) -> None:
-        self._home = home
+        self._shared = shared
         self._registry = registry
         self.settings = WorkerSettings(
             id=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",
@@ -66,22 +66,27 @@ class WorkerBlock:
 
     @property
     def runtime(self) -> WorkerRuntime:
-        """The worker, inside the block."""
+        """The worker; only inside the block."""
         assert self._runtime is not None
         return self._runtime
 
     async def __aenter__(self) -> WorkerRuntime:
         from jobqueue.worker.runtime import WorkerRuntime
 
-        backend = await self._home.call(_itself)
-        if self._home.loop is not asyncio.get_running_loop():
+        backend = await self._shared.call(_itself)
+        if self._shared.loop is not asyncio.get_running_loop():
             raise Conflict("the app is open on another event loop; run its worker there")
-        self._runtime = WorkerRuntime(backend, self._registry, self.settings)
-        await self._runtime.start()
-        self._home.workers += 1
         registry = self._registry
+        registry.provide(engine_job.task())
+        self._runtime = WorkerRuntime(backend, registry, self.settings)
+        await self._runtime.start()
+        self._shared.workers += 1
         self._queues = ServedQueues(
-            backend, self.settings.id, self.settings.queues, registry.declared().values()
+            backend,
+            self.settings.id,
+            self.settings.queues,
+            registry.declared().values(),
+            on_demand=registry.provided_queues(),
         )
         try:
             await self._queues.start()
@@ -115,11 +120,11 @@ class WorkerBlock:
             try:
                 await self._runtime.stop()
             finally:
-                self._home.workers -= 1
+                self._shared.workers -= 1
 
 
 async def work(block: WorkerBlock, *, signals: bool) -> None:
-    """Execute jobs until cancelled, told to stop by a signal, or shut down by an operator."""
+    """Execute jobs until cancelled, until a signal, or until an operator shuts the worker down."""
     stopping = asyncio.Event()
     told = drains(block.settings.shutdown_timeout)
     heard = stop_on_signals(stopping, log, told) if signals else contextlib.nullcontext()
@@ -128,14 +133,7 @@ async def work(block: WorkerBlock, *, signals: bool) -> None:
             if not await started(stack.enter_async_context(block), stopping):
                 log.info(STOPPED_EARLY, extra={"worker_id": block.settings.id})
                 return
-            ended = asyncio.ensure_future(block.runtime.finished)
-            asked = asyncio.ensure_future(stopping.wait())
-            try:
-                await asyncio.wait([ended, asked], return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                ended.cancel()
-                asked.cancel()
-                await asyncio.gather(ended, asked, return_exceptions=True)
+            await block.runtime.finished_or(stopping)
             if block.runtime.exhausted:
                 raise Unavailable(
                     "all slots of this worker are taken by functions that did not end when their"
@@ -144,9 +142,9 @@ async def work(block: WorkerBlock, *, signals: bool) -> None:
 
 
 def run_worker(block: WorkerBlock, close: Callable[[], Awaitable[None]]) -> None:
-    """Execute jobs on a loop of its own until SIGTERM or SIGINT.
+    """Execute jobs on a new event loop until SIGTERM or SIGINT.
 
-    What happens is logged to stdout, unless the program has configured its logging.
+    The log goes to stdout, unless the program has configured its logging.
     """
     logs.configure_unless_done(SERVICE)
 

@@ -1,11 +1,17 @@
-"""The APIs that faces, the SDK and workers call. ``Engine`` implements all of them; remote
-clients implement them over gRPC, so that a caller cannot tell the two apart."""
+"""The APIs that faces, the SDK and workers call.
+
+``Engine`` implements them all. Remote clients implement them over gRPC, so that a caller cannot
+tell the two apart.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, runtime_checkable
 
+from jobqueue.core.errors import DeadlineExceeded, OutcomeUnknown, Unavailable
 from jobqueue.core.job import (
     Assignment,
     Cancellation,
@@ -28,113 +34,96 @@ from jobqueue.core.job import (
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
 
+T = TypeVar("T")
+_FAILING_STORE_TIMEOUT = 0.3  # seconds; a failing store may still be read (a full disk), or hang
+
 
 class ClientApi(Protocol):
-    """What producers of jobs call."""
+    """The calls of producers of jobs."""
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        """Submit jobs; one result each, in order. Durable when it returns."""
-        ...
+        """Submit jobs; returns a result for each, in order, when they are durable."""
 
     async def get(self, job_id: str) -> Job:
         """Read a job; NotFound if there is none."""
-        ...
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
         """Return the job once it is terminal, or as it is when the time is up."""
-        ...
 
     async def cancel(self, job_id: str) -> Cancellation:
-        """Cancel at once what is not running; ask a running job's worker to stop."""
-        ...
+        """Cancel a job at once; if it is running, ask its worker to stop."""
 
     async def list_jobs(self, query: JobQuery) -> Page:
-        """List jobs, newest first.
-
-        Large jobs make a page shorter than asked for; only an empty token says that it is the last.
-        """
-        ...
+        """List jobs, newest first. The last page has an empty token; others may be short."""
 
     async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
-        """A job's newest transitions, MAX_HISTORY at most, in their order; with
-        ``before_version``, of those that are older than that one.
+        """Return a job's newest transitions, at most MAX_HISTORY, in order; NotFound if there is
+        no such job.
 
-        The first one has version 1, so the first of an answer tells how many are older. NotFound
-        if there is no such job.
+        With ``before_version``: the newest of those before that version. Versions begin at 1, so
+        the first one of an answer tells the number of older ones.
         """
-        ...
 
     def watch(self, job_id: str) -> AsyncIterator[Event]:
-        """A job's transitions, past ones first, then as they happen, until it is terminal."""
-        ...
+        """Yield a job's past transitions, then new ones as they happen, until it is terminal."""
 
 
 class TimelineApi(Protocol):
-    """What a face calls whose pages count from the first job; only a server has it."""
+    """The call of a face whose pages count from the first job. Only a server implements it."""
 
     async def list_by_time(self, query: TimeQuery) -> list[Job]:
-        """Jobs by their time of creation, without their results."""
-        ...
+        """Return jobs by their time of creation, without their results."""
 
 
 class Inbox(Protocol):
-    """The worker's side of a link. Called on the loop; must not block or raise."""
+    """The worker's side of a link. Called on the loop; it must not block or raise."""
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
-        """Jobs to execute; never more than the slots granted."""
-        ...
+        """Execute these jobs; there are never more than slots were granted."""
 
     def cancel(self, leases: Sequence[int]) -> None:
-        """Stop these attempts: cancel was requested, or the lease does not stand any more."""
-        ...
+        """Stop these attempts: a cancel was requested, or the lease is not in force any more."""
 
     def set_status(self, status: WorkerStatus) -> None:
-        """An operator drains or stops the worker, or takes a drain back."""
-        ...
+        """Drain or stop the worker, or undo a drain, as an operator asks."""
 
     def holds(self) -> Sequence[int] | None:
-        """Every lease that has arrived and whose end was not answered; None: it cannot tell."""
-        ...
+        """Return the leases that arrived and whose end is not acknowledged; None: not known."""
 
     def moved(self) -> None:
-        """The worker's latest registration is at another server: nothing more comes here.
+        """Expect nothing more: the worker's latest registration is at another server.
 
-        A worker that does listen here connects again.
+        A worker that still listens here connects again.
         """
-        ...
 
 
 @runtime_checkable
 class BoundedInbox(Inbox, Protocol):
-    """An inbox that has room for so many jobs only: it is asked before any are claimed for it."""
+    """An inbox with room for a number of jobs. It is asked before jobs are claimed for it."""
 
     def reserve(self, slots: int) -> int:
-        """Take room for jobs to come; returns for how many there is, at most ``slots``.
+        """Reserve room for at most ``slots`` jobs; returns the number reserved.
 
-        When there is more, the inbox sees to it that its slots are offered again.
+        When more room comes free, the inbox offers its slots again.
         """
-        ...
 
     def release(self, slots: int) -> None:
-        """Give back what was reserved for so many: what came of them was assigned before."""
-        ...
+        """Give reserved room back, after the jobs that came for it were assigned."""
 
 
 class Link(Protocol):
     """A registered worker's connection."""
 
     def grant(self, slots: int) -> None:
-        """Offer that many more free slots; none: those that are free are offered again."""
-        ...
+        """Offer so many more free slots; 0 offers the free ones again."""
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
-        """Report on leases held; returns, when durable, which were accepted.
+        """Report on leases held; returns, when durable, for each whether it was accepted.
 
-        ``freed`` slots are offered again in the same write. Raises Unavailable when it did not
-        happen, OutcomeUnknown when it may have: repeat it in both cases, a report is idempotent
-        (a repeated one is refused as stale). Nothing is freed when it raises.
+        ``freed`` slots are offered again in the same write. Unavailable: it did not happen;
+        OutcomeUnknown: it may have. Repeat it in both cases: a repeated report is refused as
+        stale. No slot is freed when it raises.
         """
-        ...
 
     def pulse(
         self,
@@ -145,38 +134,34 @@ class Link(Protocol):
         progress: Mapping[int, Progress] = NO_PROGRESS,
         overrun: int | None = None,
     ) -> Pulse:
-        """Heartbeat. Blocking, from any thread.
+        """Send a heartbeat. Blocking, from any thread.
 
-        ``begun`` are the leases whose execution has begun, told or not, or waits its turn: their
-        assignment does not time out. ``complete=False``: the loop has not looked at everything
-        delivered, so that a lease that is missing from the list proves nothing. ``fresh``: the list
-        was made after this link was there, so that nothing from before can still be under way.
-        ``progress`` has what is new since the last heartbeat that was answered, by lease.
+        ``begun``: leases that are being executed or wait their turn, the start reported or not;
+        their assignment does not time out. ``complete=False``: the loop has not looked at all
+        deliveries, so a lease that is missing from the list proves nothing. ``fresh``: the list
+        was made after this link began, so no delivery from before is still under way.
+        ``progress``: by lease, the news since the last heartbeat that was answered.
         """
-        ...
 
     async def drain(self, *, pause: bool = False) -> None:
-        """Withdraw every free slot: nothing is delivered after this returns, until a grant.
+        """Withdraw every free slot; no job is delivered after this returns, until a grant.
 
-        ``pause``: the worker will offer slots again by itself.
+        ``pause``: the worker will offer slots again.
         """
-        ...
 
     async def close(self) -> None:
-        """Deregister."""
-        ...
+        """Deregister the worker."""
 
 
 class DispatchApi(Protocol):
-    """What workers call."""
+    """The call by which workers get their jobs."""
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
-        """Register a worker. Grants no slots yet."""
-        ...
+        """Register a worker, without slots at first."""
 
 
 class AttendanceApi(Protocol):
-    """What a worker may ask of any server, whichever it is connected to."""
+    """The calls that a worker may make to any server, not only the one it is connected to."""
 
     def pulse(
         self,
@@ -190,107 +175,113 @@ class AttendanceApi(Protocol):
         *,
         owner: str = "",
     ) -> Pulse:
-        """Heartbeat, like ``Link.pulse``. Blocking, from any thread.
+        """Send a heartbeat, like ``Link.pulse``. Blocking, from any thread.
 
         ``owner`` is the name of the caller; PermissionDenied if another one registered the worker.
         A remote server knows its caller by the credential.
         """
-        ...
 
     async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
-        """Deregister; one that is gone already, or still holds jobs, is no error.
-
-        ``owner`` as with ``pulse``.
-        """
-        ...
+        """Deregister a worker; no error if it is gone, or stays because it still holds jobs."""
 
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
-        """Those of these queues that do not exist, in the order given."""
-        ...
+        """Return those of these queues that do not exist, in the order given."""
 
 
 class OperatorApi(Protocol):
-    """What operators call."""
-
     async def create_queue(self, spec: QueueSpec) -> Queue:
         """Create a queue; AlreadyExists if the name is taken."""
-        ...
 
     async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
         """Change the settings that the update names; NotFound if there is no such queue.
 
-        Jobs that were submitted before keep the retries, TTL and timeout that they got; how long
-        a failed job waits, capacity and weights are those of the queue at that moment.
+        Jobs submitted before keep their retries, TTL and timeout. The waits of failed jobs,
+        capacity and weights are always those of the queue at the moment.
         """
-        ...
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
-        """Delete an empty queue; by force, dead-letter its unfinished jobs (returns how many).
+        """Delete an empty queue; Conflict if it is not empty.
 
-        Conflict if it is not empty and force is not given.
+        With ``force``, dead-letter its unfinished jobs first; returns their number.
         """
-        ...
 
     async def pause_queue(self, name: str) -> None:
-        """Hand out no more of its jobs."""
-        ...
+        """Stop handing out the jobs of a queue."""
 
     async def resume_queue(self, name: str) -> None:
-        """Hand out its jobs again."""
-        ...
+        """Hand out the jobs of a paused queue again."""
 
     async def queue_stats(self, name: str) -> QueueStats:
-        """Figures of one queue."""
-        ...
+        """Return the figures of one queue."""
 
     async def list_queues(self) -> list[QueueStats]:
-        """Figures of all queues, by name."""
-        ...
+        """Return the figures of all queues, by name."""
 
     async def list_workers(self) -> list[Worker]:
-        """Every worker known."""
-        ...
+        """Return every worker known."""
 
     async def drain_worker(self, worker_id: str) -> None:
-        """The worker finishes what it runs and gets no more."""
-        ...
+        """Let a worker finish its jobs and give it no more."""
 
     async def undrain_worker(self, worker_id: str) -> None:
-        """A DRAINING worker takes jobs again; Conflict if it is STOPPING or OFFLINE."""
-        ...
+        """Give a DRAINING worker jobs again; Conflict if it is STOPPING or OFFLINE."""
 
     async def shutdown_worker(self, worker_id: str) -> None:
-        """The worker drains, then exits."""
-        ...
+        """Let a worker finish its jobs, then exit."""
 
     async def retry(self, job_id: str) -> Job:
         """Send a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
-        ...
 
     async def retry_dead_letters(self, query: RetryQuery) -> Retried:
         """Send the next dead letters that match back to PENDING, with their counters reset.
 
-        One call looks at a bounded number of them, newest first; repeat it with the token that it
-        returns until that is empty. A job that is dead-lettered again meanwhile is not met twice.
+        One call reads a bounded number of them, newest first. Repeat it with the token that it
+        returns until that is empty. A job that is dead-lettered again meanwhile is not read twice.
         """
-        ...
 
     async def delete_job(self, job_id: str) -> None:
-        """Remove a terminal job for good."""
-        ...
+        """Remove a terminal job for ever."""
 
     async def health(self) -> Health:
-        """Whether the system can do its work."""
-        ...
+        """Return the health of the system, part by part."""
 
 
 class Backend(ClientApi, OperatorApi, DispatchApi, AttendanceApi, Protocol):
-    """All of them, with a life of its own."""
+    """All of these APIs, with a start and a stop."""
 
     async def start(self) -> None:
         """Connect, or open the store and start the background tasks."""
-        ...
 
     async def stop(self) -> None:
-        """Stop cleanly. May be called twice, or before start."""
-        ...
+        """Stop cleanly. May be called twice, or before ``start``."""
+
+
+@dataclass(slots=True)
+class Overview:
+    """The health of a system, and its queues and workers if they could be read."""
+
+    health: Health
+    queues: list[QueueStats] | None = None
+    workers: list[Worker] | None = None
+    missing: dict[str, str] = field(default_factory=dict)  # errors by the name of the list
+
+
+async def overview(api: OperatorApi, timeout: float) -> Overview:
+    """Read the health first, then the lists, for at most ``timeout`` seconds."""
+    found = Overview(await api.health())
+    timeout = timeout if found.health.ok else min(timeout, _FAILING_STORE_TIMEOUT)
+
+    async def read(name: str, reading: Awaitable[T]) -> T | None:
+        try:
+            async with asyncio.timeout(timeout):
+                return await reading
+        except TimeoutError:
+            found.missing[name] = f"no answer within {timeout:g} s"
+        except (Unavailable, OutcomeUnknown, DeadlineExceeded) as error:
+            found.missing[name] = error.message
+        return None
+
+    found.queues, found.workers = await asyncio.gather(
+        read("queues", api.list_queues()), read("workers", api.list_workers())
+    )
+    return found

@@ -6,8 +6,8 @@ import time
 from typing import Protocol
 
 MAX_SECONDS = 10 * 365 * 86_400.0
+"""The longest wait or duration that a caller may ask for."""
 LATEST = 253_402_300_799.0  # the last second of the year 9999
-"""The longest time that anything may be told to wait or to last."""
 
 
 class Clock(Protocol):
@@ -15,20 +15,23 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Return the current time."""
-        ...
 
 
 def milliseconds(at: float) -> int:
-    """A time as faces that count in milliseconds show it, and as stores sort by it."""
+    """Return a time in whole milliseconds, as some faces show it and stores sort by it."""
     return int(at * 1000)
 
 
 class SystemClock:
-    """The machine's wall clock."""
+    def now(self) -> float:
+        return time.time()
+
+
+class MonotonicClock:
+    """A clock that is never set back; its times mean nothing outside this process."""
 
     def now(self) -> float:
-        """Return the current time."""
-        return time.time()
+        return time.monotonic()
 
 
 class ManualClock:
@@ -38,7 +41,6 @@ class ManualClock:
         self._now = start
 
     def now(self) -> float:
-        """Return the current time."""
         return self._now
 
     def advance(self, seconds: float) -> None:

@@ -1,9 +1,9 @@
-"""When a periodic task is due: five fields and a time zone, read once, then asked.
+"""Schedules of periodic tasks: five fields and a time zone.
 
-The fields mean what cron(8) has them mean. Every matching local time gives one moment: in the hour
-that is repeated when summer time ends it is the first of the two, and a time that is left out when
-summer time begins is the first minute after the gap. So a local time runs at most once, a daily
-task runs every day, and all times in a gap are one run.
+The fields mean the same as in cron(8). Every matching local time gives one moment: in the hour that
+is repeated when summer time ends, the first of the two; for a time that is left out when summer
+time begins, the first minute after the gap. So a local time runs at most once, a daily task runs
+every day, and all times in a gap are one run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _YEARS = range(2, 9999)  # a margin at both ends, so that no time zone leads out
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One of the five: its name in messages, its values, and their names."""
+    """One of the five fields: its name in messages, its values, and their names."""
 
     name: str
     low: int
@@ -105,7 +105,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A schedule. Make one with ``parse``; times are seconds since the epoch."""
+    """A schedule, made by ``parse``. Times are seconds since the epoch."""
 
     text: str
     timezone: str
@@ -147,20 +147,20 @@ class Cron:
         )
 
     def next(self, after: float) -> float:
-        """The first moment later than ``after``."""
-        start = _whole_minute(after)
-        for local in self._forwards(self._local(start)):
+        """Return the first moment later than ``after``."""
+        start = self._local(_whole_minute(after))
+        for local in self._times(start, 1):
             moment = self._moment(local)
             if moment > after:
                 return moment
         raise InvalidArgument("cron", f"{self.text!r} does not run again before the year 9999")
 
     def previous(self, until: float) -> float:
-        """The last moment that is not later than ``until``."""
+        """Return the last moment that is not later than ``until``."""
         start = _whole_minute(until)
         # In a repeated hour, later local times have already been: look back from the older offset.
         local = max(self._local(start), self._local(start - _DAY) + _DAY)
-        for candidate in self._backwards(local):
+        for candidate in self._times(local, -1):
             moment = self._moment(candidate)
             if moment <= until:
                 return moment
@@ -168,33 +168,22 @@ class Cron:
 
     # -- local times, without a zone -------------------------------------------------------
 
-    def _forwards(self, start: datetime) -> Iterator[datetime]:
+    def _times(self, start: datetime, way: int) -> Iterator[datetime]:
+        """Give the matching local times from ``start`` on: later ones (1), or earlier ones (-1)."""
         day = start.date()
         while day.year in _YEARS:
             if day.month not in self._months:
-                day = (day.replace(day=1) + 32 * _DAY).replace(day=1)
+                # To the first day of the next month, or the last day of the one before.
+                first = day.replace(day=1)
+                day = first - _DAY if way < 0 else (first + 32 * _DAY).replace(day=1)
                 continue
             if self._matches(day):
-                for hour in self._hours:
-                    for minute in self._minutes:
+                for hour in self._hours[::way]:
+                    for minute in self._minutes[::way]:
                         local = datetime(day.year, day.month, day.day, hour, minute)  # noqa: DTZ001
-                        if local >= start:
+                        if local == start or (local > start) is (way > 0):
                             yield local
-            day += _DAY
-
-    def _backwards(self, start: datetime) -> Iterator[datetime]:
-        day = start.date()
-        while day.year in _YEARS:
-            if day.month not in self._months:
-                day = day.replace(day=1) - _DAY
-                continue
-            if self._matches(day):
-                for hour in reversed(self._hours):
-                    for minute in reversed(self._minutes):
-                        local = datetime(day.year, day.month, day.day, hour, minute)  # noqa: DTZ001
-                        if local <= start:
-                            yield local
-            day -= _DAY
+            day += way * _DAY
 
     def _matches(self, day: date) -> bool:
         by_date = day.day in self._days
@@ -207,7 +196,7 @@ class Cron:
         return moment.astimezone(self._zone).replace(tzinfo=None, fold=0)
 
     def _moment(self, local: datetime) -> float:
-        """The first time that the clocks show this; in a gap, the first minute after it."""
+        """Return the first moment of this local time; in a gap, the first minute after the gap."""
         moment = local.replace(tzinfo=self._zone).astimezone(UTC)
         if self._local(moment) != local:
             moment = self._after_gap(local)
@@ -227,7 +216,7 @@ class Cron:
 
 
 def utc_text(moment: float) -> str:
-    """A moment as people and keys write it, to the second."""
+    """Write a moment to the second, as for people and in keys."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,114 +1,126 @@
-"""What a transition does to a job: pure, and the same for every store.
+"""The rules by which jobs change: pure functions, and the same for every store.
 
-A store that can look at a row under its write lock calls ``decide`` and writes what changed. One
-that works on sets (PostgreSQL) uses it for everything but the plain success, and its SQL for that
-is tested against this function.
+A new job goes through ``accept`` and ``begin``, a claim through ``assign``, and any other change
+through ``move``. A store that reads a row under its write lock calls them and writes the changes.
+Stores that work on sets (PostgreSQL, Redis) use them for all but the plain start and success; the
+tests that every store passes compare their SQL and Lua with these functions.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
-from jobqueue.core.job import Outcome, Refusal, Transition
+from jobqueue.core.errors import QueueFull
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import (
+    Assignment,
+    Event,
+    Held,
+    Job,
+    JobSpec,
+    Outcome,
+    Pulse,
+    Refusal,
+    SubmitResult,
+    Transition,
+    WorkerStatus,
+)
 from jobqueue.core.lifecycle import (
     FENCED,
+    PASSING,
     PATHS,
     TERMINAL,
-    GiveUp,
     Move,
     Reason,
     State,
     Step,
     after_failure,
 )
+from jobqueue.core.progress import Progress
+from jobqueue.core.queue import QueueSettings
 from jobqueue.core.retry import RetryPolicy
-from jobqueue.core.store import Rules
+from jobqueue.core.store import Change, Rules
+
+L = TypeVar("L", bound="Live")
+
+# Looked up once: reading a member of an enumeration costs more than the use that is made of it.
+_PENDING, _ASSIGNED, _RUNNING, _DONE, _FAILED, _DEAD_LETTERED = State
+_STARTED, _WORKER_LOST = Reason.STARTED, Reason.WORKER_LOST
+_HAND_BACK, _SUCCEED = Move.HAND_BACK, Move.SUCCEED
 
 
+@dataclass(slots=True)
 class Live:
-    """The part of a job that changes: what the lifecycle looks at and writes."""
+    """The part of a job that changes: the fields that the lifecycle reads and writes."""
 
-    __slots__ = (
-        "attempt",
-        "cancel_requested",
-        "completed_at",
-        "deaths",
-        "due",
-        "error",
-        "expires_at",
-        "lease",
-        "max_retries",
-        "reason",
-        "result",
-        "retry_count",
-        "run_at",
-        "seq",
-        "started_at",
-        "state",
-        "timeout",
-        "version",
-        "worker_id",
-    )
+    seq: int
+    state: State
+    version: int
+    attempt: int
+    retry_count: int
+    max_retries: int
+    lease: int | None
+    worker_id: str | None
+    cancel_requested: bool
+    deaths: int
+    timeout: float | None
+    run_at: float | None
+    expires_at: float | None
+    started_at: float | None
+    due: float | None  # the time of the next retry, expiry or timeout
+    completed_at: float | None = None
+    result: bytes | None = None
+    error: str = ""
+    reason: Reason = Reason.SUBMITTED
 
-    def __init__(
-        self,
-        seq: int,
-        state: State,
-        version: int,
-        attempt: int,
-        retry_count: int,
-        max_retries: int,
-        lease: int | None,
-        worker_id: str | None,
-        cancel_requested: bool,
-        deaths: int,
-        timeout: float | None,
-        run_at: float | None,
-        expires_at: float | None,
-        started_at: float | None,
-        due: float | None,
-    ) -> None:
-        self.seq = seq
-        self.state = state
-        self.version = version
-        self.attempt = attempt
-        self.retry_count = retry_count
-        self.max_retries = max_retries
-        self.lease = lease
-        self.worker_id = worker_id
-        self.cancel_requested = cancel_requested
-        self.deaths = deaths
-        self.timeout = timeout
-        self.run_at = run_at
-        self.expires_at = expires_at
-        self.started_at = started_at
-        self.due = due  # when the sweeper must look: retry, expiry, timeout
-        self.completed_at: float | None = None
-        self.result: bytes | None = None
-        self.error = ""
-        self.reason = Reason.SUBMITTED
+    def copied(self, kind: type[L]) -> L:
+        """Return a copy of the class that a store keeps."""
+        made = kind.__new__(kind)
+        for name in Live.__slots__:
+            setattr(made, name, getattr(self, name))
+        return made
+
+    def job(
+        self, job_id: str, spec: JobSpec, created_at: float, updated_at: float,
+        progress: Progress | None = None,
+    ) -> Job:  # fmt: skip
+        """Return the whole record, with the parts that do not change."""
+        return Job(
+            id=job_id,
+            seq=self.seq,
+            spec=replace(spec, run_at=self.run_at),
+            state=self.state,
+            version=self.version,
+            attempt=self.attempt,
+            retry_count=self.retry_count,
+            created_at=created_at,
+            updated_at=updated_at,
+            expires_at=self.expires_at,
+            worker_id=self.worker_id,
+            cancel_requested=self.cancel_requested,
+            started_at=self.started_at,
+            completed_at=self.completed_at,
+            next_retry_at=self.due if self.state is _FAILED else None,
+            result=self.result,
+            error=self.error,
+            reason=self.reason,
+            progress=progress if self.state is _RUNNING else None,
+        )
 
 
+@dataclass(slots=True)
 class Decision:
-    """The steps taken, and how long an attempt that ended had run."""
+    """The steps taken, the lease they ended, its worker, and the seconds that the attempt ran."""
 
-    __slots__ = ("lease", "ran_for", "steps", "worker_id")
-
-    def __init__(
-        self,
-        steps: tuple[Step, ...],
-        lease: int | None,
-        worker_id: str | None,
-        ran_for: float | None,
-    ) -> None:
-        self.steps = steps
-        self.lease = lease
-        self.worker_id = worker_id
-        self.ran_for = ran_for
+    steps: tuple[Step, ...]
+    lease: int | None
+    worker_id: str | None
+    ran_for: float | None
 
     def outcome(self, live: Live, job_id: str, queue: str) -> Outcome:
-        """Tell the caller what was applied."""
         return Outcome(
             None,
             live.state,
@@ -118,9 +130,55 @@ class Decision:
             self.lease,
             self.worker_id,
             self.ran_for,
-            live.due if live.state is State.FAILED else None,
+            live.due if live.state is _FAILED else None,
             self.steps,
         )
+
+
+@dataclass(slots=True)
+class Accepted:
+    """A new job, as its store writes it."""
+
+    spec: JobSpec
+    expires_at: float | None
+    ready: bool  # it can be claimed at once
+    due: float | None
+
+
+def accept(spec: JobSpec, queue: QueueSettings, now: float) -> Accepted:
+    """Fill in the settings of the queue; a delay becomes a time."""
+    filled = spec.accepted(queue, now)
+    expires_at = None if filled.ttl is None else now + filled.ttl
+    ready, due = waiting(filled.run_at, expires_at, now)
+    return Accepted(filled, expires_at, ready, due)
+
+
+def begin(spec: JobSpec, expires_at: float | None, due: float | None, seq: int, kind: type[L]) -> L:
+    """Return the record of a job that was just accepted."""
+    return kind(
+        seq, _PENDING, 1, 0, 0, spec.max_retries or 0, None, None, False, 0, spec.timeout,
+        spec.run_at, expires_at, None, due,
+    )  # fmt: skip
+
+
+def waiting(
+    run_at: float | None, expires_at: float | None, now: float
+) -> tuple[bool, float | None]:
+    """Return whether a PENDING job can be claimed now, and its ``due``."""
+    if run_at is None or run_at <= now:
+        return True, expires_at
+    return False, run_at if expires_at is None else min(run_at, expires_at)
+
+
+def repeated(spec: JobSpec, original: str, fingerprint: bytes) -> SubmitResult:
+    """Answer a submit under a key that a job holds."""
+    if fingerprint == spec.fingerprint():
+        return SubmitResult.duplicate(original)
+    return SubmitResult.conflict(original, spec.key or "")
+
+
+def full(queue: str, capacity: int) -> SubmitResult:
+    return SubmitResult.refused(QueueFull(f"queue {queue!r} is full ({capacity} jobs are waiting)"))
 
 
 def decide(
@@ -140,93 +198,120 @@ def decide(
         return Refusal.STALE_LEASE
     if asked.version is not None and asked.version != live.version:
         return Refusal.STALE_VERSION
-    if move is Move.SUCCEED and live.cancel_requested:
+    if move is _SUCCEED and live.cancel_requested:
         move = Move.ACKNOWLEDGE_CANCEL  # a cancel that was accepted wins over a later success
     steps = PATHS[move].get(live.state)
     if steps is None:
         return Refusal.WRONG_STATE
 
-    if move is Move.HAND_BACK:
+    if move is _HAND_BACK:
         steps = _hand_back(live, asked, steps, rules)
     before, lease, worker_id = live.state, live.lease, live.worker_id
+    began = live.started_at if live.started_at is not None else now
     ran_for: float | None = None
-    if steps[0][0] is State.RUNNING:
+    for state, reason in steps:
+        enter(live, state, reason, now, asked.error)
+    if steps[0][0] is _RUNNING:
         ran_for = asked.ran_for or 0.0  # within one flush: close to nothing
         live.started_at = now - ran_for
-        live.expires_at = None  # the TTL ends at the first start
-    elif before is State.RUNNING:
-        began = live.started_at if live.started_at is not None else now
+    elif before is _RUNNING:
         ran_for = asked.ran_for if asked.ran_for is not None else max(0.0, now - began)
         # The worker began before the store heard of it, and knows for how long it ran.
         live.started_at = min(began, now - ran_for)
 
-    end, reason = steps[-1]
-    if end is State.FAILED:
-        steps, end, reason = _fail(live, asked, steps, before, now, rules, policy, draw)
-    elif end is State.PENDING:
-        _return(live, reason)
-    elif end is State.RUNNING:
+    if live.state is _RUNNING:
         live.due = None if live.timeout is None else now + live.timeout + rules.watchdog_grace
-    if end in TERMINAL:
-        live.completed_at = now
-        live.due = None
-        live.result = asked.result if end is State.DONE else None
-        live.error = "" if end is State.DONE else (asked.error or live.error)
-    if end is not State.RUNNING:
-        live.lease = None
-    live.state = end
+        ran_for = None  # it has not ended
+    elif live.state is _DONE:
+        live.result = asked.result
+    elif live.state is _FAILED:
+        given_up = _given_up(live, asked, before, rules)
+        if given_up is not None:
+            enter(live, _DEAD_LETTERED, given_up, now, asked.error)
+            steps = (*steps, (_DEAD_LETTERED, given_up))
+        elif asked.retry_after is not None:
+            live.due = now + asked.retry_after
+        else:
+            live.due = now + policy.delay(live.retry_count, draw)
+    return Decision(steps, lease, worker_id, ran_for)
+
+
+def enter(live: Live, state: State, reason: Reason, at: float, detail: str) -> None:
+    """Change the fields of a job that enters a state. Replay does it from the event alone."""
+    live.state = state
     live.reason = reason
-    live.version += len(steps)
-    ended = before is State.RUNNING or steps[0][0] is State.RUNNING
-    return Decision(
-        steps, lease, worker_id, ran_for if ended and end is not State.RUNNING else None
+    live.version += 1
+    live.due = None
+    if state is _RUNNING:
+        live.started_at = at
+        live.expires_at = None  # the TTL ends at the first start
+        return
+    if state is _ASSIGNED:
+        return
+    live.lease = None
+    if state is _PENDING:
+        _return(live, reason)
+    elif state is _FAILED:
+        if reason is _WORKER_LOST:
+            # An ASSIGNED job counts, too: one that kills its worker at once is never seen RUNNING.
+            live.deaths += 1
+        live.error = detail or live.error if reason in PASSING else detail
+    else:
+        live.completed_at = at
+        live.expires_at = None
+        live.error = "" if state is _DONE else (detail or live.error)
+
+
+def assign(live: Live, worker_id: str, now: float, rules: Rules) -> None:
+    """Claim a PENDING job for a worker: draw a lease and begin its assignment timeout."""
+    live.attempt += 1
+    live.lease = new_lease()
+    live.worker_id = worker_id
+    enter(live, _ASSIGNED, Reason.ASSIGNED, now, "")
+    live.due = now + rules.assignment_timeout
+
+
+def assignment(live: Live, job_id: str, spec: JobSpec, created_at: float, now: float) -> Assignment:
+    """Return the message to the worker of a job that was just assigned."""
+    return Assignment(
+        live.seq,
+        job_id,
+        spec,
+        live.attempt,
+        live.lease or 0,
+        live.worker_id or "",
+        live.retry_count,
+        created_at,
+        None if live.expires_at is None else live.expires_at - now,
+        live.deaths,
     )
 
 
 def _hand_back(
     live: Live, asked: Transition, steps: tuple[Step, ...], rules: Rules
 ) -> tuple[Step, ...]:
-    """A job that goes back and forth comes to an end, and so does its history."""
+    """Let a hand-back fail the attempt after too many, so that a job's history has an end."""
     count = live.attempt - live.retry_count  # hand-overs that were no retry
     if count <= rules.hand_backs:
         asked.error = ""  # it was not started
         return steps
     asked.error = f"handed back without a start, after {count - 1} hand-overs that were no retry"
-    return steps[:1]  # FAILED, with what follows a failure
+    return steps[:1]  # FAILED, then a retry or a dead letter
 
 
-def _fail(
-    live: Live,
-    asked: Transition,
-    steps: tuple[Step, ...],
-    before: State,
-    now: float,
-    rules: Rules,
-    policy: RetryPolicy,
-    draw: Callable[[], float],
-) -> tuple[tuple[Step, ...], State, Reason]:
-    reason = steps[-1][1]
-    if reason is Reason.WORKER_LOST and rules.poison_after:
-        # An ASSIGNED job counts, too: one that kills its worker at once is never seen RUNNING.
-        live.deaths += 1
-    live.error = asked.error
-    verdict = after_failure(
-        reason,
+def _given_up(live: Live, asked: Transition, before: State, rules: Rules) -> Reason | None:
+    if not rules.poison_after:
+        live.deaths = 0
+    return after_failure(
+        live.reason,
         retry_count=live.retry_count,
         max_retries=live.max_retries,
-        # Only under a death while it ran is a job called poison.
-        worker_deaths=live.deaths if before is State.RUNNING else 0,
+        # A job becomes poison only by a death while it ran.
+        worker_deaths=live.deaths if before is _RUNNING else 0,
         poison_after=rules.poison_after,
         cancel_requested=live.cancel_requested,
         retryable=asked.retryable,
     )
-    if isinstance(verdict, GiveUp):
-        return (*steps, (State.DEAD_LETTERED, verdict.reason)), State.DEAD_LETTERED, verdict.reason
-    delay = asked.retry_after
-    if delay is None:
-        delay = policy.delay(live.retry_count, draw)
-    live.due = now + delay
-    return steps, State.FAILED, reason
 
 
 def _return(live: Live, reason: Reason) -> None:
@@ -244,14 +329,143 @@ def _return(live: Live, reason: Reason) -> None:
     live.due = live.expires_at
 
 
+def news_of(asked: Sequence[Transition], outcomes: Sequence[Outcome]) -> Change:
+    """Return the kinds of changes by these moves that other processes are told of."""
+    work = ended = control = False
+    for one, outcome in zip(asked, outcomes, strict=True):
+        if outcome.refusal is None:
+            work = work or outcome.state is _PENDING
+            ended = ended or outcome.state in TERMINAL
+            control = control or (outcome.lease is not None and one.by_others)
+    news = Change.WORK if work else Change(0)
+    if ended:
+        news |= Change.ENDED
+    return news | Change.CONTROL if control else news
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """The answer to a heartbeat, and the changes that it makes."""
+
+    pulse: Pulse
+    begun: list[Held]  # executing, the start not yet reported: the assignment timeout begins anew
+    told: dict[int, Progress]  # by lease, of leases in force
+
+
+def answer_heartbeat(
+    status: WorkerStatus,
+    leases: Sequence[int],
+    begun: Sequence[int],
+    progress: Mapping[int, Progress],
+    standing: Mapping[int, Held],
+) -> Heartbeat:
+    """Compare the leases that a worker lists with those in force (``standing``)."""
+    pulse = Pulse(True, status)
+    unlisted = dict(standing)
+    for lease in leases:
+        one = unlisted.pop(lease, None)
+        if one is None:
+            pulse.lost.append(lease)
+        elif one.cancel_requested:
+            pulse.cancelled.append(lease)
+    pulse.unlisted = list(unlisted.values())
+    executing = [one for lease in begun if (one := standing.get(lease)) is not None]
+    return Heartbeat(
+        pulse,
+        [one for one in executing if one.state is _ASSIGNED],
+        {lease: said for lease, said in progress.items() if lease in standing},
+    )
+
+
 def overdue(live_state: State, seq: int, version: int, lease: int | None) -> Transition:
-    """The move for a job whose ``due`` has passed (a PENDING one: its TTL)."""
-    if live_state is State.FAILED:
+    """Return the move of a job whose ``due`` has passed (for a PENDING job: its TTL)."""
+    if live_state is _FAILED:
         return Transition(seq, Move.RETRY_WHEN_DUE, version=version)
-    if live_state is State.PENDING:
+    if live_state is _PENDING:
         return Transition(seq, Move.EXPIRE, version=version, error="ttl expired before the start")
-    if live_state is State.ASSIGNED:
+    if live_state is _ASSIGNED:
         return Transition(
             seq, Move.TIME_OUT_ASSIGNMENT, lease, version, error="not started in time"
         )
     return Transition(seq, Move.TIME_OUT, lease, version, error="run timeout exceeded")
+
+
+Entry = tuple[
+    str, int, State | None, State, Reason, float, int, str | None, str, str,
+    int, float | None, float | None, bool,
+]  # fmt: skip
+"""An event as stores write it: the fields of ``core.job.Event``, then those that its job may lose
+again: the retries, the start of its latest attempt, ``due`` (of a FAILED job: the retry; of a new
+one: ``run_at``), and the cancel flag."""
+
+
+def event_of(entry: Sequence[Any]) -> Event:
+    return Event(*entry[:10])
+
+
+def events_of(
+    live: Live,
+    job_id: str,
+    queue: str,
+    before: State | None,
+    steps: Sequence[Step],
+    now: float,
+    detail: str = "",
+    worker_id: str | None = None,
+) -> list[Entry]:
+    """Return the events of the write that has just brought the job to its state."""
+    version = live.version - len(steps)
+    found: list[Entry] = []
+    for state, reason in steps:
+        version += 1
+        started_at = due = None
+        if state is _FAILED:
+            started_at = live.started_at
+            due = live.due if live.state is _FAILED else None
+        elif state is _DEAD_LETTERED:
+            started_at = live.started_at
+        elif before is None:
+            due = live.run_at
+        found.append(
+            (job_id, version, before, state, reason, now, live.attempt, worker_id,
+             "" if reason is _STARTED else detail, queue,
+             live.retry_count, started_at, due, live.cancel_requested)
+        )  # fmt: skip
+        before = state
+    return found
+
+
+class QueuePolicy(NamedTuple):
+    """The settings of a queue that moves of its jobs depend on."""
+
+    name: str
+    deleted: bool
+    retries: RetryPolicy
+
+
+class Moved(NamedTuple):
+    """A decided move: its outcome and the events to write. Without a decision nothing changed."""
+
+    outcome: Outcome
+    decision: Decision | None
+    events: list[Entry]
+
+
+def move(
+    live: Live, job_id: str, queue: QueuePolicy, asked: Transition, now: float, rules: Rules
+) -> Moved:
+    """Decide a move of a job, and change ``live`` by it."""
+    before = live.state
+    decision: Decision | Refusal = Refusal.NO_QUEUE
+    if not queue.deleted or asked.move is not Move.RETRY_BY_HAND:
+        decision = decide(live, asked, now=now, rules=rules, policy=queue.retries)
+    if isinstance(decision, Refusal):
+        return Moved(Outcome(decision, before, live.reason, job_id, queue.name), None, [])
+    worker = decision.worker_id if decision.lease is not None else None
+    steps = decision.steps
+    events = events_of(live, job_id, queue.name, before, steps, now, asked.error, worker)
+    return Moved(decision.outcome(live, job_id, queue.name), decision, events)
+
+
+SUBMITTED: tuple[Step, ...] = ((_PENDING, Reason.SUBMITTED),)
+ASSIGNED: tuple[Step, ...] = ((_ASSIGNED, Reason.ASSIGNED),)

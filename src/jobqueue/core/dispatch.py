@@ -1,7 +1,7 @@
-"""Workers that hear of their jobs by Kafka: what is said there, and what that asks of the store.
+"""Workers that learn of their jobs by Kafka: the hints, and the additional calls of a store.
 
-The store alone decides. A hint says only that it is worth a look: whoever loses one, gets it twice
-or gets it late finds in the store what is so.
+The store alone decides. A hint only says that a look at the store is worth while. Hints may be
+lost, late or repeated.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Assignment, Pulse, WorkerStatus
 from jobqueue.core.progress import NO_PROGRESS, Progress
-from jobqueue.core.store import Claim, Store, Term
+from jobqueue.core.store import Claim, JobStore, Store, Term, WorkerStore
 
 
 class HintKind(enum.Enum):
-    """What happened. The value is its name in Kafka."""
+    """The event that a hint tells of. The value is its name in Kafka."""
 
     JOB_CREATED = "JobCreated"
     JOB_REQUEUED = "JobRequeued"
@@ -30,12 +31,12 @@ class HintKind(enum.Enum):
 
 
 ENDS = frozenset({HintKind.JOB_COMPLETED, HintKind.JOB_FAILED})
-"""After these an attempt's slot is free."""
+"""The hints after which an attempt's slot is free."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hint:
-    """Word of something that happened to a job or a worker."""
+    """A message about an event of a job or a worker."""
 
     kind: HintKind
     event_id: str
@@ -49,39 +50,49 @@ class Hint:
 
 
 class HintSource(Protocol):
-    """Brings hints from the moment that it is started. They may be late, doubled or missing."""
+    """Delivers hints from its start on. They may be late, repeated or missing."""
 
     def start(
-        self,
-        heard: Callable[[Sequence[Hint]], None],
-        wanted: Callable[[], bool] | None = None,
+        self, heard: Callable[[Sequence[Hint]], None], wanted: Callable[[], bool] | None = None
     ) -> None:
-        """Call ``heard`` on the loop with what comes, as long as it is wanted.
-
-        ``wanted`` is asked from another thread.
-        """
-        ...
+        """Call ``heard`` on the loop with new hints, while ``wanted`` (from any thread) is True."""
 
     async def stop(self) -> None:
-        """Bring no more; returns in bounded time."""
-        ...
+        """Stop delivering, in bounded time."""
 
 
-class DispatchStore(Store, Protocol):
-    """A store whose workers hear of their jobs by Kafka."""
+class DispatchJobs(JobStore, Protocol):
+    """The write path, for a leader that claims for all workers."""
 
     async def claim(
         self, claims: Sequence[Claim], *, term: Term | None = None, tell: bool = False
     ) -> list[Assignment]:
-        """See ``Store.claim``. Under a term, only while it stands; else TermEnded.
+        """Claim as ``JobStore.claim`` does; under a term that is over, raise TermEnded.
 
-        With ``tell`` the store itself gives its workers word (``Change.ASSIGNED``).
+        With ``tell`` the store itself notifies its workers (``Change.ASSIGNED``).
         """
-        ...
+
+    async def standing(
+        self, job_ids: Sequence[str] | None, worker_id: str, incarnation: int | None = None
+    ) -> list[Assignment]:
+        """Return those of these jobs (None: of all) that are ASSIGNED to the worker now.
+
+        With an incarnation: none, unless it is the registered one.
+        """
+
+    async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:
+        """Repeat the hints of assignments not started for ``older_than`` seconds; count them.
+
+        While there is a stream, ``changes_after`` gives each as an ``AssignmentRepeated``, at most
+        once in ``older_than`` seconds, for workers with a partition. Fenced by the term.
+        """
+
+
+class DispatchWorkers(WorkerStore, Protocol):
+    """The workers, with the additions for those that learn of their jobs by Kafka."""
 
     async def partition_of(self, worker_id: str, incarnation: int) -> int | None:
-        """The partition that this life of the worker was allotted when it registered."""
-        ...
+        """Return the partition that this incarnation got when it registered; None: it has none."""
 
     def pulse(
         self,
@@ -95,28 +106,27 @@ class DispatchStore(Store, Protocol):
         owner: str = "",
         withheld: int | None = None,
     ) -> Pulse:
-        """See ``Store.pulse``. ``withheld``: so many slots are not free although no lease is held
-        for them; None: as many as at the last heartbeat."""
-        ...
+        """Record a heartbeat as ``WorkerStore.pulse`` does.
 
-    async def standing(
-        self, job_ids: Sequence[str] | None, worker_id: str, incarnation: int | None = None
-    ) -> list[Assignment]:
-        """Of these jobs (None: of all), those that are ASSIGNED to the worker now.
-
-        With an incarnation: nothing, unless it is the one that is registered.
+        ``withheld`` slots are not free although no lease is held for them; None: as many as before.
         """
-        ...
 
-    async def set_worker_status(
+    async def set_status(
         self, worker_id: str, status: WorkerStatus, *, incarnation: int | None = None
     ) -> bool:
-        """See ``Store.set_worker_status``. With an incarnation: of that one alone."""
-        ...
+        """Set the status as ``WorkerStore.set_status`` does, if that incarnation is registered."""
 
-    async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:
-        """Have the word of assignments that were not started for so long sent again.
 
-        Returns how many. TermEnded as ``Store.prune_done``.
-        """
-        ...
+@dataclass(frozen=True, slots=True)
+class DispatchStore:
+    """The parts of a store whose workers learn of their jobs by Kafka."""
+
+    jobs: DispatchJobs
+    workers: DispatchWorkers
+
+
+def dispatch_of(store: Store) -> DispatchStore:
+    """Return these parts of a store; InvalidArgument if it cannot have such workers."""
+    if store.dispatch is None:
+        raise InvalidArgument("kafka.dispatch", f"needs a store in Redis, not {store.location}")
+    return store.dispatch

@@ -1,18 +1,18 @@
-"""Errors, each with a stable code. Faces map the code in one table each.
+"""Errors, each with a stable code that every face maps to its own in one table.
 
 JobQueueError
-├── InvalidArgument     the request is wrong; names the field
+├── InvalidArgument     a field of the request is wrong
 ├── NotFound            no such job, queue or worker
 ├── AlreadyExists       the name is taken
 ├── Conflict            the state of the thing forbids it
 ├── KeyConflict         the idempotency key belongs to a job with another payload
-├── QueueFull           backpressure; carries retry_after
+├── QueueFull           the queue is at capacity; carries retry_after
 ├── RateLimited         the caller sends too fast; carries retry_after
 ├── Unavailable         it did not happen; try again
 ├── OutcomeUnknown      it may have happened; read back before trying again
 ├── DeadlineExceeded    the caller's time ran out
-├── Unauthenticated     who calls is not known
-├── PermissionDenied    who calls is known, and may not do that
+├── Unauthenticated     the caller is not known
+├── PermissionDenied    the caller is known and may not do that
 ├── JobFailed           raised by result(): the job ended without a result
 └── Internal            a defect
 """
@@ -24,7 +24,7 @@ from typing import TypeVar
 
 
 class Code(enum.StrEnum):
-    """Stable names of what went wrong, the same on every face."""
+    """Stable names of errors, the same on every face."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     NOT_FOUND = "NOT_FOUND"
@@ -52,12 +52,11 @@ class JobQueueError(Exception):
         self.message = message
 
 
-E = TypeVar("E", bound=JobQueueError)
+E = TypeVar("E", bound=BaseException)
 
 
 def without_trace(error: E) -> E:
-    """An error to be kept or told on: where it was raised would keep the whole request in memory,
-    in the frames that led there, until the collector comes by."""
+    """Return the error without its traceback, whose frames would keep the request in memory."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
@@ -79,15 +78,17 @@ class NotFound(JobQueueError):
     code = Code.NOT_FOUND
 
 
+def no_such_job(job_id: str) -> NotFound:
+    return NotFound(f"job_id: there is no job {job_id}")
+
+
 def no_such_queue(name: str) -> NotFound:
-    """The error of a job or a command for a queue that does not exist."""
     return NotFound(
         f"queue: there is no queue {name!r}; create it with: jq-ctl queue create {name}"
     )
 
 
 def not_your_worker(worker_id: str) -> PermissionDenied:
-    """The error of a call for a worker that another caller has registered."""
     return PermissionDenied(
         f"worker_id: worker {worker_id[:120]!r} was registered with another credential; give this"
         " worker an id of its own, or wait until the other one is OFFLINE"
@@ -95,7 +96,7 @@ def not_your_worker(worker_id: str) -> PermissionDenied:
 
 
 def too_many_names(owner: str, most: int) -> RateLimited:
-    """The error of a registration whose lists are too much with those of the caller's others."""
+    """Make the error of a worker whose lists of names take too much with the caller's others."""
     return RateLimited(
         f"types: the workers of {owner!r} name so many types and queues that they would take more"
         f" than {most >> 20} MiB together, the most that one caller may have; name fewer, or stop"
@@ -105,7 +106,6 @@ def too_many_names(owner: str, most: int) -> RateLimited:
 
 
 def too_many_workers(owner: str, most: int) -> RateLimited:
-    """The error of a registration beyond what one caller may have."""
     return RateLimited(
         f"worker_id: {owner!r} has {most} workers already, which is as many as one caller may have"
         " (limits.workers_per_caller)",
@@ -178,13 +178,13 @@ class DeadlineExceeded(JobQueueError):
 
 
 class Unauthenticated(JobQueueError):
-    """The caller showed no credential, or one that is not valid."""
+    """The caller gave no credential, or one that is not valid."""
 
     code = Code.UNAUTHENTICATED
 
 
 class PermissionDenied(JobQueueError):
-    """The caller may not do that."""
+    """The caller is known and may not do that."""
 
     code = Code.PERMISSION_DENIED
 

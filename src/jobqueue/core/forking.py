@@ -1,9 +1,10 @@
-"""What a fork of the process does to what is open in it.
+"""Forks of the process: open connections are closed before, and opened anew after.
 
 No connection survives a fork. gRPC's threads are missing in the child; SQLite counts its locks per
 process, so that a child with an inherited file would write into a log that the parent removes. The
-blocking client therefore closes what it has opened before a fork, and parent and child open their
-own when they need it. What cannot be closed then is refused in the child: see ``Home.after_fork``.
+blocking client therefore closes its connections before a fork, and parent and child open their own
+when they need them. Connections that could not be closed then are refused in the child: see
+``SharedBackend.after_fork``.
 """
 
 from __future__ import annotations
@@ -16,38 +17,36 @@ import threading
 import weakref
 from typing import Protocol
 
-# A fork does not wait any longer for calls that are under way in other threads.
+# The longest wait of a fork for calls that are under way in other threads.
 PATIENCE = 3.0
 
 
 class Forkable(Protocol):
-    """Something open that has to know of forks."""
+    """An open thing that is told of forks."""
 
     def before_fork(self) -> bool:
-        """Under the lock: close what can be closed; True if there was something."""
-        ...
+        """Close the connections that can be closed, under the lock; True if there was one."""
 
     def after_fork(self) -> None:
-        """In the child: forget what the parent has open, without touching it."""
-        ...
+        """Forget the parent's connections, in the child, without touching them."""
 
 
 class _Forks:
     def __init__(self) -> None:
-        # Calls of the blocking client begin under this lock: none begins during a fork. A thread
-        # may come back to it: a signal handler and the garbage collector run at any line, and what
-        # they call may be a call of the blocking client, or a fork.
+        # Calls of the blocking client begin under this lock, so that none begins during a fork.
+        # It is reentrant: a signal handler and the garbage collector run at any line, and may call
+        # the blocking client, or fork.
         self.lock = threading.RLock()
         self._members: weakref.WeakSet[Forkable] = weakref.WeakSet()
         self._last: weakref.WeakSet[Forkable] = weakref.WeakSet()
         self._under_way = _UnderWay()
 
     def join(self, member: Forkable, *, last: bool = False) -> None:
-        """Tell a member of every fork, as long as it lives; ``last``: after the others."""
+        """Tell a member of every fork as long as it lives; with ``last``, after the others."""
         (self._last if last else self._members).add(member)
 
     def before(self) -> None:
-        # Not for ever: the holder may wait for this very thread.
+        # Not for ever: the holder may be waiting for this thread.
         held = self.lock.acquire(timeout=PATIENCE)
         self._under_way.held.append(held)
         if not held:
@@ -70,7 +69,7 @@ class _Forks:
 
 
 class _UnderWay(threading.local):
-    """The forks of a thread that have begun: for each, whether it got the lock."""
+    """The forks that a thread has begun: for each, True if it got the lock."""
 
     def __init__(self) -> None:
         self.held: list[bool] = []

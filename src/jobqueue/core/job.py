@@ -1,4 +1,4 @@
-"""What travels between the parts: jobs, specs, assignments, transitions, events."""
+"""The records that the parts of the system pass to each other: jobs, moves, workers, queries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, without_trace
-from jobqueue.core.key_owner import stored_key
+from jobqueue.core.ids import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import QueueSettings
@@ -27,7 +27,7 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(slots=True, kw_only=True)
 class JobSpec:
-    """A job as a client asks for it. ``None`` means: what the queue says."""
+    """A job as a client asks for it. ``None`` stands for the setting of the queue."""
 
     payload: bytes
     queue: str = DEFAULT_QUEUE
@@ -40,20 +40,19 @@ class JobSpec:
     timeout: float | None = None
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    key_owner: str = ""  # a caller's name; empty: the key is everybody's
+    key_owner: str = ""  # a caller's name; empty: all callers share the key
 
     @property
     def stored_key(self) -> str | None:
-        """The key as stores keep it."""
         return None if self.key is None else stored_key(self.key_owner, self.key)
 
     @property
     def shared_key(self) -> str | None:
-        """Of a key with an owner: the equal key that is everybody's. If it is taken, it counts."""
+        """The equal key that all callers share, if this one has an owner: a job under it counts."""
         return stored_key("", self.key) if self.key_owner and self.key is not None else None
 
     def accepted(self, queue: QueueSettings, now: float) -> JobSpec:
-        """The spec with what its queue says where it does not, and with a time for a delay."""
+        """Return the spec with the queue's settings where it has none, and a time for a delay."""
         accepted = JobSpec(  # one by one: this is done for every job
             payload=self.payload,
             queue=self.queue,
@@ -72,11 +71,10 @@ class JobSpec:
         return accepted
 
     def more(self) -> dict[str, Any]:
-        """The fields of ``MORE``, by name."""
         return {name: getattr(self, name) for name in MORE}
 
     def fingerprint(self) -> bytes:
-        """What must be equal for two submits with one key to be the same request."""
+        """Return a hash that is equal for two submits of the same job under one key."""
         digest = hashlib.blake2b(self.payload, digest_size=16)
         digest.update(b"\0" + self.type.encode())
         return digest.digest()
@@ -86,10 +84,10 @@ COMMON = (
     "payload", "queue", "type", "priority", "max_retries", "ttl", "delay", "run_at", "timeout",
     "key", "labels", "key_owner",
 )  # fmt: skip
-"""The fields that are searched, or that every job has: columns in SQL, and named one by one where
-every job passes."""
+"""The fields that are searched, or that every job has: columns in SQL, and listed one by one in hot
+paths."""
 MORE = tuple(one.name for one in fields(JobSpec) if one.name not in COMMON)
-"""All others, where a new one goes. Stores, messages and documents carry these by this list."""
+"""All other fields, and every new one. Stores, messages and documents carry them by this list."""
 
 
 @dataclass(slots=True)
@@ -101,8 +99,6 @@ class NewJob:
 
 
 class SubmitStatus(enum.Enum):
-    """What became of one submitted spec."""
-
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"  # same key, same payload: job_id is the original
     REFUSED = "refused"  # error says why; nothing was written
@@ -117,72 +113,60 @@ class SubmitResult:
     error: JobQueueError | None = None
 
     def unwrap(self) -> str:
-        """Return the job's id, or raise why there is none."""
         if self.error is not None:
             raise self.error
         return self.job_id
 
     @classmethod
     def accepted(cls, job_id: str) -> SubmitResult:
-        """The job was written."""
         return cls(SubmitStatus.ACCEPTED, job_id)
 
     @classmethod
     def duplicate(cls, job_id: str) -> SubmitResult:
-        """An equal job exists under this key."""
         return cls(SubmitStatus.DUPLICATE, job_id)
 
     @classmethod
     def conflict(cls, job_id: str, key: str) -> SubmitResult:
-        """Another payload exists under this key."""
         message = f"idempotency_key: {key!r} was used for job {job_id} with another payload or type"
         return cls(SubmitStatus.REFUSED, job_id, KeyConflict(message, job_id))
 
     @classmethod
     def refused(cls, error: JobQueueError) -> SubmitResult:
-        """Nothing was written."""
         return cls(SubmitStatus.REFUSED, "", without_trace(error))
 
 
 class _OfSpec:
-    """What people ask most of a job's spec, without naming it."""
+    """Shortcuts to fields of a job's spec."""
 
     __slots__ = ()
     spec: JobSpec
 
     @property
     def queue(self) -> str:
-        """Its queue."""
         return self.spec.queue
 
     @property
     def type(self) -> str:
-        """The task's name."""
         return self.spec.type
 
     @property
     def payload(self) -> bytes:
-        """What it works on."""
         return self.spec.payload
 
     @property
     def priority(self) -> int:
-        """0 to 9, 9 first."""
         return self.spec.priority
 
     @property
     def max_retries(self) -> int:
-        """Retries at most: its own, or those of its queue when it was accepted."""
         return self.spec.max_retries or 0
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that one attempt may run."""
         return self.spec.timeout
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Its labels."""
         return self.spec.labels
 
 
@@ -191,7 +175,7 @@ class Job(_OfSpec):
     """The whole record of a job, as ``get`` and ``list`` show it. Times are epoch seconds."""
 
     id: str
-    seq: int  # the store's own number: FIFO order, and what transitions name
+    seq: int  # the store's own number: the order of first in, first out; moves name it
     # As it was accepted (``JobSpec.accepted``); a retry by hand takes ``run_at`` away.
     spec: JobSpec
     state: State
@@ -209,35 +193,26 @@ class Job(_OfSpec):
     result: bytes | None = None
     error: str = ""
     reason: Reason = Reason.SUBMITTED  # of the latest transition
-    # Why it does not go on, for people: set by the engine when a single job is read.
-    hint: str = ""
-    progress: Progress | None = None  # of the attempt that runs; None: it said nothing yet
+    hint: str = ""  # why it waits, for people; set by the engine when a single job is read
+    progress: Progress | None = None  # of the running attempt; None: nothing reported yet
 
     def __post_init__(self) -> None:
-        self.set_start(self.started_at)
+        # A start is counted back from the end by the time that the worker reports. Whatever it
+        # reports, no job began before it was created.
+        if self.started_at is not None:
+            self.started_at = max(self.started_at, self.created_at)
 
     @property
     def run_at(self) -> float | None:
-        """When it may start."""
         return self.spec.run_at
 
     @property
     def ttl(self) -> float | None:
-        """Seconds after its submit in which it must start."""
         return self.spec.ttl
 
     @property
     def key(self) -> str | None:
-        """Its idempotency key."""
         return self.spec.key
-
-    def set_start(self, at: float | None) -> None:
-        """Note when the attempt began.
-
-        A start is counted back from its end by what the worker says that it took. No job began
-        before it was there, whatever a worker says.
-        """
-        self.started_at = at if at is None else max(at, self.created_at)
 
 
 @dataclass(slots=True)
@@ -246,7 +221,7 @@ class Assignment(_OfSpec):
 
     seq: int
     id: str
-    spec: JobSpec  # as it was accepted; a worker is not told everything
+    spec: JobSpec  # as it was accepted; some fields are not sent to workers
     attempt: int
     lease: int
     worker_id: str
@@ -258,7 +233,7 @@ class Assignment(_OfSpec):
 
 @dataclass(slots=True)
 class Event:
-    """One transition, as it happened. ``(job_id, version)`` is its identity."""
+    """One transition. ``(job_id, version)`` identifies it."""
 
     job_id: str
     version: int
@@ -273,18 +248,17 @@ class Event:
 
 
 def older(events: Sequence[Event]) -> int:
-    """How many transitions of a job are older than these: they are numbered from 1."""
+    """Return the number of a job's transitions before these; versions begin at 1."""
     return events[0].version - 1 if events else 0
 
 
 def check_before_version(version: int | None) -> None:
-    """Refuse what can be no transition's number."""
     if version is not None and not 1 <= version <= MAX_VERSION:
         raise InvalidArgument("before_version", f"must be 1 to {MAX_VERSION}")
 
 
 def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:
-    """Cut a text to so many bytes; what cannot be encoded is replaced."""
+    """Cut a text to so many bytes, and replace characters that cannot be encoded."""
     if len(text) <= limit and text.isascii():
         return text
     raw = text[: limit + 1].encode(errors="replace")  # a letter takes a byte or more
@@ -295,41 +269,38 @@ def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:
 
 @dataclass(slots=True)
 class Transition:
-    """A move asked of the store. Use the named constructors."""
+    """A requested move. Use the named constructors."""
 
     seq: int
     move: Move
     lease: int | None = None  # fenced moves
-    version: int | None = None  # only if nothing happened since somebody looked
+    version: int | None = None  # refuse the move if the job has another version
     result: bytes | None = None
     error: str = ""
     retryable: bool = True
     retry_after: float | None = None  # overrides the backoff
     ran_for: float | None = None  # seconds, by the worker's monotonic clock
-    worker_id: str | None = None  # of a report: who must hold the lease
+    worker_id: str | None = None  # refuse the move if another worker holds the lease
 
     def __post_init__(self) -> None:
         # A lone surrogate (an undecodable file name in an exception) and a NUL cannot be stored
-        # everywhere, and a report must not fail for its text. Whoever made it, it is kept with
-        # each attempt, so it is cut here.
+        # everywhere, and a report must not fail for its text. It is kept with each attempt: cut it.
         if self.error:
             self.error = bounded(self.error.replace("\0", "\ufffd"))
 
     @property
     def by_others(self) -> bool:
-        """Whether, if it ends a lease, that may be news to the worker that holds it."""
+        """True if the worker may not know of the move, which may end its lease."""
         return self.move not in REPORTABLE or self.version is not None
 
     @classmethod
     def started(cls, seq: int, lease: int) -> Transition:
-        """The worker began to execute."""
         return cls(seq, Move.START, lease)
 
     @classmethod
     def succeeded(
         cls, seq: int, lease: int, result: bytes | None, ran_for: float | None = None
     ) -> Transition:
-        """The handler returned."""
         return cls(seq, Move.SUCCEED, lease, None, result, "", True, None, ran_for)
 
     @classmethod
@@ -343,7 +314,6 @@ class Transition:
         retry_after: float | None = None,
         ran_for: float | None = None,
     ) -> Transition:
-        """The handler raised."""
         return cls(seq, Move.FAIL, lease, None, None, error, retryable, retry_after, ran_for)
 
     @classmethod
@@ -355,67 +325,55 @@ class Transition:
         ran_for: float | None = None,
         retry_after: float | None = None,
     ) -> Transition:
-        """The attempt ran longer than its timeout."""
-        return cls(
-            seq,
-            Move.TIME_OUT,
-            lease,
-            error=error or "timed out",
-            retry_after=retry_after,
-            ran_for=ran_for,
-        )
+        error = error or "timed out"
+        return cls(seq, Move.TIME_OUT, lease, None, None, error, True, retry_after, ran_for)
 
     @classmethod
     def cancel_acknowledged(cls, seq: int, lease: int, ran_for: float | None = None) -> Transition:
-        """The handler stopped because the job was cancelled."""
         return cls(seq, Move.ACKNOWLEDGE_CANCEL, lease, error="cancelled", ran_for=ran_for)
 
     @classmethod
     def handed_back(cls, seq: int, lease: int) -> Transition:
-        """The worker returns a job that it has not started."""
         return cls(seq, Move.HAND_BACK, lease)
 
     @classmethod
     def worker_lost(cls, seq: int, lease: int, error: str) -> Transition:
-        """The worker that held the lease is gone."""
         return cls(seq, Move.LOSE_WORKER, lease, error=error)
 
     @classmethod
     def cancelled(cls, seq: int) -> Transition:
-        """A client or operator cancels a job that is not running."""
         return cls(seq, Move.CANCEL)
 
     @classmethod
     def retried_by_hand(cls, seq: int, version: int | None = None) -> Transition:
-        """An operator sends a failed or dead-lettered job back, with its counter reset."""
+        """Send a failed or dead-lettered job back, with its retry counter reset."""
         return cls(seq, Move.RETRY_BY_HAND, version=version)
 
     @classmethod
     def dropped_with_queue(cls, seq: int) -> Transition:
-        """The job's queue is deleted by force."""
         return cls(seq, Move.DROP_WITH_QUEUE)
 
 
 class Refusal(enum.Enum):
-    """Why a transition did not apply."""
+    """The reason for which a move was not made."""
 
     NO_SUCH_JOB = "no such job"
     WRONG_STATE = "the job's state does not allow it"
-    STALE_LEASE = "the lease does not stand any more"
+    STALE_LEASE = "the lease is not in force any more"
     STALE_VERSION = "the job has moved on"
     NO_QUEUE = "its queue is deleted"
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one transition. ``state`` is the state after the call, applied or not."""
+    """The result of one requested move. ``state`` is the state after the call in any case."""
 
     refusal: Refusal | None
     state: State | None = None
     reason: Reason | None = None
     job_id: str = ""
     queue: str = ""
-    lease: int | None = None  # the lease that the transition ended, if any
+    lease: int | None = None  # that the move ended
     worker_id: str | None = None
     ran_for: float | None = None
     due: float | None = None  # of a FAILED job: when it is retried
@@ -423,49 +381,45 @@ class Outcome:
 
     @property
     def applied(self) -> bool:
-        """Whether the transition was written."""
         return self.refusal is None
 
 
 class WorkerStatus(enum.StrEnum):
-    """What an operator sees of a worker."""
+    """The status of a worker, as operators see it."""
 
     ONLINE = "ONLINE"
-    DRAINING = "DRAINING"  # finishes what it runs, gets no more
+    DRAINING = "DRAINING"  # finishes its jobs, gets no more
     STOPPING = "STOPPING"  # drains, then exits
     OFFLINE = "OFFLINE"  # silent beyond the timeout, or gone
 
     def may_become(self, status: WorkerStatus) -> bool:
-        """Whether an operator's word can bring it there: a stop is not taken back."""
-        return status in (WorkerStatus.STOPPING, WorkerStatus.OFFLINE) or self in (
-            WorkerStatus.ONLINE,
-            WorkerStatus.DRAINING,
-        )
+        """Return True if an operator can set that status: a stop cannot be undone."""
+        ending = (WorkerStatus.STOPPING, WorkerStatus.OFFLINE)
+        return status in ending or self not in ending
 
 
 IN_PROCESS = "\tin process"
-"""The owner of a worker that has the store open itself. The names of callers are printable, so that
-none of them is called that."""
+"""The owner of a worker that opens the store itself. No caller can have this name."""
 
 
 def owner_allows(owner: str, asking: str) -> bool:
-    """Whether a caller may use a worker's registration, by the owner that the store remembers.
+    """Return True if the caller ``asking`` may use a worker that ``owner`` has registered.
 
-    A caller without a name is one of a server where nobody has to say who they are. Who has the
-    store open itself may do everything: no caller can keep a server's own pool from starting.
-    Without an owner the worker was registered by one of those without a name, or by an older
-    version: it belongs to whoever comes next.
+    On a server without authentication callers have no name, and use any worker. So does a process
+    that opens the store itself: no caller can keep a server's own pool from starting. A worker
+    without an owner was registered by a caller without a name, or by an older version: any caller
+    may use it.
     """
     return asking in ("", IN_PROCESS) or owner in ("", asking)
 
 
 def shown_owner(owner: str) -> str:
-    """The owner as operators see it: the name of a caller, or nothing."""
+    """Return the owner as operators see it: the name of a caller, or nothing."""
     return "" if owner == IN_PROCESS else owner
 
 
 def is_limited(owner: str) -> bool:
-    """Whether the workers of this owner are counted: it is a caller that has a name."""
+    """Return True if the owner is a caller with a name, whose workers are counted."""
     return bool(shown_owner(owner))
 
 
@@ -480,16 +434,16 @@ class WorkerInfo:
     concurrency: int
     queues: tuple[str, ...]
     version: str = ""
-    # A server's own pool without the user's tasks: it leaves a queue alone that another worker
-    # connected to that server takes from, since that one may mean something else by the same name.
+    # The pool of a server without the user's tasks. It does not take from queues that another
+    # worker of the server takes from: that worker may mean another task by the same name.
     fallback: bool = False
-    # The task types that it knows: it gets no other jobs. None: every type.
+    # The task types that it knows; it gets no other jobs. None: every type.
     types: frozenset[str] | None = None
-    # Drawn by the engine at each registration: the latest one tells which server the worker is
-    # connected to, so that a server that has not noticed the loss of its link learns of it.
+    # Drawn by the engine at each registration. A server whose link is not the latest one learns
+    # by it that the worker has connected to another server.
     link: int = 0
-    # The name of the caller that registered it: others may not use its id until it is OFFLINE.
-    # Empty: nobody had to say who they are. Set by the face, never by the worker.
+    # The name of the caller that registered it, set by the face: no other caller may use its id
+    # until it is OFFLINE. Empty: the server does not authenticate callers.
     owner: str = IN_PROCESS
 
 
@@ -502,10 +456,10 @@ class Worker:
     registered_at: float
     last_seen: float
     running: int = 0  # jobs held: ASSIGNED or RUNNING
-    overrun: int = 0  # slots of attempts that are over, and whose function still runs
-    partition: int | None = None  # where it hears of its jobs by Kafka; None: it is connected
-    withheld: int = 0  # of such a worker: slots that get nothing, although no lease is held there
-    queues_left_out: int = 0  # of ``info.queues``, in a list that would be too long with them
+    overrun: int = 0  # slots in which the function of an attempt that is over still runs
+    partition: int | None = None  # of its hints in Kafka; None: it is connected to a server
+    withheld: int = 0  # slots of such a worker that are not free although no lease is held there
+    queues_left_out: int = 0  # of ``info.queues``, where a list of workers would be too long
     types_left_out: int = 0  # the same of ``info.types``
 
 
@@ -527,51 +481,39 @@ class Pulse:
     known: bool  # False: register again
     status: WorkerStatus = WorkerStatus.ONLINE
     cancelled: list[int] = field(default_factory=list)  # leases to stop: cancel was requested
-    lost: list[int] = field(default_factory=list)  # leases that do not stand any more
-    unlisted: list[Held] = field(default_factory=list)  # leases that stand but were not listed
-
-    @classmethod
-    def answer(
-        cls, status: WorkerStatus, listed: Sequence[int], standing: Mapping[int, Held]
-    ) -> Pulse:
-        """To a worker that lists its leases, by those that stand."""
-        made = cls(True, status)
-        unlisted = dict(standing)
-        for lease in listed:
-            one = unlisted.pop(lease, None)
-            if one is None:
-                made.lost.append(lease)
-            elif one.cancel_requested:
-                made.cancelled.append(lease)
-        made.unlisted = list(unlisted.values())
-        return made
+    lost: list[int] = field(default_factory=list)  # listed leases that are not in force
+    unlisted: list[Held] = field(default_factory=list)  # leases in force that were not listed
 
 
 @dataclass(slots=True, kw_only=True)
-class JobQuery:
-    """Which jobs to list, newest first."""
+class JobConditions:
+    """Conditions on jobs; those that are not given hold for every job."""
 
     queue: str | None = None
-    states: tuple[State, ...] = ()
     type: str | None = None
-    reasons: tuple[Reason, ...] = ()  # of the latest transition; none: all
-    error: str = ""  # is part of the job's error text
-    since: float | None = None  # it ended at this time or later
-    until: float | None = None  # it ended before this time
+    reasons: tuple[Reason, ...] = ()  # of the latest transition
+    error: str = ""  # a part of the error text, with equal case
+    since: float | None = None  # jobs that ended at this time or later
+    until: float | None = None  # jobs that ended before this time
+
+    def conditions(self) -> dict[str, Any]:
+        return {one.name: getattr(self, one.name) for one in fields(JobConditions)}
+
+
+@dataclass(slots=True, kw_only=True)
+class JobQuery(JobConditions):
+    """A query for a page of jobs, newest first."""
+
+    states: tuple[State, ...] = ()
     limit: int = 20
     page_token: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
-class RetryQuery:
-    """Which dead letters to send back. Only failures, unless other reasons are named."""
+class RetryQuery(JobConditions):
+    """A selection of dead letters to send back: failures only, unless other reasons are named."""
 
-    queue: str | None = None
-    type: str | None = None
     reasons: tuple[Reason, ...] = tuple(sorted(FAILURES))
-    error: str = ""  # is part of the job's error text
-    since: float | None = None  # it was dead-lettered at this time or later
-    until: float | None = None  # it was dead-lettered before this time
     page_token: str = ""
     dry_run: bool = False  # only count
 
@@ -586,7 +528,7 @@ class NotRetried:
 
 @dataclass(slots=True)
 class Retried:
-    """What one call did: it looks at a bounded number of dead letters, newest first."""
+    """The result of one call, which looks at a bounded number of dead letters, newest first."""
 
     looked_at: int
     matched: int
@@ -597,10 +539,7 @@ class Retried:
 
 @dataclass(slots=True, kw_only=True)
 class TimeQuery:
-    """Which jobs to list by the millisecond of their creation; within one, by id, ascending.
-
-    For readers that count what they have seen. Pages shift when jobs come or go in between.
-    """
+    """A query for jobs by the millisecond of their creation, for readers that count jobs."""
 
     queue: str
     type: str
@@ -610,10 +549,18 @@ class TimeQuery:
     offset: int = 0
     limit: int = 20
 
+    def matches(self, state: State, reason: Reason) -> bool:
+        """Return True if the query asks for jobs in that state, for that reason."""
+        if self.states and state not in self.states:
+            return False
+        if self.cancelled is None or state is not State.DEAD_LETTERED:
+            return True
+        return (reason is Reason.CANCELLED) is self.cancelled
+
 
 @dataclass(slots=True)
 class Page:
-    """One page of jobs; an empty token says it is the last."""
+    """One page of jobs. The last one has an empty token."""
 
     jobs: list[Job]
     next_page_token: str = ""
@@ -624,13 +571,13 @@ class Cancellation:
     """The answer to a cancel."""
 
     state: State
-    requested: bool  # True: it runs, and its worker was asked to stop
+    requested: bool  # True: the job runs, and its worker was asked to stop
     already_terminal: bool = False
 
 
 @dataclass(slots=True)
 class ComponentHealth:
-    """One part of the system, as ``status`` shows it."""
+    """The health of one part of the system."""
 
     name: str
     ok: bool
@@ -639,7 +586,7 @@ class ComponentHealth:
 
 @dataclass(slots=True)
 class Health:
-    """Whether the server can do its work, part by part."""
+    """The health of a server, part by part."""
 
     ok: bool
     version: str
@@ -647,7 +594,7 @@ class Health:
 
     @property
     def status(self) -> str:
-        """``ok``, ``degraded`` (it does its work, slower) or ``failing``."""
+        """``ok``, ``degraded`` (it works, but slower) or ``failing``."""
         if not self.ok:
             return "failing"
         return "ok" if all(part.ok for part in self.components) else "degraded"

@@ -1,27 +1,25 @@
-"""The lifecycle of a job: one table, and nothing else decides what is allowed.
+"""The lifecycle of a job: one table, and nothing else decides which transitions are allowed.
 
 Three layers, each checked against the one above it when this module is imported:
 
 * ``TRANSITIONS``: every edge a job may take, with the reasons that may be written on it.
-* ``PATHS``: what a *move* (something that happens to a job: a report, a timer, an operator's
-  call) does from each state. A move walks one or more edges in a single write.
-* ``after_failure``: what follows a path that ends in FAILED: a retry, or a dead letter.
+* ``PATHS``: the effect of a *move* (a worker's report, a timer, an operator's call) in each state.
+  A move walks one or more edges in a single write.
+* ``after_failure``: the continuation of a path that ends in FAILED: a retry, or a dead letter.
 
-The diagram in ``docs/lifecycle.md`` and the projections that other faces show are generated
-from here.
+``docs/lifecycle.md`` and the projections that other faces show are generated from here.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from jobqueue.core.errors import InvalidArgument
 
 
 class State(enum.IntEnum):
-    """Where a job is. The number is what stores write."""
+    """The state of a job. Stores write the number."""
 
     # Accepted and waiting: for a worker with a free slot, or for its run_at. The scheduler moves
     # it on by claiming it; the sweeper dead-letters it when its TTL ends before its first start.
@@ -32,7 +30,7 @@ class State(enum.IntEnum):
     # Being executed. The worker that holds the lease moves it on by reporting; the sweeper fails
     # it when the worker is lost or the run timeout has passed.
     RUNNING = 3
-    # Finished with a result. Nobody moves it on.
+    # Finished with a result. This state is final.
     DONE = 4
     # The last attempt failed and a retry is due later. The sweeper moves it back to PENDING; an
     # operator may retry it at once or cancel it.
@@ -47,7 +45,7 @@ HELD = frozenset({State.ASSIGNED, State.RUNNING})
 
 
 class Reason(enum.StrEnum):
-    """Why a transition happened; written into every event."""
+    """The reason of a transition, written into every event."""
 
     SUBMITTED = "SUBMITTED"
     ASSIGNED = "ASSIGNED"
@@ -111,20 +109,20 @@ DEATHS = frozenset(
     if after is State.DEAD_LETTERED
     for reason in reasons
 )
-"""Why a job may have become a dead letter."""
+"""The reasons for which a job becomes a dead letter."""
 FAILURES = frozenset({Reason.RETRIES_EXHAUSTED, Reason.NOT_RETRYABLE, Reason.POISON})
-"""Those of them that are the job's own failure: nobody cancelled it, and it was begun in time."""
-
+"""Those among them that are the job's own failure: it began in time and was not cancelled."""
 
 DEATH_WORDS: Mapping[str, frozenset[Reason]] = {
     "FAILURES": FAILURES,
     "ALL": DEATHS,
     **{reason.value: frozenset({reason}) for reason in sorted(DEATHS)},
 }
+"""The words by which callers select dead letters."""
 
 
 class Move(enum.Enum):
-    """Something that happens to a job. Moves by a worker are fenced by its lease."""
+    """A request to change a job's state. A worker's moves are fenced by its lease."""
 
     START = "start"
     SUCCEED = "succeed"
@@ -141,103 +139,76 @@ class Move(enum.Enum):
     RETRY_BY_HAND = "retry by hand"
 
 
-# Moves that only the holder of the lease (or the reaper naming that lease) may make.
-FENCED = frozenset(
-    {
-        Move.START,
-        Move.SUCCEED,
-        Move.FAIL,
-        Move.TIME_OUT,
-        Move.ACKNOWLEDGE_CANCEL,
-        Move.HAND_BACK,
-        Move.LOSE_WORKER,
-        Move.TIME_OUT_ASSIGNMENT,
-    }
-)
-# Moves that a worker may report; the rest belong to the server.
 REPORTABLE = frozenset(
-    {
-        Move.START,
-        Move.SUCCEED,
-        Move.FAIL,
-        Move.TIME_OUT,
-        Move.ACKNOWLEDGE_CANCEL,
-        Move.HAND_BACK,
-    }
+    {Move.START, Move.SUCCEED, Move.FAIL, Move.TIME_OUT, Move.ACKNOWLEDGE_CANCEL, Move.HAND_BACK}
 )
+"""The moves that a worker may report; the others belong to the server."""
+FENCED = REPORTABLE | {Move.LOSE_WORKER, Move.TIME_OUT_ASSIGNMENT}
+"""The moves that must name the lease in force."""
 
 Step = tuple[State, Reason]
-"""One edge of a path: the state entered, and why."""
+"""One edge of a path: the state entered, and the reason."""
+_Paths = Mapping[State, tuple[Step, ...]]
 
-_STARTED: Step = (State.RUNNING, Reason.STARTED)
 
-# What a move does from each state; a state that is missing refuses the move. A worker's report
-# on an ASSIGNED job says that it started and ended between two flushes: both edges are written.
-PATHS: Mapping[Move, Mapping[State, tuple[Step, ...]]] = {
-    Move.START: {State.ASSIGNED: (_STARTED,)},
-    Move.SUCCEED: {
-        State.ASSIGNED: (_STARTED, (State.DONE, Reason.SUCCEEDED)),
-        State.RUNNING: ((State.DONE, Reason.SUCCEEDED),),
-    },
-    Move.FAIL: {
-        State.ASSIGNED: (_STARTED, (State.FAILED, Reason.HANDLER_FAILED)),
-        State.RUNNING: ((State.FAILED, Reason.HANDLER_FAILED),),
-    },
-    Move.TIME_OUT: {
-        State.ASSIGNED: (_STARTED, (State.FAILED, Reason.TIMED_OUT)),
-        State.RUNNING: ((State.FAILED, Reason.TIMED_OUT),),
-    },
-    Move.ACKNOWLEDGE_CANCEL: {
-        State.ASSIGNED: (_STARTED, (State.FAILED, Reason.CANCELLED)),
-        State.RUNNING: ((State.FAILED, Reason.CANCELLED),),
-    },
+def _step(state: State, reason: Reason, *origins: State) -> _Paths:
+    return dict.fromkeys(origins, ((state, reason),))
+
+
+def _end(state: State, reason: Reason) -> _Paths:
+    """Return the paths of a report that ends an attempt.
+
+    A report on an ASSIGNED job says that it started and ended between two flushes: both edges are
+    written.
+    """
+    started = (State.RUNNING, Reason.STARTED)
+    return {State.ASSIGNED: (started, (state, reason)), **_step(state, reason, State.RUNNING)}
+
+
+PATHS: Mapping[Move, _Paths] = {
+    Move.START: _step(State.RUNNING, Reason.STARTED, State.ASSIGNED),
+    Move.SUCCEED: _end(State.DONE, Reason.SUCCEEDED),
+    Move.FAIL: _end(State.FAILED, Reason.HANDLER_FAILED),
+    Move.TIME_OUT: _end(State.FAILED, Reason.TIMED_OUT),
+    Move.ACKNOWLEDGE_CANCEL: _end(State.FAILED, Reason.CANCELLED),
     Move.HAND_BACK: {
-        State.ASSIGNED: (
-            (State.FAILED, Reason.HANDED_BACK),
-            (State.PENDING, Reason.HANDED_BACK),
-        ),
+        State.ASSIGNED: ((State.FAILED, Reason.HANDED_BACK), (State.PENDING, Reason.HANDED_BACK))
     },
-    Move.LOSE_WORKER: {
-        State.ASSIGNED: ((State.FAILED, Reason.WORKER_LOST),),
-        State.RUNNING: ((State.FAILED, Reason.WORKER_LOST),),
-    },
-    Move.TIME_OUT_ASSIGNMENT: {State.ASSIGNED: ((State.FAILED, Reason.ASSIGNMENT_TIMEOUT),)},
-    Move.RETRY_WHEN_DUE: {State.FAILED: ((State.PENDING, Reason.RETRY_DUE),)},
-    Move.EXPIRE: {State.PENDING: ((State.DEAD_LETTERED, Reason.TTL_EXPIRED),)},
-    Move.CANCEL: {
-        State.PENDING: ((State.DEAD_LETTERED, Reason.CANCELLED),),
-        State.ASSIGNED: ((State.DEAD_LETTERED, Reason.CANCELLED),),
-        State.FAILED: ((State.DEAD_LETTERED, Reason.CANCELLED),),
-    },
+    Move.LOSE_WORKER: _step(State.FAILED, Reason.WORKER_LOST, State.ASSIGNED, State.RUNNING),
+    Move.TIME_OUT_ASSIGNMENT: _step(State.FAILED, Reason.ASSIGNMENT_TIMEOUT, State.ASSIGNED),
+    Move.RETRY_WHEN_DUE: _step(State.PENDING, Reason.RETRY_DUE, State.FAILED),
+    Move.EXPIRE: _step(State.DEAD_LETTERED, Reason.TTL_EXPIRED, State.PENDING),
+    Move.CANCEL: _step(
+        State.DEAD_LETTERED, Reason.CANCELLED, State.PENDING, State.ASSIGNED, State.FAILED
+    ),
     Move.DROP_WITH_QUEUE: {
-        State.PENDING: ((State.DEAD_LETTERED, Reason.QUEUE_DELETED),),
-        State.ASSIGNED: ((State.DEAD_LETTERED, Reason.QUEUE_DELETED),),
+        **_step(
+            State.DEAD_LETTERED, Reason.QUEUE_DELETED, State.PENDING, State.ASSIGNED, State.FAILED
+        ),
         State.RUNNING: (
             (State.FAILED, Reason.QUEUE_DELETED),
             (State.DEAD_LETTERED, Reason.QUEUE_DELETED),
         ),
-        State.FAILED: ((State.DEAD_LETTERED, Reason.QUEUE_DELETED),),
     },
-    Move.RETRY_BY_HAND: {
-        State.FAILED: ((State.PENDING, Reason.MANUAL_RETRY),),
-        State.DEAD_LETTERED: ((State.PENDING, Reason.MANUAL_RETRY),),
-    },
+    Move.RETRY_BY_HAND: _step(
+        State.PENDING, Reason.MANUAL_RETRY, State.FAILED, State.DEAD_LETTERED
+    ),
 }
+"""The path of each move from each state; a state that is missing refuses the move."""
+
+PASSING = frozenset(
+    reason
+    for starts in PATHS.values()
+    for path in starts.values()
+    for state, reason in path[:-1]
+    if state is State.FAILED
+)
+"""The reasons of a FAILED that is left in the same write, without a failure of the job itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """The failed job waits in FAILED and is tried again."""
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """The failed job becomes a dead letter in the same write."""
-
-    reason: Reason
-
-
-_RETRY = Retry()
+def allows(before: State | None, after: State, reason: Reason) -> bool:
+    """Return True if the table has this edge, for this reason."""
+    return reason in TRANSITIONS.get((before, after), frozenset())
 
 
 def after_failure(
@@ -249,65 +220,59 @@ def after_failure(
     poison_after: int,
     cancel_requested: bool,
     retryable: bool,
-) -> Retry | GiveUp:
-    """Decide what follows FAILED.
+) -> Reason | None:
+    """Return the reason for which a FAILED job is given up at once; None: it is retried.
 
     ``worker_deaths`` includes the one being written; 0 if the job was not running then.
     """
     if cancel_requested or reason is Reason.CANCELLED:
-        return GiveUp(Reason.CANCELLED)
+        return Reason.CANCELLED
     if not retryable:
-        return GiveUp(Reason.NOT_RETRYABLE)
+        return Reason.NOT_RETRYABLE
     if reason is Reason.WORKER_LOST and 0 < poison_after <= worker_deaths:
-        return GiveUp(Reason.POISON)
+        return Reason.POISON
     if retry_count < max_retries:
-        return _RETRY
-    return GiveUp(Reason.RETRIES_EXHAUSTED)
+        return None
+    return Reason.RETRIES_EXHAUSTED
 
 
-# How other documents' clients see the canonical states. A dead letter shows whether it was
-# cancelled, so those tables are asked with the reason.
-_SCHEDULER_VIEW = {
-    State.PENDING: "PENDING",
-    State.ASSIGNED: "SCHEDULED",
-    State.RUNNING: "RUNNING",
-    State.DONE: "SUCCESS",
-    State.FAILED: "PENDING",
-    State.DEAD_LETTERED: "FAILED",
-}
-_PRODUCER_VIEW = {
-    State.PENDING: "PENDING",
-    State.ASSIGNED: "PENDING",
-    State.RUNNING: "PROCESSING",
-    State.DONE: "COMPLETED",
-    State.FAILED: "FAILED",
-    State.DEAD_LETTERED: "DEAD_LETTERED",
-}
-_TASKQUEUE_VIEW = {
-    State.PENDING: "QUEUED",
-    State.ASSIGNED: "QUEUED",
-    State.RUNNING: "RUNNING",
-    State.DONE: "DONE",
-    State.FAILED: "QUEUED",
-    State.DEAD_LETTERED: "FAILED",
-}
 VIEWS: Mapping[str, Mapping[State, str]] = {
     "canonical": {state: state.name for state in State},
-    "scheduler": _SCHEDULER_VIEW,
-    "producer": _PRODUCER_VIEW,
-    "taskqueue": _TASKQUEUE_VIEW,
+    "scheduler": {
+        State.PENDING: "PENDING",
+        State.ASSIGNED: "SCHEDULED",
+        State.RUNNING: "RUNNING",
+        State.DONE: "SUCCESS",
+        State.FAILED: "PENDING",
+        State.DEAD_LETTERED: "FAILED",
+    },
+    "producer": {
+        State.PENDING: "PENDING",
+        State.ASSIGNED: "PENDING",
+        State.RUNNING: "PROCESSING",
+        State.DONE: "COMPLETED",
+        State.FAILED: "FAILED",
+        State.DEAD_LETTERED: "DEAD_LETTERED",
+    },
+    "taskqueue": {
+        State.PENDING: "QUEUED",
+        State.ASSIGNED: "QUEUED",
+        State.RUNNING: "RUNNING",
+        State.DONE: "DONE",
+        State.FAILED: "QUEUED",
+        State.DEAD_LETTERED: "FAILED",
+    },
 }
+"""The names of the states in each vocabulary; ``project`` also tells cancelled jobs apart."""
 
 
 def project(view: str, state: State, reason: Reason | None) -> str:
-    """Name a state in another face's vocabulary."""
     if view == "taskqueue" and state is State.DEAD_LETTERED and reason is Reason.CANCELLED:
         return "CANCELED"
     return VIEWS[view][state]
 
 
 def parse_state(name: str, field: str = "status") -> State:
-    """Read a canonical state name from input."""
     try:
         return State[name.strip().upper()]
     except KeyError:
@@ -316,7 +281,7 @@ def parse_state(name: str, field: str = "status") -> State:
 
 
 def parse_deaths(names: Iterable[str], field: str = "reason") -> tuple[Reason, ...]:
-    """Read why jobs were dead-lettered: reasons, FAILURES or ALL; each may be a comma list."""
+    """Read reasons of dead letters, FAILURES or ALL; each text may be a list with commas."""
     found: set[Reason] = set()
     for word in (part.strip() for name in names for part in name.split(",")):
         known = DEATH_WORDS.get(word.upper().replace("-", "_"))
@@ -327,22 +292,12 @@ def parse_deaths(names: Iterable[str], field: str = "reason") -> tuple[Reason, .
     return tuple(sorted(found))
 
 
-def diagram() -> str:
-    """Render the table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2"]
-    for (origin, target), reasons in TRANSITIONS.items():
-        label = ", ".join(sorted(reason.value for reason in reasons))
-        lines.append(f"    {origin.name if origin else '[*]'} --> {target.name} : {label}")
-    lines.extend(f"    {state.name} --> [*]" for state in State if state in TERMINAL)
-    return "\n".join(lines) + "\n"
-
-
 def _check_paths() -> None:
     for move, starts in PATHS.items():
         for origin, path in starts.items():
             here = origin
             for target, reason in path:
-                if reason not in TRANSITIONS.get((here, target), frozenset()):
+                if not allows(here, target, reason):
                     raise AssertionError(f"{move}: {here!r} -> {target!r} ({reason}) not allowed")
                 here = target
 

@@ -1,4 +1,4 @@
-"""How far a running attempt has come, as its handler says."""
+"""The progress of a running attempt, as its handler reports it."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from types import MappingProxyType
 
 from jobqueue.core.errors import InvalidArgument
 
-MAX_PROGRESS_TEXT = 200  # characters; what is longer is cut
+MAX_PROGRESS_TEXT = 200  # characters; a longer text is cut
 _ROUNDING = 1e-6  # a sum of fractions may end beside 0 or 1
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The last word of an attempt that runs. ``of`` checks what a handler or a worker says."""
+    """The latest report of a running attempt. ``of`` checks one from a handler or a worker."""
 
     value: float | None = None  # 0 to 1; None: the handler cannot tell
     text: str = ""
-    at: float = 0.0  # when the store heard of it, by its clock
+    at: float = 0.0  # when the store received it, by its clock
 
     @classmethod
     def of(cls, value: object, text: object) -> Progress:
-        """Check what was said. A text becomes one line; what is longer than allowed is cut."""
+        """Check a report. Its text becomes one line, and is cut where it is too long."""
         if not isinstance(text, str):
             raise InvalidArgument("progress.text", f"expected a text, got {_short(text)}")
         if value is None and not text:
@@ -33,7 +33,7 @@ class Progress:
 
 
 NO_PROGRESS: Mapping[int, Progress] = MappingProxyType({})
-"""Of a heartbeat that has none to tell. The keys of others are leases."""
+"""The progress by lease in a heartbeat that reports none."""
 
 
 def _fraction(value: object) -> float:
@@ -59,7 +59,6 @@ def _short(value: object) -> str:
 
 
 def _line(text: str) -> str:
-    """One line that can be stored and shown everywhere."""
     if len(text) > MAX_PROGRESS_TEXT:
         text = text[: MAX_PROGRESS_TEXT - 1] + "…"
     if not text.isprintable():  # line breaks, NUL, escape sequences, lone surrogates

@@ -1,19 +1,24 @@
-"""Queues: their settings, declared once, and what operators ask for.
+"""Queues: their settings, and the order in which their jobs are claimed.
 
-``SETTINGS`` says of each setting what kind of value it is, its limits and its words. Stores, wire
+``SETTINGS`` declares each setting once: its kind of value, its limits and its words. Stores, wire
 formats, answers and ``jq-ctl`` go by it: none of them lists the settings again.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import heapq
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
+from itertools import islice
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.lifecycle import State
+from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.retry import RetryPolicy, check_retry, policy_of
 
 DEFAULT_MAX_RETRIES = 3
@@ -25,28 +30,27 @@ MAX_WEIGHT = 1_000_000  # of a priority
 
 @dataclass(slots=True, kw_only=True)
 class QueueSettings:
-    """The settings that a queue can be given, and that can be changed while it stands."""
+    """The settings of a queue. They can be changed while the queue exists."""
 
     max_retries: int = DEFAULT_MAX_RETRIES
     ttl: float | None = None
     timeout: float | None = None
     capacity: int = 0  # PENDING jobs at most; 0 = unbounded
     retry_profile: str = "default"
-    retry_base: float | None = None  # these three: None = what the profile says
+    retry_base: float | None = None  # these three: None = as the profile says
     retry_max: float | None = None
     retry_jitter: float | None = None
     priority_weights: Mapping[int, int] | None = None  # None = strict
-    retention: float | None = None  # of DONE jobs; 0: for ever; None: as the server says
-    dead_letter_retention: float | None = None  # the same of dead letters
+    retention: float | None = None  # seconds of DONE jobs; 0 = for ever; None = the server's
+    dead_letter_retention: float | None = None  # the same for dead letters
 
     @property
     def retry_policy(self) -> RetryPolicy:
-        """How long failed jobs wait."""
         return policy_of(self.retry_profile, self.retry_base, self.retry_max, self.retry_jitter)
 
 
 class SettingsSaid(TypedDict, total=False):
-    """Some settings of a queue; None puts one back to what the server is configured to."""
+    """Some settings of a queue; None stands for the setting of the server."""
 
     max_retries: int | None
     ttl: float | None
@@ -62,7 +66,7 @@ class SettingsSaid(TypedDict, total=False):
 
 
 class Kind(enum.Enum):
-    """What a value is. The text is what a program is told that gives another one."""
+    """The kind of a setting's value. The text is for the error about another kind."""
 
     WHOLE = "a whole number"
     SECONDS = "a number of seconds"
@@ -71,7 +75,7 @@ class Kind(enum.Enum):
     WEIGHTS = "weights by priority, as {9: 5, 0: 1}"
 
     def fits(self, value: object) -> bool:
-        """Whether a program's value is of this kind: a store would keep another, or break."""
+        """Return True if a value given by a program is of this kind."""
         if self is Kind.WHOLE:
             return type(value) is int
         if self is Kind.PROFILE:
@@ -85,21 +89,19 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a queue."""
-
     name: str
     kind: Kind
     title: str  # in tables for people
     most: float = MAX_SECONDS
-    zero: str = ""  # what 0 means; empty: a length of time that must be more than 0
+    zero: str = ""  # the meaning of 0; empty: a duration must be more than 0
 
     @property
     def wire_name(self) -> str:
-        """Its name in messages, where lengths of time say so."""
+        """Its name in messages, where a duration names its unit."""
         return f"{self.name}_seconds" if self.kind is Kind.SECONDS else self.name
 
     def check(self, value: Any) -> None:
-        """Refuse what makes no sense. Retries' figures are judged together (``check_retry``)."""
+        """Refuse a value out of range. ``check_retry`` judges the figures of retries together."""
         if value is None or self.name.startswith("retry_"):
             return
         if self.kind is Kind.WEIGHTS:
@@ -108,9 +110,8 @@ class Setting:
             raise InvalidArgument(self.name, self._range(value))
 
     def _within(self, value: Any) -> bool:
-        """NaN is in no range."""
         from_zero = self.zero or self.kind is Kind.WHOLE
-        return bool(0 <= value <= self.most if from_zero else 0 < value <= self.most)
+        return bool(0 <= value <= self.most if from_zero else 0 < value <= self.most)  # not NaN
 
     def _range(self, value: Any) -> str:
         unit = " seconds" if self.kind is Kind.SECONDS else ""
@@ -144,25 +145,30 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("retry_jitter", Kind.SHARE, "Retry jitter"),
         Setting("priority_weights", Kind.WEIGHTS, "Priority weights"),
         Setting("retention", Kind.SECONDS, "DONE jobs kept", zero="for ever"),
-        Setting("dead_letter_retention", Kind.SECONDS, "Dead letters kept", zero="for ever"),
+        Setting("dead_letter_retention", Kind.SECONDS, "Dead letters kept", zero="until deleted"),
     )
 }
 
 
 @dataclass(slots=True, kw_only=True)
 class Queue(QueueSettings):
-    """A named queue and its settings."""
-
     name: str
     paused: bool = False
     created_at: float = 0.0
 
+    @property
+    def closed_until(self) -> float:
+        """The time from which it hands out jobs; infinity: not before it is resumed.
+
+        In SQL: ``closed_until`` in ``stores/queue_rows.py``.
+        """
+        return math.inf if self.paused else 0.0
+
     def settings(self) -> dict[str, Any]:
-        """Its settings by name."""
         return {name: getattr(self, name) for name in SETTINGS}
 
     def check(self) -> None:
-        """Refuse settings that make no sense; the name is judged elsewhere."""
+        """Refuse values out of range. The name is checked elsewhere."""
         for name, setting in SETTINGS.items():
             setting.check(getattr(self, name))
         check_retry(self.retry_profile, self.retry_base, self.retry_max, self.retry_jitter)
@@ -178,7 +184,7 @@ def _check_kinds(said: Mapping[str, Any]) -> None:
 
 
 def _defaults(profile: str, server: QueueSettings) -> dict[str, Any]:
-    """What the server is configured to. Its own figures of retries go with its own profile."""
+    """Return the server's settings. Its figures of retries belong to its own profile only."""
     found = {name: getattr(server, name) for name in SETTINGS}
     if profile != server.retry_profile:
         found |= {"retry_base": None, "retry_max": None, "retry_jitter": None}
@@ -187,12 +193,11 @@ def _defaults(profile: str, server: QueueSettings) -> dict[str, Any]:
 
 @dataclass(slots=True, init=False)
 class QueueSpec:
-    """A queue as an operator asks for it: what is not said is what the server is configured to.
+    """A queue as an operator asks for it. Settings that are not given are the server's.
 
-    ``retry_base``, ``retry_max`` (seconds) and ``retry_jitter`` (a share, 0 to 1) stand in place
-    of the profile's: the first wait, the longest, and how much of a wait is random. ``retention``
-    is how many seconds DONE jobs are kept, ``dead_letter_retention`` the same of dead letters; 0
-    is for ever, and a queue without them follows the server's settings.
+    ``retry_base``, ``retry_max`` (seconds) and ``retry_jitter`` (a share, 0 to 1) replace those of
+    the profile: the first wait, the longest wait, and the random share of a wait. DONE jobs are
+    kept for ``retention`` seconds, dead letters for ``dead_letter_retention``; 0 is for ever.
     """
 
     name: str
@@ -212,7 +217,7 @@ class QueueSpec:
         self.said = settings
 
     def resolve(self, server: QueueSettings) -> Queue:
-        """Fill in what was not said."""
+        """Fill in the settings that were not given."""
         said: dict[str, Any] = {n: value for n, value in self.said.items() if value is not None}
         values = _defaults(said.get("retry_profile", server.retry_profile), server) | said
         values["priority_weights"] = values["priority_weights"] or None  # none: strict
@@ -221,7 +226,7 @@ class QueueSpec:
 
 @dataclass(slots=True, init=False)
 class QueueUpdate:
-    """What an operator changes of a queue: the settings that are said, and nothing else."""
+    """A change of a queue: of the settings that are given, and no others."""
 
     said: SettingsSaid
 
@@ -230,7 +235,7 @@ class QueueUpdate:
         self.said = settings
 
     def resolve(self, queue: Queue, server: QueueSettings) -> dict[str, Any]:
-        """The new values, by name, for the queue as it stands."""
+        """Return the new values by name, for the queue as it is now."""
         said: dict[str, Any] = dict(self.said)
         if "retry_profile" in said and said["retry_profile"] is None:
             said["retry_profile"] = server.retry_profile
@@ -242,52 +247,96 @@ class QueueUpdate:
 
 
 COUNTED_TO = 10_000
-"""As many claimable jobs of one type are counted, for people."""
+"""The most claimable jobs of one type that are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingType:
-    """Claimable jobs of one type in one queue."""
-
     queue: str
     type: str
-    jobs: int  # counted up to a limit
+    jobs: int  # at most COUNTED_TO
 
     @property
     def count(self) -> str:
-        """How many, for people."""
         return f"{self.jobs}+" if self.jobs >= COUNTED_TO else str(self.jobs)
 
 
 @dataclass(slots=True, kw_only=True)
 class QueueStats:
-    """A queue with its figures."""
+    """The figures of a queue."""
 
     queue: Queue
     depth: Mapping[State, int]
-    processed: int = 0  # attempts that ended, well or not
+    processed: int = 0  # attempts that ended
     succeeded: int = 0
     failed: int = 0
     run_seconds: float = 0.0
     timed: int = 0  # attempts that run_seconds sums over
-    # Claimable jobs that no connected worker takes, by type, the most first: set by the engine.
+    # Claimable jobs that no connected worker takes, most frequent type first; set by the engine.
     unserved: tuple[WaitingType, ...] = ()
 
     @property
     def average_seconds(self) -> float:
-        """Mean processing time of an attempt."""
         return self.run_seconds / self.timed if self.timed else 0.0
 
     @property
     def error_rate(self) -> float:
-        """Share of ended attempts that failed."""
         return self.failed / self.processed if self.processed else 0.0
 
     @property
     def unfinished(self) -> int:
-        """Jobs that are neither DONE nor DEAD_LETTERED."""
-        return sum(
-            count
-            for state, count in self.depth.items()
-            if state not in (State.DONE, State.DEAD_LETTERED)
-        )
+        return sum(count for state, count in self.depth.items() if state not in TERMINAL)
+
+
+UNNAMED_WEIGHT = 1
+"""The weight of a priority that the queue's weights do not name."""
+
+
+def share(
+    weights: Mapping[int, int],
+    present: Sequence[int],
+    count: int,
+    source: random.Random | None = None,
+) -> Counter[int]:
+    """Draw the number of slots for each priority with waiting jobs. A draw needs no state."""
+    if not present:
+        return Counter()
+    shares = [weights.get(priority, UNNAMED_WEIGHT) for priority in present]
+    choices = source.choices if source is not None else random.choices
+    return Counter(choices(present, shares, k=count))
+
+
+Ranked = TypeVar("Ranked", bound=tuple[Any, ...])
+"""A claimable job as a store reads it: its rank (9 - priority), its number, and more."""
+
+
+def by_weight(
+    weights: Mapping[int, int], levels: Mapping[int, Sequence[Ranked]], limit: int
+) -> list[Ranked]:
+    """Pick ``limit`` jobs of a queue with weights from its jobs by priority (``levels``)."""
+    present = [priority for priority, rows in levels.items() if rows]
+    drawn = share(weights, present, limit)
+    picked: list[Ranked] = []
+    rest: list[Ranked] = []
+    for priority in present:
+        rows = levels[priority]
+        picked += rows[: drawn[priority]]
+        rest += rows[drawn[priority] :]
+    # Slots that a priority cannot fill go to the most urgent jobs of the others.
+    rest.sort(key=lambda row: row[:2])
+    return sorted(picked + rest[: limit - len(picked)], key=lambda row: row[:2])
+
+
+def merge_queues(found: Sequence[tuple[bool, Sequence[Ranked]]], limit: int) -> list[Ranked]:
+    """Merge the jobs of several queues, each in claim order, into one list in claim order.
+
+    A queue that shares by weight (True) competes with the others by its most urgent job.
+    """
+    if len(found) == 1:
+        return list(found[0][1][:limit])
+    keyed = [
+        [((rows[0] if shares else row)[:2], place, row) for place, row in enumerate(rows)]
+        for shares, rows in found
+    ]
+    merged = heapq.merge(*keyed, key=lambda entry: entry[:2])
+    return [row for _, _, row in islice(merged, limit)]

@@ -1,22 +1,28 @@
-"""A job from its events: pure, and the proof that the stream holds everything.
+"""Jobs and queues rebuilt from the event stream, and their way into an empty store.
 
-What ``core/decide.py`` did to the job when the event was written is done again here, by the event
-alone. No clock and no random draw: times that depended on those are in the event.
+An event is applied by the same table and the same ``enter`` that ``core/decide.py`` applied when it
+was written. Nothing reads a clock or draws a random number: times that depended on those are in the
+event.
+
+A job that was held when the stream ended is held again, under a lease that no worker knows: it goes
+the way of every job whose worker was lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from jobqueue.core.job import Event, Job
-from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.queue import Queue
+from jobqueue.core.decide import Entry, L, Live, begin, enter, event_of, waiting
+from jobqueue.core.errors import Conflict
+from jobqueue.core.identity import Identity, successor
+from jobqueue.core.ids import new_lease
+from jobqueue.core.job import DEFAULT_QUEUE, Event, Job, JobSpec
+from jobqueue.core.lifecycle import HELD, TERMINAL, State, allows
+from jobqueue.core.queue import Queue, QueueStats
+from jobqueue.core.store import Rules
 from jobqueue.core.stream import (
     CancelRequested,
-    Created,
-    Failed,
-    Finished,
     JobDeleted,
     JobEvent,
     QueueChange,
@@ -24,46 +30,54 @@ from jobqueue.core.stream import (
     StreamItem,
 )
 
-# A path that only passes through FAILED leaves the error of the attempt before.
-_PASSING = frozenset({Reason.HANDED_BACK, Reason.QUEUE_DELETED})
-
 
 @dataclass(slots=True)
 class Rebuilt:
-    """A job, its history, and what no answer shows of it."""
+    """A job and its history."""
 
-    job: Job
-    history: list[Event]
-    deaths: int = 0  # workers that died under it, since it was last sent back by hand
+    id: str
+    spec: JobSpec  # as it was accepted
+    created_at: float
+    live: Live  # without lease
+    entries: list[Entry]
     key_expires_at: float | None = None
-    run_at: float | None = None  # as it was submitted; a retry by hand takes the job's own away
-    # What events into FAILED and DEAD_LETTERED said beside their detail, by version.
-    said: dict[int, Failed | Finished] = field(default_factory=dict)
 
-    def failed(self, version: int) -> Failed | None:
-        """What the event of that version said of a failure, if it was one."""
-        found = self.said.get(version)
-        return found if isinstance(found, Failed) else None
+    @property
+    def updated_at(self) -> float:
+        return self.entries[-1][5]
+
+    @property
+    def job(self) -> Job:
+        return self.live.job(self.id, self.spec, self.created_at, self.updated_at)
+
+    @property
+    def history(self) -> list[Event]:
+        return [event_of(entry) for entry in self.entries]
 
 
 @dataclass(slots=True)
 class Key:
-    """An idempotency key that is taken, whether its job is still there or not."""
+    """An idempotency key that is taken. Its job may have been removed."""
 
     queue: str
     key: str  # as stores keep it
-    job: Job  # as it was: its payload and type make the fingerprint
+    job_id: str
+    seq: int
+    fingerprint: bytes  # of the job; a submit with another one is a conflict
     expires_at: float
 
-    @property
-    def fingerprint(self) -> bytes:
-        """What a submit with this key must be equal in."""
-        return self.job.spec.fingerprint()
+    @classmethod
+    def of(cls, rebuilt: Rebuilt) -> Key | None:
+        spec = rebuilt.spec
+        key, expires_at = spec.stored_key, rebuilt.key_expires_at
+        if key is None or expires_at is None:
+            return None
+        return cls(spec.queue, key, rebuilt.id, rebuilt.live.seq, spec.fingerprint(), expires_at)
 
 
 @dataclass(slots=True)
 class Figures:
-    """The attempts of a queue that ended, those of removed jobs among them."""
+    """Counters of the ended attempts of a queue, including those of removed jobs."""
 
     succeeded: int = 0
     failed: int = 0
@@ -82,12 +96,12 @@ class Figures:
 
 @dataclass(slots=True)
 class World:
-    """Everything that the stream tells of."""
+    """All jobs and queues in the stream."""
 
     jobs: dict[str, Rebuilt] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
     gone: dict[str, Queue] = field(default_factory=dict)  # deleted queues, as they were last
-    keys: list[Key] = field(default_factory=list)  # of jobs that are gone
+    keys: list[Key] = field(default_factory=list)  # of removed jobs
     figures: dict[str, Figures] = field(default_factory=dict)  # by queue
     last_seq: int = 0  # the highest number that any job had
     last_number: int = 0  # the highest number of a queue's change
@@ -95,9 +109,9 @@ class World:
     _deleted: set[str] = field(default_factory=set)
 
     def add(self, item: StreamItem) -> bool:
-        """Take the next record; False: it was there already, or tells of no job and no queue.
+        """Apply the next record; False if it is repeated, or about no job and no queue.
 
-        Raises LookupError when a job's records come with a gap.
+        Raises LookupError at a gap between a job's records.
         """
         if isinstance(item, QueueEvent):
             return self._queue(item)
@@ -108,10 +122,10 @@ class World:
             return flagged is not None and flag(flagged, item)
         if isinstance(item, JobDeleted):
             return self._delete(item)
-        return False  # of workers: they come and go
+        return False  # about workers
 
     def early(self, item: StreamItem) -> bool:
-        """Whether records of the same job have to come before this one."""
+        """Return True if records of the same job that come before this one are missing."""
         if isinstance(item, JobEvent):
             job_id, after = item.event.job_id, item.event.version - 1
         elif isinstance(item, CancelRequested | JobDeleted):
@@ -119,10 +133,10 @@ class World:
         else:
             return False
         known = self.jobs.get(job_id)
-        return job_id not in self._deleted and after > (known.job.version if known else 0)
+        return job_id not in self._deleted and after > (known.live.version if known else 0)
 
     def discard(self, job_id: str) -> None:
-        """Leave a job out: nothing that is said of it counts any more."""
+        """Leave a job out, with all its records still to come."""
         self._deleted.add(job_id)
         self.jobs.pop(job_id, None)
 
@@ -132,8 +146,8 @@ class World:
             return False
         known = self.jobs.get(event.job_id)
         if known is None:
-            self.jobs[event.job_id] = made = begin(item)
-            self.last_seq = max(self.last_seq, made.job.seq)
+            self.jobs[event.job_id] = made = first(item)
+            self.last_seq = max(self.last_seq, made.live.seq)
             return True
         if not advance(known, item):
             return False
@@ -160,143 +174,217 @@ class World:
         gone = self.jobs.pop(item.job_id, None)
         if gone is None:
             return False
-        job = gone.job
-        key = job.spec.stored_key
-        if key is not None and gone.key_expires_at is not None and not item.key_freed:
-            self.keys.append(Key(job.queue, key, job, gone.key_expires_at))
+        key = Key.of(gone)
+        if key is not None and not item.key_freed:
+            self.keys.append(key)
         return True
 
 
-def fold(items: Iterable[JobEvent | CancelRequested]) -> Rebuilt:
-    """One job from its own records, in their order. Repeated ones change nothing."""
-    rebuilt: Rebuilt | None = None
-    for item in items:
-        if rebuilt is None:
-            if isinstance(item, CancelRequested):
-                raise LookupError(f"job {item.job_id}: its first record is missing")
-            rebuilt = begin(item)
-        elif isinstance(item, CancelRequested):
-            flag(rebuilt, item)
-        else:
-            advance(rebuilt, item)
-    if rebuilt is None:
-        raise LookupError("a job without records")
-    return rebuilt
-
-
-def begin(item: JobEvent) -> Rebuilt:
-    """The job as it was accepted."""
+def first(item: JobEvent) -> Rebuilt:
+    """Return the job as it was accepted."""
     event, created = item.event, item.created
     if created is None or event.version != 1:
         raise LookupError(f"job {event.job_id}: its first record is missing")
+    live = begin(created.spec, created.expires_at, None, created.seq, Live)
     return Rebuilt(
-        _accepted(event, created), [event], 0, created.key_expires_at, created.spec.run_at
-    )
-
-
-def _accepted(event: Event, created: Created) -> Job:
-    return Job(
-        id=event.job_id,
-        seq=created.seq,
-        spec=created.spec,
-        state=event.to_state,
-        version=event.version,
-        attempt=event.attempt,
-        retry_count=0,
-        created_at=created.created_at,
-        updated_at=event.at,
-        expires_at=created.expires_at,
-        reason=event.reason,
+        event.job_id,
+        created.spec,
+        created.created_at,
+        live,
+        [_entry(item, 0, due=created.spec.run_at)],
+        created.key_expires_at,
     )
 
 
 def flag(rebuilt: Rebuilt, item: CancelRequested) -> bool:
-    """A cancel was accepted while it ran; a repeated record comes when it has moved on."""
-    job = rebuilt.job
-    if job.version != item.version or job.state is not State.RUNNING or job.cancel_requested:
+    """Mark a running job as to be cancelled; False if the record is repeated."""
+    live = rebuilt.live
+    if live.version != item.version or live.state is not State.RUNNING or live.cancel_requested:
         return False
-    job.cancel_requested = True
+    live.cancel_requested = True
     return True
 
 
 def advance(rebuilt: Rebuilt, item: JobEvent) -> bool:
-    """Do what the event says; False: it was done already."""
-    job, event = rebuilt.job, item.event
-    if event.version <= job.version:
+    """Apply an event to its job; False if it is repeated."""
+    live, event = rebuilt.live, item.event
+    if event.version <= live.version:
         return False
-    if event.version != job.version + 1:
+    if event.version != live.version + 1:
         raise LookupError(
-            f"job {job.id}: version {event.version} follows {job.version}; there is a gap"
+            f"job {rebuilt.id}: version {event.version} follows {live.version}; there is a gap"
         )
-    before = job.state
-    job.state, job.version, job.attempt = event.to_state, event.version, event.attempt
-    job.reason, job.updated_at = event.reason, event.at
-    rebuilt.history.append(event)
-    _ENTER[event.to_state](rebuilt, item, before)
+    state = event.to_state
+    if event.from_state is not live.state or not allows(live.state, state, event.reason):
+        raise LookupError(
+            f"job {rebuilt.id}: version {event.version} says {event.from_state!r} -> {state!r}"
+            f" ({event.reason}), which a job that is {live.state.name} cannot do"
+        )
+    live.attempt = event.attempt
+    enter(live, state, event.reason, event.at, event.detail)
+    if state is State.ASSIGNED:
+        live.worker_id = event.worker_id
+    failed, finished = item.failed, item.finished
+    if failed is not None:
+        live.started_at = failed.started_at or live.started_at
+        live.due = failed.next_retry_at
+        entry = _entry(item, failed.retry_count, failed.started_at, failed.next_retry_at)
+    elif finished is not None:
+        if state is State.DONE:
+            live.started_at, live.result = finished.started_at, finished.result
+        elif finished.cancel_requested:
+            live.cancel_requested = True  # of a job from before there was a stream
+        cancelled = finished.cancel_requested
+        entry = _entry(item, finished.retry_count, finished.started_at, None, cancelled)
+    else:
+        entry = _entry(item, live.retry_count)
+    rebuilt.entries.append(entry)
     return True
 
 
-def _assigned(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
-    rebuilt.job.worker_id = item.event.worker_id
+def _entry(
+    item: JobEvent,
+    retry_count: int,
+    started_at: float | None = None,
+    due: float | None = None,
+    cancelled: bool = False,
+) -> Entry:
+    event = item.event
+    return (
+        event.job_id, event.version, event.from_state, event.to_state, event.reason, event.at,
+        event.attempt, event.worker_id, event.detail, event.queue, retry_count, started_at, due,
+        cancelled,
+    )  # fmt: skip
 
 
-def _running(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
-    job = rebuilt.job
-    job.set_start(item.event.at)
-    job.expires_at = None  # the TTL ends at the first start
+Told = Callable[[int], None]
+"""Is called with the number of jobs written so far, perhaps from another thread."""
 
 
-def _failed(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
-    job, event = rebuilt.job, item.event
-    job.error = event.detail or job.error if event.reason in _PASSING else event.detail
-    if event.reason is Reason.WORKER_LOST:
-        rebuilt.deaths += 1
-    if item.failed is not None:
-        rebuilt.said[event.version] = item.failed
-        job.set_start(item.failed.started_at or job.started_at)
-        job.next_retry_at = item.failed.next_retry_at
+@dataclass(slots=True)
+class RestoredQueue:
+    """A queue with its figures. A deleted one is kept for the jobs that name it."""
+
+    queue: Queue
+    deleted: bool
+    figures: Figures
 
 
-def _pending(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
-    job = rebuilt.job
-    job.worker_id = None
-    job.next_retry_at = None
-    if item.event.reason is Reason.RETRY_DUE:
-        job.retry_count += 1
-    elif item.event.reason is Reason.MANUAL_RETRY:
-        job.retry_count = 0
-        job.cancel_requested = False
-        job.expires_at = job.completed_at = None
-        job.spec = replace(job.spec, run_at=None)
-        job.error = ""
-        rebuilt.deaths = 0
+@dataclass(slots=True)
+class Restored:
+    """The content of a store that is to be written."""
+
+    queues: list[RestoredQueue]  # every queue that jobs and keys name
+    jobs: list[Rebuilt]  # by seq
+    keys: list[Key]  # that are taken, also those of removed jobs
+    last_seq: int  # new jobs get higher numbers
+    last_number: int  # and changes of queues than this
+    identity: Identity  # of the new store
+    published: bool = True  # the stream has these events, and goes on after them
 
 
-def _done(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
-    job = rebuilt.job
-    job.completed_at = item.event.at
-    job.error = ""
-    if item.finished is not None:
-        job.result = item.finished.result
-        job.set_start(item.finished.started_at)
+def unplaced(world: World) -> dict[str, str]:
+    """Return the jobs that cannot be written, with the reasons."""
+    found = {}
+    numbers: dict[int, str] = {}
+    for job_id, rebuilt in world.jobs.items():
+        live, queue = rebuilt.live, rebuilt.spec.queue
+        twin = numbers.setdefault(live.seq, job_id)
+        if twin != job_id:
+            found[job_id] = (
+                f"it has the same number {live.seq} as job {twin}: the topics hold the events of"
+                " more than one store"
+            )
+        elif queue not in world.queues and live.state not in TERMINAL:
+            found[job_id] = f"it is not finished, and there is no queue {queue!r}"
+    return found
 
 
-def _dead(rebuilt: Rebuilt, item: JobEvent, before: State) -> None:
-    job = rebuilt.job
-    job.completed_at = item.event.at
-    job.next_retry_at = job.expires_at = None
-    job.error = item.event.detail or job.error
-    if item.finished is not None:
-        rebuilt.said[item.event.version] = item.finished
-        if item.finished.cancel_requested:
-            job.cancel_requested = True  # of a job from before there was a stream
+def gather(world: World, *, published: bool, identity: Identity | None = None) -> Restored:
+    """Return the content of a store, of that identity or a new one. No job may be unplaced."""
+    # A queue that was deleted before the stream began is known by its jobs only.
+    named = {rebuilt.spec.queue for rebuilt in world.jobs.values()}
+    known = {name: (Queue(name=name), True) for name in named}
+    known |= {name: (queue, True) for name, queue in world.gone.items()}
+    known |= {name: (queue, False) for name, queue in world.queues.items()}
+    queues = [
+        RestoredQueue(queue, deleted, world.figures.get(name, Figures()))
+        for name, (queue, deleted) in sorted(known.items())
+    ]
+    keys: dict[tuple[str, str], Key] = {}
+    of_jobs = filter(None, map(Key.of, world.jobs.values()))
+    # Sorted, because jobs were read in the random order of Kafka's partitions. Of several holders
+    # of a key the last one counts: it took the key when that of the earlier one had expired.
+    for key in sorted((*world.keys, *of_jobs), key=_key_order):
+        if key.queue in known:
+            keys[key.queue, key.key] = key
+    return Restored(
+        queues=queues,
+        jobs=sorted(world.jobs.values(), key=lambda rebuilt: rebuilt.live.seq),
+        keys=list(keys.values()),
+        last_seq=world.last_seq,
+        last_number=world.last_number,
+        identity=identity or successor("", ()),
+        published=published,
+    )
 
 
-_ENTER = {
-    State.PENDING: _pending,
-    State.ASSIGNED: _assigned,
-    State.RUNNING: _running,
-    State.FAILED: _failed,
-    State.DONE: _done,
-    State.DEAD_LETTERED: _dead,
-}
+def _key_order(key: Key) -> tuple[str, str, float, int]:
+    return key.queue, key.key, key.expires_at, key.seq
+
+
+def standing(rebuilt: Rebuilt, now: float, rules: Rules, kind: type[L]) -> tuple[L, bool]:
+    """Return a job as its new store keeps it, and True if it can be claimed."""
+    live, ready = rebuilt.live.copied(kind), False
+    if live.state is State.PENDING:
+        ready, live.due = waiting(live.run_at, live.expires_at, now)
+    elif live.state is State.FAILED and live.due is None:
+        live.due = rebuilt.updated_at  # at once: events of earlier versions do not name the time
+    elif live.state in HELD:
+        live.lease = new_lease()
+        if live.state is State.ASSIGNED:
+            live.due = now + rules.assignment_timeout
+        elif live.timeout is not None:
+            live.due = now + live.timeout + rules.watchdog_grace
+    if not rules.poison_after:
+        live.deaths = 0
+    return live, ready
+
+
+def parts(
+    jobs: Sequence[Rebuilt], most_jobs: int, most_events: int, most_bytes: int
+) -> Iterator[Sequence[Rebuilt]]:
+    """Divide jobs into parts for one write each; a job above the limits is a part of its own."""
+    begin = size = events = 0
+    for n, rebuilt in enumerate(jobs):
+        added = len(rebuilt.spec.payload) + len(rebuilt.live.result or b"")
+        full = n - begin == most_jobs or events + len(rebuilt.entries) > most_events
+        if n > begin and (full or size + added > most_bytes):
+            yield jobs[begin:n]
+            begin, size, events = n, 0, 0
+        size += added
+        events += len(rebuilt.entries)
+    if jobs:
+        yield jobs[begin:]
+
+
+def unused(found: Iterable[QueueStats]) -> bool:
+    """Return True if there is only the queue that every server creates, unchanged."""
+    return all(
+        one.queue.name == DEFAULT_QUEUE and not one.queue.paused and not one.processed
+        for one in found
+    )
+
+
+def not_empty(content: str) -> Conflict:
+    return Conflict(
+        f"the store is not empty: it has {content}. Replay writes into an empty store only: name"
+        " another one, or remove its content"
+    )
+
+
+def led() -> Conflict:
+    return Conflict(
+        "a server is at work on this store, or was a moment ago; nothing was written. Stop it, wait"
+        " until its term has run out (scheduler.leader_ttl), and try again"
+    )

@@ -1,4 +1,4 @@
-"""How long a failed job waits before its next attempt."""
+"""The wait of a failed job before its next attempt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_EXPONENT = 64
 
 
 class Jitter(enum.Enum):
-    """How randomness is mixed in, so that jobs that failed together do not return together."""
+    """The random part of a wait, so that jobs that failed together do not return together."""
 
     NONE = "none"
     ADDED = "added"  # a share on top, after the cap
@@ -36,7 +36,7 @@ class RetryPolicy:
     spread: float = _SPREAD  # the share that jitter may add, 0 to 1
 
     def delay(self, retries: int, draw: Callable[[], float] = random.random) -> float:
-        """Seconds to wait after a failure, ``retries`` being the retries already made."""
+        """Return the seconds to wait after a failure that followed so many retries."""
         exponent = min(retries + self.first_exponent, _MAX_EXPONENT)
         wait = self.base * 2.0**exponent
         if self.jitter is Jitter.WITHIN:
@@ -62,10 +62,10 @@ PROFILES: dict[str, RetryPolicy] = {
 def policy_of(
     name: str, base: float | None = None, cap: float | None = None, jitter: float | None = None
 ) -> RetryPolicy:
-    """The policy of a queue: its profile, with the queue's own figures in place of the profile's.
+    """Return the policy of a queue: its profile, with the figures that the queue sets itself.
 
-    A base of its own is the first wait. With any figure of its own no wait is longer than the
-    maximum, jitter included. The default profile stands in for a name that a newer version wrote.
+    ``base`` is the first wait. With any figure of its own no wait is longer than the maximum,
+    jitter included. A name that a newer version wrote counts as the default profile.
     """
     policy = PROFILES.get(name, PROFILES["default"])
     if base is None and cap is None and jitter is None:
@@ -83,7 +83,6 @@ def policy_of(
 
 
 def profile(name: str) -> RetryPolicy:
-    """Find a retry profile by name."""
     try:
         return PROFILES[name]
     except KeyError:
@@ -138,5 +137,5 @@ class Backoff:
         check_retry("default", self.base, self.max, self.jitter, prefix="")
 
     def delay(self, retries: int, draw: Callable[[], float] = random.random) -> float:
-        """Seconds to wait after a failure, ``retries`` being the retries already made."""
+        """Return the seconds to wait after a failure that followed so many retries."""
         return policy_of("default", self.base, self.max, self.jitter).delay(retries, draw)

@@ -1,7 +1,7 @@
-"""What the event stream carries, and who runs it.
+"""The contents of the event stream, and the Protocol of its publisher.
 
-A store gives its changes as these objects (``Store.changes_after``); together they are enough to
-rebuild every job, its history and the queues (``core/rebuild.py``).
+A store returns its changes as these objects (``EventStream.changes_after``). Together they are
+enough to rebuild every job, its history and the queues (``core/rebuild.py``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Protocol
 
 from jobqueue.core.errors import Conflict
 from jobqueue.core.job import ComponentHealth, Event, JobSpec
+from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import Queue
-from jobqueue.core.store import Store, Term
+from jobqueue.core.store import EventStream, Position, Term
 
 
 @dataclass(slots=True, kw_only=True)
 class Created:
-    """A job as it was accepted: with the first event."""
+    """A job as it was accepted; part of its first event."""
 
     seq: int
     spec: JobSpec  # as it was accepted (``JobSpec.accepted``)
@@ -27,10 +28,23 @@ class Created:
     expires_at: float | None = None
     key_expires_at: float | None = None  # None: the key was free again when this was read
 
+    @classmethod
+    def at(
+        cls, at: float, seq: int, spec: JobSpec, created_at: float, key_expires_at: float | None
+    ) -> Created:
+        """Return the job as it was accepted at that time, from which its TTL counts."""
+        return cls(
+            seq=seq,
+            spec=spec,
+            created_at=created_at,
+            expires_at=None if spec.ttl is None else at + spec.ttl,
+            key_expires_at=key_expires_at,
+        )
+
 
 @dataclass(slots=True)
 class Failed:
-    """What an event into FAILED knows beside its detail."""
+    """The part of an event into FAILED beside its detail."""
 
     retry_count: int
     started_at: float | None = None
@@ -39,17 +53,17 @@ class Failed:
 
 @dataclass(slots=True)
 class Finished:
-    """What an event into DONE or DEAD_LETTERED knows beside its detail."""
+    """The part of an event into DONE or DEAD_LETTERED beside its detail."""
 
     retry_count: int
-    started_at: float | None = None  # None: never started, or sent back by hand since
+    started_at: float | None = None  # None: not started, or retried by hand since
     result: bytes | None = None
     cancel_requested: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What a job was that entered DEAD_LETTERED. Not part of the record, which has it already."""
+    """The type and payload of a dead letter. Its other records have them, so no replay reads it."""
 
     type: str
     payload: bytes
@@ -57,7 +71,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Where a worker reads its assignments: a partition that is its incarnation's."""
+    """The partition in which one incarnation of a worker reads its assignments."""
 
     partition: int
     incarnation: int
@@ -65,24 +79,49 @@ class Route:
 
 @dataclass(slots=True)
 class JobEvent:
-    """A transition, with the part of the job that it wrote."""
+    """A transition, with the fields of the job that it wrote."""
 
     event: Event
     created: Created | None = None
     failed: Failed | None = None
     finished: Finished | None = None
     letter: DeadLetter | None = None  # into DEAD_LETTERED
-    route: Route | None = None  # into ASSIGNED, if its worker had one; not part of the record
+    route: Route | None = None  # into ASSIGNED, if its worker has one; no replay reads it
 
     @property
     def event_id(self) -> str:
-        """Its identity: who reads it twice knows by this."""
+        """Readers recognise a repeated event by this id."""
         return f"{self.event.job_id}:{self.event.version}"
+
+
+def job_event(
+    event: Event,
+    retry_count: int,
+    started_at: float | None,
+    due: float | None,
+    cancelled: bool,
+    *,
+    created: Created | None = None,
+    result: bytes | None = None,
+    letter: DeadLetter | None = None,
+) -> JobEvent:
+    """Return an event with those of these fields that an event into its state writes."""
+    item = JobEvent(event)
+    if event.version == 1:
+        item.created = created
+    elif event.to_state is State.FAILED:
+        item.failed = Failed(retry_count, started_at, due)
+    elif event.to_state is State.DONE:
+        item.finished = Finished(retry_count, started_at, result)
+    elif event.to_state is State.DEAD_LETTERED:
+        item.finished = Finished(retry_count, started_at, None, cancelled)
+        item.letter = letter
+    return item
 
 
 @dataclass(slots=True)
 class CancelRequested:
-    """A running job was flagged. No transition: the version is the one that it had."""
+    """A cancel of a running job was requested; that is no transition, its version stays."""
 
     job_id: str
     queue: str
@@ -91,7 +130,6 @@ class CancelRequested:
 
     @property
     def event_id(self) -> str:
-        """Its identity."""
         return f"{self.job_id}:{self.version}:cancel"
 
 
@@ -107,12 +145,11 @@ class JobDeleted:
 
     @property
     def event_id(self) -> str:
-        """Its identity."""
         return f"{self.job_id}:deleted"
 
 
 class QueueChange(enum.IntEnum):
-    """What happened to a queue. The number is what stores write."""
+    """A kind of change of a queue. Stores write the number."""
 
     CREATED = 1
     CHANGED = 2
@@ -130,20 +167,19 @@ class QueueEvent:
 
     @property
     def event_id(self) -> str:
-        """Its identity."""
         return f"queue:{self.queue.name}:{self.number}"
 
 
 class WorkerChange(enum.IntEnum):
-    """What became of a worker."""
+    """A kind of change of a worker."""
 
-    REGISTERED = 1  # a new incarnation, or one that counted as dead
+    REGISTERED = 1  # a new incarnation, or one that was counted as dead
     DEAD = 2
 
 
 @dataclass(slots=True)
 class WorkerEvent:
-    """A worker came or was lost. Nothing is rebuilt from it, and not every store tells."""
+    """A worker registered or was lost. No replay reads it, and not every store gives it."""
 
     change: WorkerChange
     worker_id: str
@@ -152,14 +188,14 @@ class WorkerEvent:
 
     @property
     def event_id(self) -> str:
-        """Its identity. One incarnation may be lost and come back."""
-        what = self.change.name.lower()
-        return f"worker:{self.worker_id}:{self.incarnation}:{what}:{self.at:.6f}"
+        # With its time: one incarnation may be lost and come back more than once.
+        change = self.change.name.lower()
+        return f"worker:{self.worker_id}:{self.incarnation}:{change}:{self.at:.6f}"
 
 
 @dataclass(slots=True)
 class AssignmentRepeated:
-    """A worker has not started what it was assigned: it may not have heard of it. Only a hint."""
+    """A worker has not started its assignment and is told of it again. Only a hint."""
 
     job_id: str
     queue: str
@@ -171,12 +207,11 @@ class AssignmentRepeated:
 
     @property
     def event_id(self) -> str:
-        """Its identity."""
         return f"{self.job_id}:{self.attempt}:repeated:{self.at:.6f}"
 
 
 RecordItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
-"""What the record holds; the rest of the stream's items are hints alone."""
+"""The items from which a store is rebuilt; the others are hints."""
 
 StreamItem = RecordItem | WorkerEvent | AssignmentRepeated
 
@@ -186,14 +221,13 @@ class Changes:
     """A page of the stream, and the position after it."""
 
     items: list[StreamItem]
-    position: int
+    position: Position
 
 
-_OVERHEAD = 300  # bytes of a record beside payload and result, about
+_OVERHEAD = 300  # about the bytes of a record without payload and result
 
 
 def bytes_of(item: StreamItem) -> int:
-    """About how large it is."""
     size = _OVERHEAD
     if isinstance(item, JobEvent):
         size += len(item.event.detail)
@@ -207,7 +241,6 @@ def bytes_of(item: StreamItem) -> int:
 
 
 def unpublished(job_id: str) -> Conflict:
-    """Why a job cannot be deleted yet."""
     return Conflict(
         f"job {job_id} has events that are not in the event stream yet; it can be deleted once"
         " they are"
@@ -217,22 +250,17 @@ def unpublished(job_id: str) -> Conflict:
 class StreamRunner(Protocol):
     """Publishes a store's changes while its server leads. The engine starts and stops it."""
 
-    def start(self, store: Store, term: Callable[[], Term | None]) -> None:
-        """Begin to publish whenever there is a term."""
-        ...
+    def start(self, stream: EventStream, term: Callable[[], Term | None]) -> None:
+        """Begin to publish; it goes on whenever there is a term."""
 
     async def stop(self) -> None:
-        """Publish no more; returns in bounded time. What is left, the next one publishes."""
-        ...
+        """Stop publishing, in bounded time. The next leader publishes the rest."""
 
     def wake(self) -> None:
-        """Something was written."""
-        ...
+        """Look for changes now."""
 
     def flows(self) -> bool:
-        """Whether what is written is published soon, as far as this server knows."""
-        ...
+        """Return True if new changes are published soon, as far as this server knows."""
 
     async def health(self) -> ComponentHealth:
-        """Whether the stream is well. Jobs go on without it."""
-        ...
+        """Return the health of the stream. Jobs go on without it."""

@@ -1,4 +1,4 @@
-"""Texts that callers choose: how long each may be, and of which characters."""
+"""Limits and checks of the texts that callers choose."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ MAX_KEY_LENGTH = 255
 MAX_TYPE_LENGTH = 200
 MAX_LABELS = 32
 MAX_LABEL_LENGTH = 255
-MAX_LABELS_BYTES = 32 * 1024  # together: an event that tells of the job has room for them
+MAX_LABELS_BYTES = 32 * 1024  # of a job's labels together, so that its event has room for them
 MAX_WORKER_ID_LENGTH = 255
 MAX_ERROR_FILTER_LENGTH = 1_000
 
 Check = Callable[[str, str, int], None]
-"""Refuses a text: the field's name, the text, how many characters it may have."""
+"""Refuses a text, by the field's name, the text and the most characters."""
 
 
 def check_text(field: str, text: str, most: int) -> None:
-    """Refuse what is empty, too long, or cannot be stored."""
+    """Refuse a text that is empty, too long, or cannot be stored."""
     if not 1 <= len(text) <= most:
         raise InvalidArgument(field, f"1 to {most} characters are allowed")
     if "\0" in text:  # PostgreSQL has no such text
@@ -33,13 +33,13 @@ def check_text(field: str, text: str, most: int) -> None:
 
 
 def check_printable(field: str, text: str, most: int) -> None:
-    """Refuse what is empty, too long, or cannot be shown."""
+    """Refuse a text that is empty, too long, or cannot be shown."""
     if not 1 <= len(text) <= most or not text.isprintable():
-        raise InvalidArgument(field, f"1 to {most} printable characters")
+        raise InvalidArgument(field, f"must have 1 to {most} printable characters")
 
 
 def check_labels(field: str, labels: Mapping[str, str], check: Check) -> None:
-    """Refuse too many, and any whose name or value is refused; a value may be empty."""
+    """Refuse too many labels, and names and values that ``check`` refuses; values may be empty."""
     if len(labels) > MAX_LABELS:
         raise InvalidArgument(field, f"at most {MAX_LABELS} are allowed")
     for name, value in labels.items():

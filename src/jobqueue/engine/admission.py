@@ -1,23 +1,26 @@
-"""What may be submitted, created and asked: every limit, and every message with its field."""
+"""The checks of all input: every limit, and every message with its field."""
 
 from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Sequence
 
 from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, NotFound
-from jobqueue.core.job import MAX_PAGE, JobQuery, JobSpec, RetryQuery, TimeQuery, WorkerInfo
-from jobqueue.core.lifecycle import DEATHS
-from jobqueue.core.queue import (
-    MAX_PRIORITY,
-    MAX_RETRIES,
-    Queue,
-    QueueSettings,
-    QueueSpec,
+from jobqueue.core.job import (
+    MAX_PAGE,
+    JobConditions,
+    JobQuery,
+    JobSpec,
+    RetryQuery,
+    TimeQuery,
+    WorkerInfo,
 )
-from jobqueue.core.store import ALL_QUEUES
+from jobqueue.core.lifecycle import DEATHS
+from jobqueue.core.queue import MAX_PRIORITY, MAX_RETRIES, Queue, QueueSettings, QueueSpec
+from jobqueue.core.store import ALL_QUEUES, QueueStore
 from jobqueue.core.texts import (
     MAX_ERROR_FILTER_LENGTH,
     MAX_KEY_LENGTH,
@@ -35,35 +38,38 @@ MAX_VERSION_LENGTH = 100
 MAX_PID = 2**31 - 1
 MAX_TYPES = 5_000  # of a worker
 MAX_QUEUES = 1_000  # of a worker; '*' stands for all
-MAX_NAME_BYTES = 256 * 1024  # of the types and queues that a worker names, together
+MAX_NAME_BYTES = 256 * 1024  # of all types and queues of a worker together
 MAX_OFFSET = 10**18
+_TTL_AGE = 1.0  # seconds after which the TTL of a queue is read again
+_MOST_TTLS = 1_000
 _NAME = re.compile(QUEUE_NAME)
 _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit"
 
 
 def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) -> None:
-    """Refuse a job that could not be carried out as it says; ``run_at`` is judged by ``now``."""
+    """Refuse a job that could not be carried out as asked; ``now`` is there to judge ``run_at``."""
     _check_name("queue", spec.queue)
     size = len(spec.payload)
     if size == 0:
         raise InvalidArgument("payload", "must not be empty")
-    if size > max_payload_bytes:
-        raise InvalidArgument(
-            "payload", f"{size} bytes are too many; at most {max_payload_bytes} are allowed"
-        )
+    _check_most("payload", size, max_payload_bytes, " bytes")
     if not 0 <= spec.priority <= MAX_PRIORITY:
         raise InvalidArgument(
             "priority",
             f"{spec.priority} is outside 0 to {MAX_PRIORITY} ({MAX_PRIORITY} is highest)",
         )
-    if spec.max_retries is not None:
-        _check_retries(spec.max_retries)
+    if spec.max_retries is not None and not 0 <= spec.max_retries <= MAX_RETRIES:
+        raise InvalidArgument("max_retries", f"{spec.max_retries} is outside 0 to {MAX_RETRIES}")
     if spec.ttl is not None:
         _check_positive("ttl", spec.ttl)
     if spec.timeout is not None:
         _check_positive("timeout", spec.timeout)
     if spec.delay is not None or spec.run_at is not None:
-        _check_times(spec)
+        if spec.delay is not None and spec.run_at is not None:
+            raise InvalidArgument("delay", "give delay or run_at, not both")
+        if spec.delay is not None:
+            _check_range("delay", spec.delay, 0, MAX_SECONDS, f"0 to {MAX_SECONDS:.0f} seconds")
+        _check_time("run_at", spec.run_at)
         if spec.ttl is not None:
             check_start_within(spec, spec.ttl, now)
     if spec.type:
@@ -74,20 +80,10 @@ def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) 
         check_labels("labels", spec.labels, check_text)
 
 
-def _check_times(spec: JobSpec) -> None:
-    if spec.delay is not None and spec.run_at is not None:
-        raise InvalidArgument("delay", "give delay or run_at, not both")
-    # NaN is in no range, and a whole number may be too large for a float.
-    if spec.delay is not None and not 0 <= spec.delay <= MAX_SECONDS:
-        raise InvalidArgument("delay", f"must be 0 to {MAX_SECONDS:.0f} seconds")
-    if spec.run_at is not None and not 0 <= spec.run_at <= LATEST:
-        raise InvalidArgument("run_at", "must be a time between 1970 and 9999")
-
-
 def check_start_within(
     spec: JobSpec, ttl: float, now: float | None, whose: str = "its ttl"
 ) -> None:
-    """Refuse a job that would expire before it may start: its TTL counts from the submit."""
+    """Refuse a job that would expire before it may start: the TTL counts from the submit."""
     if spec.delay is not None:
         field, wait = "delay", spec.delay
     elif spec.run_at is not None and now is not None:
@@ -103,40 +99,34 @@ def check_start_within(
 
 
 def check_queue(queue: Queue) -> None:
-    """Refuse a queue whose settings make no sense."""
+    """Refuse a queue with a wrong name or setting."""
     _check_name("name", queue.name)
     queue.check()
 
 
 def check_queue_spec(spec: QueueSpec) -> None:
-    """The same, as far as it can be judged where the server's settings are not known."""
-    # A base or a maximum alone may fit the profile that the server has.
+    """Refuse a wrong queue where the server's settings are not known."""
+    # A base or a maximum alone may fit the profile of the server.
     check_queue(spec.resolve(QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS)))
 
 
 def check_worker_id(worker_id: str) -> None:
-    """Refuse an id that no worker can have: not every store could read it."""
+    """Refuse an id that no worker can have, and that some stores could not read."""
     check_printable("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
 
 
 def check_worker(info: WorkerInfo) -> None:
-    """Refuse a worker that could not be told apart or fed."""
+    """Refuse a worker with a wrong name, number or list."""
     check_worker_id(info.id)
     if info.hostname:
         check_printable("hostname", info.hostname, MAX_HOSTNAME_LENGTH)
     if info.version:
         check_printable("version", info.version, MAX_VERSION_LENGTH)
-    if not 0 <= info.pid <= MAX_PID:
-        raise InvalidArgument("pid", f"must be 0 to {MAX_PID}")
-    if not 1 <= info.concurrency <= MAX_CONCURRENCY:
-        raise InvalidArgument("concurrency", f"must be 1 to {MAX_CONCURRENCY}")
+    _check_range("pid", info.pid, 0, MAX_PID)
+    _check_range("concurrency", info.concurrency, 1, MAX_CONCURRENCY)
     if not info.queues:
         raise InvalidArgument("queues", "name at least one queue, or '*' for all")
-    if len(info.queues) > MAX_QUEUES:
-        raise InvalidArgument(
-            "queues",
-            f"{len(info.queues)} are too many; at most {MAX_QUEUES} are allowed, or '*' for all",
-        )
+    _check_most("queues", len(info.queues), MAX_QUEUES, rest=", or '*' for all")
     check_queue_names([name for name in info.queues if name != ALL_QUEUES])
     if info.types is not None:
         _check_types(info.types)
@@ -152,25 +142,21 @@ def check_worker(info: WorkerInfo) -> None:
 def _check_types(types: frozenset[str]) -> None:
     if not types:
         raise InvalidArgument("types", "name at least one, or give no list for every type")
-    if len(types) > MAX_TYPES:
-        raise InvalidArgument(
-            "types", f"{len(types)} are too many; at most {MAX_TYPES} are allowed"
-        )
+    _check_most("types", len(types), MAX_TYPES)
     for type in types:
-        if type:  # the empty one stands for jobs without a type
+        if type:  # the empty text stands for jobs without a type
             check_text("types", type, MAX_TYPE_LENGTH)
 
 
 def check_query(query: JobQuery) -> None:
-    """Refuse a page that is too large."""
-    if not 1 <= query.limit <= MAX_PAGE:
-        raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
-    _check_filter(query)
+    """Refuse a query with a wrong field, or for a page that is too large."""
+    _check_range("limit", query.limit, 1, MAX_PAGE)
+    _check_conditions(query)
 
 
 def check_retry_query(query: RetryQuery) -> None:
-    """Refuse what no dead letter can match."""
-    _check_filter(query)
+    """Refuse a query that no dead letter can match."""
+    _check_conditions(query)
     if not query.reasons:
         raise InvalidArgument("reasons", f"name at least one of {', '.join(sorted(DEATHS))}")
     for reason in query.reasons:
@@ -181,38 +167,35 @@ def check_retry_query(query: RetryQuery) -> None:
             )
 
 
-def _check_filter(query: JobQuery | RetryQuery) -> None:
+def _check_conditions(query: JobConditions) -> None:
     if query.queue is not None:
         _check_name("queue", query.queue)
     if query.type:
         check_text("type", query.type, MAX_TYPE_LENGTH)
     if query.error:
         check_text("error", query.error, MAX_ERROR_FILTER_LENGTH)
-    for field, moment in (("since", query.since), ("until", query.until)):
-        if moment is not None and not 0 <= moment <= LATEST:  # NaN, too
-            raise InvalidArgument(field, "must be a time between 1970 and 9999")
+    _check_time("since", query.since)
+    _check_time("until", query.until)
     if query.since is not None and query.until is not None and query.since >= query.until:
         raise InvalidArgument("until", "must be later than since")
 
 
 def check_time_query(query: TimeQuery) -> None:
-    """The same, and an offset that a store can count to."""
-    if not 1 <= query.limit <= MAX_PAGE:
-        raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
-    if not 0 <= query.offset <= MAX_OFFSET:
-        raise InvalidArgument("offset", f"must be 0 to {MAX_OFFSET}")
+    """Refuse a query with a wrong field, or with an offset that no store can count to."""
+    _check_range("limit", query.limit, 1, MAX_PAGE)
+    _check_range("offset", query.offset, 0, MAX_OFFSET)
     _check_name("queue", query.queue)
     if query.type:
         check_text("type", query.type, MAX_TYPE_LENGTH)
 
 
 def write_page_token(seq: int) -> str:
-    """Name the place after which the next page begins."""
+    """Return the token of the page that begins after this job."""
     return f"s{seq:x}"
 
 
 def read_page_token(token: str) -> int | None:
-    """Find the place again; None is the first page."""
+    """Return the job number in a page token; None: the first page."""
     if not token:
         return None
     if not re.fullmatch(r"s[0-9a-f]{1,15}", token):
@@ -223,13 +206,12 @@ def read_page_token(token: str) -> int | None:
 
 
 def check_queue_names(names: Sequence[str]) -> None:
-    """Refuse a list with a name that no queue can have."""
     for name in names:
         _check_name("queues", name)
 
 
 def check_may_exist(name: str) -> None:
-    """Refuse to look for a queue that cannot exist: not every store could read its name."""
+    """Refuse to look for a queue that cannot exist, and whose name some stores could not read."""
     if not _NAME.fullmatch(name):
         raise NotFound(f"queue: there is no queue {name[:120]!r}: a name is {_NAME_RULE}")
 
@@ -239,11 +221,53 @@ def _check_name(field: str, name: str) -> None:
         raise InvalidArgument(field, f"{name[:120]!r} is not a queue name: {_NAME_RULE}")
 
 
-def _check_retries(value: int) -> None:
-    if not 0 <= value <= MAX_RETRIES:
-        raise InvalidArgument("max_retries", f"{value} is outside 0 to {MAX_RETRIES}")
-
-
 def _check_positive(field: str, value: float) -> None:
     if not 0 < value <= MAX_SECONDS:  # NaN, too
         raise InvalidArgument(field, f"must be more than 0 and at most {MAX_SECONDS:.0f} seconds")
+
+
+def _check_range(field: str, value: float, low: float, high: float, allowed: str = "") -> None:
+    if not low <= value <= high:  # NaN, too
+        raise InvalidArgument(field, f"must be {allowed or f'{low} to {high}'}")
+
+
+def _check_most(field: str, count: int, most: int, unit: str = "", rest: str = "") -> None:
+    if count > most:
+        raise InvalidArgument(
+            field, f"{count}{unit} are too many; at most {most} are allowed{rest}"
+        )
+
+
+def _check_time(field: str, moment: float | None) -> None:
+    if moment is not None:
+        _check_range(field, moment, 0, LATEST, "a time between 1970 and 9999")
+
+
+class QueueTtls:
+    """The TTLs of queues, for delayed jobs without one. Each is read at most once a second."""
+
+    def __init__(self, queues: QueueStore) -> None:
+        self._queues = queues
+        self._known: dict[str, tuple[float, float | None]] = {}  # time of reading, and the TTL
+
+    async def of(self, specs: Sequence[JobSpec]) -> dict[str, float]:
+        """Return the TTLs that matter to these jobs, by queue."""
+        names = {
+            spec.queue
+            for spec in specs
+            if spec.ttl is None and (spec.delay is not None or spec.run_at is not None)
+        }
+        ttls = {name: await self._ttl(name) for name in names}
+        return {name: ttl for name, ttl in ttls.items() if ttl is not None}
+
+    async def _ttl(self, name: str) -> float | None:
+        now = time.monotonic()
+        known = self._known.get(name)
+        if known is not None and now - known[0] < _TTL_AGE:
+            return known[1]
+        if len(self._known) >= _MOST_TTLS:
+            self._known.clear()
+        stats = await self._queues.stats(name)
+        ttl = stats[0].queue.ttl if stats else None
+        self._known[name] = (now, ttl)
+        return ttl

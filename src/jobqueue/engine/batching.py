@@ -1,7 +1,7 @@
 """Natural batching: while one batch is in flight the next one fills.
 
-No timers, and no added latency when idle: a call that finds nothing in flight goes at once. Where
-more waits than one batch holds, accounts take turns.
+There are no timers and no added latency when idle: a call that finds no batch in flight goes at
+once. Where more calls wait than fit into a batch, accounts take turns.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Answer = TypeVar("Answer")
 class Batcher(Generic[Call, Answer]):
     """Coalesces concurrent calls into one flush at a time, or a few where that helps.
 
-    A second flush is begun beside one in flight only once enough waits for it to be worth one.
     ``flush`` gets the calls, those of one account in their order, and returns one answer each; if
     it raises, every call of that batch gets the error. A call is never split, and never dropped
-    once its flush began.
+    once its flush began. With more than one of the ``lanes``, a second flush begins beside one in
+    flight once as much as ``worth`` waits for it.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Batcher(Generic[Call, Answer]):
         self._weigh = weigh
         self._lanes = lanes
         self._worth = worth
-        # By account, the next one first.
+        # By account, the next account first.
         self._waiting: dict[str, deque[tuple[Call, asyncio.Future[Answer]]]] = {}
-        self._weight = 0  # of what waits
+        self._weight = 0  # of the waiting calls
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -61,7 +61,7 @@ class Batcher(Generic[Call, Answer]):
         return await future
 
     async def close(self) -> None:
-        """Refuse new calls and wait for those that were taken."""
+        """Refuse new calls and wait for the others."""
         self._closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -80,7 +80,7 @@ class Batcher(Generic[Call, Answer]):
                     if not future.done():
                         future.set_result(answer)
         finally:
-            # At once, not in a callback: a call that comes now must not count on this task.
+            # At once, not in a callback: a call that comes now must not rely on this task.
             self._tasks.discard(asyncio.current_task())
 
     def _take(self) -> list[tuple[Call, asyncio.Future[Answer]]]:

@@ -1,4 +1,4 @@
-"""What other servers changed for the workers connected here."""
+"""Changes that other servers made to the workers connected here."""
 
 from __future__ import annotations
 
@@ -7,43 +7,35 @@ import logging
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Worker, WorkerStatus
-from jobqueue.core.store import Store
+from jobqueue.core.store import WorkerStore
+from jobqueue.core.waiting import Background
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 
 _log = logging.getLogger("jobqueue.engine.control")
-_PAUSE = 0.05  # many words are one look
+_PAUSE = 0.05  # between two looks, so that many changes are one look
 _AFTER_FAILURE = 1.0
 
 
-class Control:
-    """One task, one look at a time.
+class Control(Background):
+    """Compares the sessions with the store when it reports a change. One task, one look at a time.
 
-    An operator may drain a worker, or cancel its job, at any server; and a worker may have
-    connected to another one before this one noticed. A word from the store makes us look. Where
-    no word comes, the worker's next heartbeat brings the same.
+    An operator may drain a worker, or cancel its job, at any server, and a worker may connect to
+    another server before this one notices. Without a report from the store, the worker's next
+    heartbeat has the same effect.
     """
 
-    def __init__(self, store: Store, scheduler: Scheduler) -> None:
-        self._store = store
+    def __init__(self, workers: WorkerStore, scheduler: Scheduler) -> None:
+        self._workers = workers
         self._scheduler = scheduler
         self._wake = asyncio.Event()
         self._told: frozenset[int] = frozenset()  # leases whose cancel was passed on
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
-        self._task = asyncio.create_task(self._run(), name="jobqueue-control")
-
-    async def stop(self) -> None:
-        """End."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        self._begin(self._run(), "control")
 
     def heard(self) -> None:
-        """Something may have changed."""
+        """Look soon: something may have changed."""
         self._wake.set()
 
     async def _run(self) -> None:
@@ -54,31 +46,30 @@ class Control:
             try:
                 await self.look()
             except JobQueueError as error:
-                _log.debug("cannot look at the workers: %s", error)
+                _log.debug("cannot read workers and leases from the store: %s", error)
                 pause = _AFTER_FAILURE
                 self._wake.set()
             except Exception:
-                _log.exception("looking at the workers failed")
+                _log.exception("comparing the connected workers with the store failed")
             await asyncio.sleep(pause)
 
     async def look(self) -> None:
-        """Compare the sessions with what the store says."""
+        """Compare the sessions with the store once."""
         sessions = self._scheduler.sessions.all()
         if not sessions:
             return
-        # Before the store is asked: what is delivered or told meanwhile is not in its answer.
+        # Before the store is read: its answer lacks later deliveries and tells.
         tells = {session: session.tells for session in sessions}
         delivered = {lease: session for session in sessions for lease in session.held}
-        workers = {worker.info.id: worker for worker in await self._store.workers()}
-        held = await self._store.held()
+        workers = {worker.info.id: worker for worker in await self._workers.all()}
+        held = await self._workers.held()
         for session in sessions:
             if self._scheduler.sessions.get(session.info.id) is session:
                 self._compare(session, workers.get(session.info.id), tells[session])
         flagged = {one.lease: one.worker_id for one in held if one.cancel_requested}
         for lease in flagged.keys() - self._told:
-            session_or_none = self._scheduler.sessions.get(flagged[lease])
-            if session_or_none is not None:
-                session_or_none.inbox.cancel([lease])
+            if (found := self._scheduler.sessions.get(flagged[lease])) is not None:
+                found.inbox.cancel([lease])
         self._told = frozenset(flagged)
         for lease in delivered.keys() - {one.lease for one in held}:
             session = delivered[lease]
@@ -89,14 +80,19 @@ class Control:
     def _compare(self, session: Session, worker: Worker | None, tells: int) -> None:
         info = session.info
         if worker is None or worker.status is WorkerStatus.OFFLINE:
-            self._scheduler.dismiss(info.id)  # its next heartbeat says: register again
+            self._scheduler.dismiss(info.id)  # its next heartbeat is answered: register again
         elif worker.info.incarnation != info.incarnation:
-            _log.warning("a worker was started anew elsewhere", extra={"worker_id": info.id})
+            _log.warning(
+                "another process has registered worker %s at another server; the one connected here"
+                " is stopped",
+                info.id,
+                extra={"worker_id": info.id},
+            )
             self._scheduler.dismiss(info.id)
             session.inbox.set_status(WorkerStatus.STOPPING)
         elif worker.info.link not in (info.link, 0):
-            # Its jobs and slots are at the other server. If it does listen here after all (a
-            # registration that arrived late there), it connects again.
+            # Its jobs and slots are at the other server. If it still listens here (because its
+            # registration arrived there late), it connects again.
             self._scheduler.dismiss(info.id)
             session.inbox.moved()
         elif worker.status is not session.told and session.tells == tells:

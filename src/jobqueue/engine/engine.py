@@ -1,4 +1,4 @@
-"""The engine: client, dispatch and operator API over a store."""
+"""The engine: the client, dispatch and operator APIs on a store."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import cast
+from itertools import accumulate
+from typing import Any, TypeVar
 
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.clock import Clock, SystemClock
-from jobqueue.core.dispatch import DispatchStore, HintSource
+from jobqueue.core.dispatch import HintSource, dispatch_of
 from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
     JobQueueError,
-    NotFound,
+    no_such_job,
     not_your_worker,
 )
 from jobqueue.core.ids import new_job_ids, new_lease, parse_job_id
@@ -42,27 +43,20 @@ from jobqueue.core.job import (
     owner_allows,
 )
 from jobqueue.core.lifecycle import TERMINAL, State
-from jobqueue.core.observer import Deaf, Observer
+from jobqueue.core.observer import Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
-from jobqueue.core.waiting import (
-    give_answer_room_back,
-    in_turns,
-    take_answer_room,
-)
+from jobqueue.core.waiting import JOB, give_answer_room_back, in_turns, take_answer_room, turn
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
 from jobqueue.engine.health import leader_check, store_check, stream_check
-from jobqueue.engine.links import ENDING, EngineLink, ReportCall
+from jobqueue.engine.links import ENDING, EngineLink, Pulses, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.paging import Pages
-from jobqueue.engine.pulses import Pulses
-from jobqueue.engine.queue_ttls import QueueTtls
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
-from jobqueue.engine.seeing_off import see_off
 from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
@@ -70,9 +64,10 @@ from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.watching import Watchers
 from jobqueue.engine.worker_names import WorkerNames
 
+T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine")
-_LANES = 2  # batches in flight, where the store's writes run beside each other
-_CANCEL_TRIES = 10  # a job can change state between our look and our write, but not for ever
+_LANES = 2  # batches in flight, if the store's writes run beside each other
+_CANCEL_TRIES = 10  # a job can change between the look and the write, but not for ever
 
 
 class Engine(OperatorCalls):
@@ -87,71 +82,66 @@ class Engine(OperatorCalls):
         stream: StreamRunner | None = None,
         hints: HintSource | None = None,
     ) -> None:
-        """``hints`` wake a roster; without them it finds out by itself, later."""
+        """``hints`` wake a roster; without them it reads the store, later."""
         self._store = store
         self._stream = stream
         self._hints = hints
         self._settings = settings or EngineSettings()
-        self._observer = observer or Deaf()
+        self._observer = observer or Observer()
         self._clock = clock or SystemClock()
         self._store_check = store_check(store)
-        self._leader_check = leader_check(store)
+        self._leader_check = leader_check(store.leadership)
         self._stream_check = None if stream is None else stream_check(stream)
-        self._queue_ttls = QueueTtls(store)
-        self._watchers = Watchers(store)
-        self._worker_names = WorkerNames(store)
-        self._pages = Pages(store)
+        self._queue_ttls = admission.QueueTtls(store.queues)
+        self._watchers = Watchers(store.reads)
+        self._worker_names = WorkerNames(store.workers)
+        self._pages = Pages(store.reads)
         self._started = False
-        self._losing: set[asyncio.Task[object]] = set()
-        self._writing: set[asyncio.Task[list[Outcome]]] = set()
+        self._writing: set[asyncio.Task[Any]] = set()
 
     @property
     def store(self) -> Store:
-        """The store behind it."""
         return self._store
 
     async def prepare(self) -> None:
-        """Open the store and make the default queue, but start no task.
-
-        For a caller who moves jobs on by itself: inline mode.
-        """
+        """Open the store and create the default queue, but start no task: for inline mode."""
         await self._store.open()
+        lanes = _LANES if self._store.parallel else 1
         self._submits: Batcher[Sequence[NewJob], list[SubmitResult]] = Batcher(
-            self._flush_submits,
-            limit=self._settings.submit_group,
-            weigh=len,
-            lanes=_LANES if self._store.parallel else 1,
+            self._flush_submits, limit=self._settings.submit_group, weigh=len, lanes=lanes
         )
         self._reports: Batcher[ReportCall, list[bool]] = Batcher(
             self._flush_reports,
             limit=self._settings.report_group,
             weigh=lambda call: len(call.reports),
-            lanes=_LANES if self._store.parallel else 1,
+            lanes=lanes,
         )
-        self._roster = self._make_roster()
+        self._roster: Roster | None = None
+        if self._settings.dispatch is Dispatch.ROSTER:
+            self._roster = Roster(
+                dispatch_of(self._store), self._settings, self._wake_stream, self._stream_flows
+            )
         self._scheduler = Scheduler(
             self._store,
             self._settings,
             self._observer,
-            claim=self._roster.claim if self._roster is not None else None,
+            claim=None if self._roster is None else self._roster.claim,
         )
         self._sweeper = Sweeper(
             self._store,
             self._settings,
             self._clock,
             self._apply,
-            promoted=self._scheduler.wake,
-            offline=self._scheduler.dismiss,
-            gives_way=self._stream_is_anothers if self._stream is None else None,
+            self._scheduler,
+            gives_way=self._another_publishes if self._stream is None else None,
             observer=self._observer,
         )
         self._unserved = Unserved(self._store, self._scheduler.sessions, self._leads_under)
-        self._pulses = Pulses(self._store, self._scheduler, self._lose)
-        self._control = Control(self._store, self._scheduler)
-        await self._store.create_queue(dataclasses.replace(self._settings.queue))
+        self._pulses = Pulses(self._store.workers, self._scheduler, self._lose)
+        self._control = Control(self._store.workers, self._scheduler)
+        await self._store.queues.create(dataclasses.replace(self._settings.queue))
 
     async def start(self) -> None:
-        """Open the store, make the default queue, start the background tasks."""
         if self._started:
             return
         await self.prepare()
@@ -161,10 +151,10 @@ class Engine(OperatorCalls):
             self._scheduler.start()
             self._sweeper.start()
             self._unserved.start()
-        if self._stream is not None:  # without a term it only tells how far another one is
-            self._stream.start(self._store, self._leads_under)
+        if self._stream is not None:  # without a term it only tells how far behind the leader is
+            self._stream.start(self._store.stream, self._leads_under)
         if self._roster is not None:
-            self._roster.start(self._scheduler)
+            self._roster.start(self._scheduler, self._sweeper)
             if self._hints is not None:
                 self._hints.start(self._roster.heard, self._roster.leads)
         else:
@@ -172,15 +162,11 @@ class Engine(OperatorCalls):
         self._started = True
 
     async def see_workers_off(self, connected: Callable[[str], bool], within: float) -> None:
-        """Before a stop: assign nothing more, and let workers that stop, too, report their jobs.
-
-        ``connected`` says by its id whether a worker can still report here.
-        """
+        """Prepare a stop: see ``Scheduler.see_off``."""
         if self._started and self._roster is None:  # a roster's workers report to the store
-            await see_off(self._scheduler, connected, within)
+            await self._scheduler.see_off(connected, within)
 
     async def stop(self) -> None:
-        """Take no more, finish what is in flight, close the store."""
         if not self._started:
             await self._store.close()
             return
@@ -195,37 +181,22 @@ class Engine(OperatorCalls):
             if self._hints is not None:
                 await self._hints.stop()
             await self._roster.stop()
-        if self._stream is not None:  # while we lead: it works under our term
+        if self._stream is not None:  # before the sweeper, whose term it works under
             await self._stream.stop()
         await self._unserved.stop()
         await self._sweeper.stop()
         await self._scheduler.stop()
-        while self._losing or self._writing:
-            await asyncio.wait([*self._losing, *self._writing])
+        while self._writing:
+            await asyncio.wait(self._writing)
         await self._watchers.stop()
         await self._store.close()
 
     async def sweep(self) -> int:
-        """Make every move that is due; returns how many. Background tasks do it by themselves."""
+        """Make every move that is due; returns their number. Background tasks do the same."""
         return await self._sweeper.sweep()
-
-    def _make_roster(self) -> Roster | None:
-        if self._settings.dispatch is not Dispatch.ROSTER:
-            return None
-        return Roster(
-            cast(DispatchStore, self._store),  # whoever sets it up sees to that
-            self._settings,
-            self._leads_under,
-            self._leads_no_more,
-            self._wake_stream,
-            self._stream_flows,
-        )
 
     def _leads_under(self) -> Term | None:
         return self._sweeper.term
-
-    def _leads_no_more(self) -> None:
-        self._sweeper.term_ended()
 
     def _wake_stream(self) -> None:
         if self._stream is not None:
@@ -234,9 +205,9 @@ class Engine(OperatorCalls):
     def _stream_flows(self) -> bool:
         return self._stream is not None and self._stream.flows()
 
-    async def _stream_is_anothers(self) -> bool:
-        """A leader without a stream would keep the one that has it from publishing."""
-        return await self._store.stream_lag() is not None
+    async def _another_publishes(self) -> bool:
+        # A leader without a stream runner would keep the server that has one from publishing.
+        return await self._store.stream.lag() is not None
 
     def _changed_elsewhere(self, changed: Change) -> None:
         if Change.WORK in changed:
@@ -256,33 +227,29 @@ class Engine(OperatorCalls):
     # -- client ----------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        """See ``ClientApi.submit``."""
         limit = self._settings.max_payload_bytes
         now = self._clock.now()
 
-        def refusal(spec: JobSpec) -> SubmitResult | None:
+        def refusal(spec: JobSpec, ttl: float | None = None) -> SubmitResult | None:
             try:
-                admission.check_spec(spec, limit, now)
+                if ttl is None:
+                    admission.check_spec(spec, limit, now)
+                else:
+                    admission.check_start_within(spec, ttl, now, "its queue's ttl")
             except InvalidArgument as error:
                 return SubmitResult.refused(error)
             return None
 
         results = await in_turns(refusal, specs)
-        # Only now: the store need not understand the name of every queue that is asked for.
-        good = [place for place, result in enumerate(results) if result is None]
-        ttls = await self._queue_ttls.of([specs[place] for place in good])
-        jobs: list[NewJob] = []
-        places: list[int] = []
-        for place, job_id in zip(good, new_job_ids(len(good)), strict=True):
-            spec = specs[place]
-            try:
-                if spec.ttl is None and spec.queue in ttls:
-                    admission.check_start_within(spec, ttls[spec.queue], now, "its queue's ttl")
-            except InvalidArgument as error:
-                results[place] = SubmitResult.refused(error)
-                continue
-            jobs.append(NewJob(job_id, spec))
-            places.append(place)
+        # Only now: some stores cannot read every name that is asked for.
+        places = [place for place, result in enumerate(results) if result is None]
+        if ttls := await self._queue_ttls.of([specs[place] for place in places]):
+            for place in places:
+                if specs[place].ttl is None and specs[place].queue in ttls:
+                    results[place] = refusal(specs[place], ttls[specs[place].queue])
+            places = [place for place in places if results[place] is None]
+        ids = new_job_ids(len(places))
+        jobs = [NewJob(job_id, specs[place]) for place, job_id in zip(places, ids, strict=True)]
         group = self._settings.submit_group
         for start in range(0, len(jobs), group):
             try:
@@ -290,7 +257,7 @@ class Engine(OperatorCalls):
             except JobQueueError as error:
                 if start == 0:
                     raise
-                # An earlier part is written: the error belongs to the rest alone.
+                # Earlier parts are written: the error belongs to this part alone.
                 answers = [SubmitResult.refused(error)] * len(jobs[start : start + group])
             for place, answer in zip(places[start : start + group], answers, strict=True):
                 results[place] = answer
@@ -302,32 +269,23 @@ class Engine(OperatorCalls):
         for queue, type in {(job.spec.queue, job.spec.type) for job in jobs}:
             work.setdefault(queue, set()).add(type)
         parallel = self._store.parallel
-        if self._roster is not None:  # what it claims is fenced by its term, a submit is not
+        if self._roster is not None:  # its claims are fenced by its term, a submit is not
             plan = Plan.nothing()
         elif parallel:
             plan = self._scheduler.plan_hand_off(work, len(jobs))
         else:
             plan = self._scheduler.plan(work=work)
         try:
-            submission = await self._store.submit(jobs, plan.claims)
+            submission = await self._store.jobs.submit(jobs, plan.claims)
         except BaseException:
             self._scheduler.release(plan)
             raise
         self._scheduler.settle(plan, submission.assigned, looked=not parallel)
         self._after_submit(jobs, submission.results, work, len(submission.assigned))
-        answers: list[list[SubmitResult]] = []
-        start = 0
-        for call in calls:
-            answers.append(submission.results[start : start + len(call)])
-            start += len(call)
-        return answers
+        return _split(submission.results, [len(call) for call in calls])
 
     def _after_submit(
-        self,
-        jobs: Sequence[NewJob],
-        results: Sequence[SubmitResult],
-        work: Work,
-        assigned: int,
+        self, jobs: Sequence[NewJob], results: Sequence[SubmitResult], work: Work, assigned: int
     ) -> None:
         accepted: dict[str, int] = {}
         now = 0.0
@@ -338,34 +296,30 @@ class Engine(OperatorCalls):
             accepted[spec.queue] = accepted.get(spec.queue, 0) + 1
             if spec.delay is not None or spec.run_at is not None or spec.ttl is not None:
                 now = now or self._clock.now()
-                for at in (
-                    spec.run_at,
-                    spec.delay and now + spec.delay,
-                    spec.ttl and now + spec.ttl,
-                ):
-                    if at:
-                        self._sweeper.expect(at)
+                for wait in (spec.delay, spec.ttl):
+                    if wait:
+                        self._sweeper.expect(now + wait)
+                if spec.run_at:
+                    self._sweeper.expect(spec.run_at)
         for queue, count in accepted.items():
             self._observer.entered(queue, State.PENDING, count)
         self._wake_stream()
         if sum(accepted.values()) > assigned:
-            # Slots may have come free while this was being written.
+            # Slots may have come free during the write.
             self._scheduler.wake(work)
 
     async def get(self, job_id: str) -> Job:
-        """See ``ClientApi.get``."""
         job = await self._get(job_id)
         job.hint = await self._unserved.hint(job, self._clock.now())
         return job
 
     async def _get(self, job_id: str) -> Job:
-        job = await self._store.get(parse_job_id(job_id))
+        job = await self._store.reads.get(parse_job_id(job_id))
         if job is None:
-            raise _no_job(job_id)
+            raise no_such_job(job_id)
         return job
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
-        """See ``ClientApi.wait``."""
         job_id = parse_job_id(job_id)
         deadline = None if timeout is None else time.monotonic() + timeout
         watcher = self._watchers.enter(job_id)
@@ -381,14 +335,13 @@ class Engine(OperatorCalls):
                     job.hint = await self._unserved.hint(job, self._clock.now())
                     return job
                 seq, version = job.seq, job.version
-                del job  # with its payload, while nothing happens
+                del job  # free its payload during the wait
                 give_answer_room_back()
                 await watcher.wait(seq, version, left)
         finally:
             self._watchers.leave(watcher)
 
     async def cancel(self, job_id: str) -> Cancellation:
-        """See ``ClientApi.cancel``."""
         job = await self._get(job_id)
         if job.state in TERMINAL:
             return Cancellation(job.state, requested=False, already_terminal=True)
@@ -397,10 +350,10 @@ class Engine(OperatorCalls):
             if outcome.applied:
                 return Cancellation(State.DEAD_LETTERED, requested=False)
             if outcome.state is None:
-                raise _no_job(job_id)
+                raise no_such_job(job_id)
             if outcome.state in TERMINAL:
                 return Cancellation(outcome.state, requested=False, already_terminal=True)
-            held = await self._store.request_cancel(job.seq)
+            held = await self._store.jobs.request_cancel(job.seq)
             if held is not None:
                 session = self._scheduler.sessions.get(held.worker_id)
                 if session is not None:
@@ -409,38 +362,24 @@ class Engine(OperatorCalls):
         raise Conflict(f"job {job_id} changes too fast to be cancelled; try again")
 
     async def list_jobs(self, query: JobQuery) -> Page:
-        """See ``ClientApi.list_jobs``."""
         admission.check_query(query)
         before = admission.read_page_token(query.page_token)
-        wanted = JobFilter(
-            query.queue,
-            query.states,
-            query.type,
-            before,
-            0,
-            query.reasons,
-            query.error,
-            query.since,
-            query.until,
-        )
+        wanted = JobFilter(states=query.states, before_seq=before, **query.conditions())
         return await self._pages.newest(wanted, query.limit)
 
     async def list_by_time(self, query: TimeQuery) -> list[Job]:
-        """See ``TimelineApi.list_by_time``."""
         admission.check_time_query(query)
         return await self._pages.by_time(query)
 
     async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
-        """See ``ClientApi.history``."""
         job_id = parse_job_id(job_id)
         check_before_version(before_version)
-        events = await self._store.history(job_id, before_version)
-        if not events and (before_version is None or await self._store.get(job_id) is None):
-            raise _no_job(job_id)
+        events = await self._store.reads.history(job_id, before_version)
+        if not events and (before_version is None or await self._store.reads.get(job_id) is None):
+            raise no_such_job(job_id)
         return events
 
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
-        """See ``ClientApi.watch``."""
         job_id = parse_job_id(job_id)
         watcher = self._watchers.enter(job_id, every_move=True)
         seq: int | None = None
@@ -448,13 +387,13 @@ class Engine(OperatorCalls):
         try:
             while True:
                 watcher.begin()
-                end = version + MAX_HISTORY + 1  # a long history is read piece by piece
-                events = await self._store.history(job_id, end)
+                end = version + MAX_HISTORY + 1  # a long history is read in parts
+                events = await self._store.reads.history(job_id, end)
                 if not events:
-                    raise _no_job(job_id)
+                    raise no_such_job(job_id)
                 ended = events[-1].to_state in TERMINAL
                 news = deque(event for event in events if event.version > version)
-                del events  # who follows a job keeps what is still to be told, no more
+                del events  # free those that are old
                 while news:
                     version = news[0].version
                     yield news.popleft()
@@ -463,9 +402,9 @@ class Engine(OperatorCalls):
                 if ended:
                     return
                 if seq is None:
-                    seq = await self._store.seq_of(job_id)
+                    seq = await self._store.reads.seq_of(job_id)
                     if seq is None:
-                        raise _no_job(job_id)
+                        raise no_such_job(job_id)
                 await watcher.wait(seq, version)
         finally:
             self._watchers.leave(watcher)
@@ -473,10 +412,9 @@ class Engine(OperatorCalls):
     # -- dispatch --------------------------------------------------------------------------
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
-        """See ``DispatchApi.connect``."""
         if self._settings.dispatch is not Dispatch.LINKS:
             raise Conflict(
-                "workers do not connect to this server: they hear of their jobs by Kafka; start"
+                "workers do not connect to this server: they learn of their jobs by Kafka; start"
                 " jq-worker with kafka.dispatch and the redis:// address of the store"
             )
         admission.check_worker(info)
@@ -486,19 +424,21 @@ class Engine(OperatorCalls):
             error = f"worker {info.id} was started anew"
             await self._apply([Transition.worker_lost(one.seq, one.lease, error) for one in lost])
         session = Session(info, inbox)
-        known = {worker.info.id: worker.status for worker in await self._store.workers()}
+        known = {worker.info.id: worker.status for worker in await self._store.workers.all()}
         if known.get(info.id, WorkerStatus.ONLINE) is not WorkerStatus.ONLINE:
-            session.open = False  # an operator drained it before it came back
+            session.open = False  # an operator drained it before it connected
             session.told = known[info.id]
-        # What it brings along from another server, or from before a break, is part of its load.
-        session.held.update(one.lease for one in await self._store.held(info.id))
+        # Leases from another server, or from before a break, are part of its load.
+        session.held.update(one.lease for one in await self._store.workers.held(info.id))
         session.inherited = frozenset(session.held)
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
             replaced.open = False
-            self._scheduler.wake()  # it may know less than before, and a fallback has the rest
+            self._scheduler.wake()  # it may know fewer types now, and a fallback takes the others
         self._unserved.workers_changed()
-        return EngineLink(session, self._store, self._scheduler, self._reports.add, self._pulses)
+        return EngineLink(
+            session, self._store.workers, self._scheduler, self._reports.add, self._pulses
+        )
 
     def pulse(
         self,
@@ -512,37 +452,46 @@ class Engine(OperatorCalls):
         *,
         owner: str = "",
     ) -> Pulse:
-        """See ``AttendanceApi.pulse``."""
         admission.check_worker_id(worker_id)
         return self._pulses.beat(
             worker_id, incarnation, owner, leases, begun, complete, progress, overrun
         )
 
     async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
-        """See ``AttendanceApi.leave``."""
         admission.check_worker_id(worker_id)
         session = self._scheduler.sessions.get(worker_id)
         if session is not None and session.info.incarnation == incarnation:
             if not owner_allows(session.info.owner, owner):
                 raise not_your_worker(worker_id)
             self._scheduler.dismiss(worker_id)
-        await self._store.retire_worker(worker_id, incarnation, owner=owner)
+        await self._store.workers.retire(worker_id, incarnation, owner=owner)
 
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
-        """See ``AttendanceApi.missing_queues``."""
         admission.check_queue_names(names)
-        return [name for name in names if not await self._store.stats(name)]
+        missing: list[str] = []
+        for name in dict.fromkeys(names):
+            async with self._pages.line():
+                await turn(JOB)
+                if not await self._store.queues.stats(name):
+                    missing.append(name)
+        return missing
 
     def _lose(self, transitions: Sequence[Transition]) -> None:
-        task: asyncio.Task[object] = asyncio.create_task(self._apply_quietly(transitions))
-        self._losing.add(task)
-        task.add_done_callback(self._losing.discard)
+        self._keep(asyncio.create_task(self._apply_quietly(transitions)))
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
 
     async def _apply_quietly(self, transitions: Sequence[Transition]) -> None:
         try:
             await self._apply(transitions)
         except JobQueueError as error:
-            _log.warning("lost leases could not be failed over: %s", error)
+            _log.warning(
+                "cannot fail over %d lost leases: %s; the next heartbeats find them again",
+                len(transitions),
+                error,
+            )
 
     async def _flush_reports(self, calls: Sequence[ReportCall]) -> list[list[bool]]:
         transitions = [report for call in calls for report in call.reports]
@@ -559,29 +508,19 @@ class Engine(OperatorCalls):
         outcomes = await self._write(transitions, freed, ending, by_worker=True)
         for session, leases in ending.items():
             self._scheduler.relieve(session, leases)
-        answers: list[list[bool]] = []
-        start = 0
-        for call in calls:
-            own = outcomes[start : start + len(call.reports)]
-            answers.append([outcome.refusal is None for outcome in own])
-            start += len(call.reports)
-        return answers
+        accepted = [outcome.refusal is None for outcome in outcomes]
+        return _split(accepted, [len(call.reports) for call in calls])
 
     async def _apply(self, transitions: Sequence[Transition]) -> list[Outcome]:
-        """Write transitions that no worker reported.
+        """Make moves that no worker reported.
 
-        In a task of its own: the write also brings jobs for others, which must be delivered
-        although this caller gives up waiting.
+        The write has a task of its own: it may also claim jobs, which must be delivered although
+        this caller gives up waiting.
         """
         task = asyncio.create_task(self._write(transitions))
-        self._writing.add(task)
-        task.add_done_callback(self._written)
+        self._keep(task)
+        task.add_done_callback(_note_failure)
         return await asyncio.shield(task)
-
-    def _written(self, task: asyncio.Task[list[Outcome]]) -> None:
-        self._writing.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.debug("a write failed: %s", task.exception())  # its caller was told
 
     async def _write(
         self,
@@ -591,15 +530,15 @@ class Engine(OperatorCalls):
         *,
         by_worker: bool = False,
     ) -> list[Outcome]:
-        """The one way to the store's write path: claims ride along, everybody is told."""
-        # Where writes run beside each other, the scheduler claims beside this one.
+        """Make moves and claims in one write, and tell the other parts of the engine."""
+        # If writes run beside each other, the scheduler claims beside this one.
         plan = (
             Plan.nothing()
             if self._store.parallel
             else self._scheduler.plan(freed or {}, ending or {})
         )
         try:
-            application = await self._store.apply(transitions, plan.claims)
+            application = await self._store.jobs.apply(transitions, plan.claims)
         except BaseException:
             self._scheduler.release(plan)
             raise
@@ -628,7 +567,7 @@ class Engine(OperatorCalls):
                 self._sweeper.expect(outcome.due)
             if outcome.lease is not None and not by_worker:
                 session = self._scheduler.sessions.get(outcome.worker_id)
-                if session is not None:  # its lease ended without it
+                if session is not None:  # its lease ended without its report
                     self._scheduler.relieve(session, [outcome.lease])
                     session.inbox.cancel([outcome.lease])
         for (queue, state), count in entered.items():
@@ -642,5 +581,11 @@ class Engine(OperatorCalls):
             self._watchers.written(outcomes)
 
 
-def _no_job(job_id: str) -> NotFound:
-    return NotFound(f"job_id: there is no job {job_id}")
+def _note_failure(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.debug("a write failed: %s", task.exception())  # its caller got the error
+
+
+def _split(answers: list[T], sizes: list[int]) -> list[list[T]]:
+    """Divide the answers of a batch into those of its calls."""
+    return [answers[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]

@@ -1,8 +1,8 @@
-"""Whether the parts of the system answer, told in time for a probe that waits one second.
+"""The health of the parts of the system, told in time for a probe that waits one second.
 
-A store that hangs must not hang whoever asks about it. Each part is asked by a task that everybody
-shares and nobody waits for long; it goes on after an asker was told that there is no answer, so
-that a part that hangs is asked once, not once for each probe.
+A store that hangs must not hang the callers that ask for its health. Each part is asked by one task
+that all callers share; no caller waits for it long. The task goes on after a caller was told that
+there is no answer, so that a part that hangs is asked once, not once for each probe.
 """
 
 from __future__ import annotations
@@ -10,37 +10,36 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
+from jobqueue.core.cron import utc_text
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import ComponentHealth
-from jobqueue.core.store import Store
+from jobqueue.core.store import LeaderStore, Store
 from jobqueue.core.stream import StreamRunner
 
-# A probe's default is a second, for everything. Waited for in slices: while this process itself
-# does not get to run, nobody's silence is measured.
+# A probe waits one second by default, for everything. The wait is made of slices, so that the time
+# in which this process itself does not run does not count as silence.
 _SLICES, _SLICE = 5, 0.1
-_PATIENCE = 0.2  # a store that is away is asked again for so long
-_GIVE_UP = 5.0  # then it is asked anew, on another connection
+_PATIENCE = 0.2  # seconds for which a store that is away is asked again
+_GIVE_UP = 5.0  # seconds after which it is asked anew, on another connection
 
 
 class Check:
-    """Asks one part how it is."""
+    """Asks one part for its health: True or False, and a detail."""
 
     def __init__(
-        self,
-        ask: Callable[[], Awaitable[ComponentHealth]],
-        silent: Callable[[str], ComponentHealth],
+        self, name: str, unknown: str, ask: Callable[[], Awaitable[tuple[bool, str]]]
     ) -> None:
-        """``silent`` makes the answer when there is none; it is told why."""
+        """``unknown`` begins the detail where there is no answer."""
+        self._name = name
+        self._unknown = unknown
         self._ask = ask
-        self._silent = silent
         self._since = 0.0
         self._unanswered = False
         self._asking: asyncio.Task[ComponentHealth] | None = None
 
     async def answer(self) -> ComponentHealth:
-        """What it says, or that it says nothing; half a second at most."""
+        """Return the part's answer, or that there is none, after at most half a second."""
         task = self._asking
         if task is None or task.done():
             self._since, self._unanswered = time.monotonic(), False
@@ -49,7 +48,7 @@ class Check:
             if task.done() or self._unanswered:
                 break
             await asyncio.wait([task], timeout=_SLICE)
-        if task.cancelled():  # by ``stop``: whoever asks was not cancelled
+        if task.cancelled():  # by ``stop``, not by the caller
             return self._silent("the server stops")
         if task.done():
             return task.result()
@@ -59,9 +58,12 @@ class Check:
     async def _bounded(self) -> ComponentHealth:
         try:
             async with asyncio.timeout(_GIVE_UP):
-                return await self._ask()
+                return ComponentHealth(self._name, *await self._ask())
         except TimeoutError:
             return self._silent(f"no answer for {_GIVE_UP:.1f} s")
+
+    def _silent(self, why: str) -> ComponentHealth:
+        return ComponentHealth(self._name, False, f"{self._unknown}: {why}")
 
     async def stop(self) -> None:
         """Ask no more. May be called twice."""
@@ -72,45 +74,37 @@ class Check:
 
 
 def store_check(store: Store) -> Check:
-    """Whether the store takes a write."""
 
-    async def ask() -> ComponentHealth:
+    async def ask() -> tuple[bool, str]:
         try:
             await store.ping(_PATIENCE)
         except JobQueueError as error:
-            return ComponentHealth("database", False, error.message)
-        durable = "durable" if store.durable else "not durable"
-        return ComponentHealth("database", True, f"{store.name}, {durable}")
+            return False, error.message
+        return True, f"{store.name}, {'durable' if store.durable else 'not durable'}"
 
-    return Check(ask, lambda said: ComponentHealth("database", False, f"{store.location}: {said}"))
+    return Check("database", store.location, ask)
 
 
-def leader_check(store: Store) -> Check:
-    """Which server leads. That nobody does is no failure: one takes the lead in a moment."""
+def leader_check(leadership: LeaderStore) -> Check:
+    """Check which server leads. A missing leader is no failure: one takes the lead soon."""
 
-    def part(ok: bool, said: str) -> ComponentHealth:
-        return ComponentHealth("leader", ok, said)
-
-    async def ask() -> ComponentHealth:
+    async def ask() -> tuple[bool, str]:
         try:
-            found = await store.leader()
+            found = await leadership.leader()
         except JobQueueError as error:
-            return part(False, f"not known: {error.message}")
+            return False, f"not known: {error.message}"
         if found is None:
-            return part(True, "nobody at the moment")
-        since = ""
-        if found.since:
-            moment = datetime.fromtimestamp(found.since, UTC)
-            since = f" since {moment.isoformat(timespec='seconds').replace('+00:00', 'Z')}"
-        return part(True, f"{found.name or 'a server without a name'}{since}, epoch {found.epoch}")
+            return True, "nobody at the moment"
+        since = f" since {utc_text(found.since)}" if found.since else ""
+        return True, f"{found.name or 'a server without a name'}{since}, epoch {found.epoch}"
 
-    return Check(ask, lambda said: part(False, f"not known: {said}"))
+    return Check("leader", "not known", ask)
 
 
 def stream_check(stream: StreamRunner) -> Check:
-    """Whether the event stream goes on."""
 
-    def silent(said: str) -> ComponentHealth:
-        return ComponentHealth("kafka", False, f"how far the stream is behind is not known: {said}")
+    async def ask() -> tuple[bool, str]:
+        found = await stream.health()
+        return found.ok, found.detail
 
-    return Check(stream.health, silent)
+    return Check("kafka", "how far the stream is behind is not known", ask)

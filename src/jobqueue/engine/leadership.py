@@ -1,15 +1,14 @@
-"""Which of several servers on one store judges workers and removes old jobs.
+"""The election of the server that judges workers and removes old jobs.
 
-One task takes the lead, or renews it, every third of its time to live; who stands by asks more
-often, so that the lead is not without a holder for long. Between two renewals the
-term is believed; the store decides all the same, since what is done under a term is fenced by it
-in the same transaction. Whatever goes wrong steps down: no term, no fenced work, until the lead
-is renewed.
+One task takes or renews the lead every third of its time to live; a standby tries more often, so
+that the lead is not long without a holder. Between two renewals the term is believed to be in
+force, but the store decides: it checks the term of all fenced work in the same transaction. Any
+error steps down: without a term there is no fenced work until the lead is renewed.
 
-Only what must be decided by one is guarded: judging silent workers with the fail-over of their
-jobs, retention, and forgetting workers. Moves that are due (``Store.due``) are made by every
-server: each is fenced by the version of its job, so that the second one to try changes nothing,
-and a retry that this server scheduled is made on time although the leader is away.
+Only decisions that one server must make are fenced: judging silent workers with the fail-over of
+their jobs, retention, and forgetting workers. Every server makes the moves that are due
+(``Upkeep.due``): the version of the job fences them, so that a second try changes nothing, and a
+retry that this server scheduled is on time although the leader is away.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from collections.abc import Awaitable, Callable
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_lease
-from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.store import Store, Term
+from jobqueue.core.observer import Observer
+from jobqueue.core.store import LeaderStore, Term
 from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.engine.leadership")
-_PAUSE = 0.05  # many nudges are one question
+_PAUSE = 0.05  # after a nudge, so that many are one try
 _LAST_ANSWER = 2.0
-_STANDBY_LOOK = 0.5  # so soon after a term ran out somebody else has the lead
-_SETTLE = 0.2  # a script that submits a job and ends need not lead: it saves two writes
+_STANDBY_LOOK = 0.5  # seconds between two tries of a standby
+_SETTLE = 0.2  # a script that submits a job and ends need not lead, which saves two writes
 
 
 class Leadership:
-    """Holds the lead as long as it can."""
+    """Takes the lead and holds it."""
 
     def __init__(
         self,
-        store: Store,
+        store: LeaderStore,
         ttl: float,
         failed: Callable[[], None],
         gives_way: Callable[[], Awaitable[bool]] | None = None,
@@ -47,40 +46,39 @@ class Leadership:
     ) -> None:
         self._store = store
         self._ttl = ttl
-        self._failed = failed  # called when the store did not answer
-        # Whether somebody else should rather lead: asked once in each time to live. Then the lead
-        # is given up for as long; whoever is better suited, if there is anybody, takes it and
-        # keeps it.
+        self._failed = failed  # is called when the store did not answer
+        # Returns True if another server should rather lead; is called once in each time to live.
+        # Then the lead is given up for as long: a better suited server, if there is one, takes it
+        # and keeps it.
         self._gives_way = gives_way
         self._name = name
-        self._observer = observer or Deaf()
+        self._observer = observer or Observer()
         self._since = 0.0
         self._yielding = False
         self._holder = new_lease()
         self._term: Term | None = None
-        self._until = 0.0  # by our monotonic clock, from before the store was asked
+        self._until = 0.0  # the end of the term, by the monotonic clock
         self._wake = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
     @property
     def term(self) -> Term | None:
-        """The term to work under, or None: somebody else leads, or it is not certain."""
+        """The term to work under; None: another server leads, or that is not certain."""
         return self._term if time.monotonic() < self._until else None
 
     def start(self) -> None:
-        """Begin to stand for the lead."""
         self._observer.leading(None)
         self._task = asyncio.create_task(self._run(), name="jobqueue-leadership")
 
     async def stop(self) -> None:
-        """Resign, so that another server need not wait for the term to run out."""
+        """Resign, so that another server need not wait until the term runs out."""
         task, self._task = self._task, None
         if task is None:
             return
         self._stopping = True
         self._wake.set()
-        # What is being asked may be granted: then it must be given back, too.
+        # A try under way may succeed: then that lead must be given up, too.
         await asyncio.wait([task], timeout=_LAST_ANSWER)
         task.cancel()
         await asyncio.wait([task])
@@ -90,15 +88,17 @@ class Leadership:
             try:
                 await self._store.resign(term)
             except JobQueueError as error:
-                _log.warning("the lead could not be given up, it runs out instead: %s", error)
+                _log.warning(
+                    "cannot give up the lead: %s; it runs out in at most %g s", error, self._ttl
+                )
 
     def step_down(self) -> None:
-        """Do nothing more under this term; it must be renewed first."""
+        """Do no fenced work until the term is renewed."""
         self._until = 0.0
         self._observer.leading(None)
 
     def nudge(self) -> None:
-        """Somebody may have resigned: ask now."""
+        """Try for the lead now: the leader may have resigned."""
         if self.term is None and not self._yielding:
             self._wake.set()
 
@@ -119,12 +119,15 @@ class Leadership:
                 self.step_down()
                 self._failed()
                 if not failing:
-                    _log.warning("the lead cannot be taken or renewed: %s", error)
+                    _log.warning(
+                        "cannot take or renew the lead: %s; trying again, not leading meanwhile",
+                        error,
+                    )
                 failing = True
             except Exception:
                 self.step_down()
                 self._failed()
-                _log.exception("taking the lead failed")
+                _log.exception("taking or renewing the lead failed; trying again")
             await self._rest(self._ttl / 3 if self.term else min(self._ttl / 3, _STANDBY_LOOK))
 
     async def _gave_way(self) -> bool:
@@ -149,7 +152,7 @@ class Leadership:
         term = await self._store.lead(self._holder, self._ttl, self._name)
         if term is None:
             if before is not None:
-                _log.warning("another server leads now")
+                _log.warning("another server leads now; this one stands by")
             self._term = None
             self.step_down()
             return

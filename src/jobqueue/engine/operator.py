@@ -1,4 +1,4 @@
-"""What operators ask of the engine: queues, workers, single jobs, health."""
+"""The calls of operators: queues, workers, single jobs, health."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from jobqueue.core.errors import AlreadyExists, Conflict, InvalidArgument, NotFound, no_such_queue
+from jobqueue.core.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidArgument,
+    NotFound,
+    no_such_job,
+    no_such_queue,
+)
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
     Health,
@@ -31,13 +38,13 @@ from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.worker_names import shorten
 
 _FORCE_CHUNK = 1_000
-# Dead letters that one call looks at: it answers well within a caller's patience.
+# Dead letters that one call looks at, so that it answers within a caller's timeout.
 _RETRY_CHUNK = 1_000
 _COUNT_CHUNK = 10_000
 
 
 class OperatorCalls:
-    """Implements ``core.api.OperatorApi`` on what the engine is made of."""
+    """Implements ``core.api.OperatorApi`` with the parts of the engine."""
 
     _store: Store
     _settings: EngineSettings
@@ -50,36 +57,29 @@ class OperatorCalls:
     get: Callable[[str], Awaitable[Job]]
 
     async def create_queue(self, spec: QueueSpec) -> Queue:
-        """See ``OperatorApi.create_queue``."""
         queue = spec.resolve(self._settings.queue)
         admission.check_queue(queue)
-        if not await self._store.create_queue(queue):
+        if not await self._store.queues.create(queue):
             raise AlreadyExists(f"name: there is a queue {queue.name!r} already")
         return self._settings.complete(queue)
 
     async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
-        """See ``OperatorApi.update_queue``."""
         if not update.said:
             raise InvalidArgument("update", f"names no setting; allowed: {', '.join(SETTINGS)}")
-        admission.check_may_exist(name)
-        found = await self._store.stats(name)
-        if not found:
-            raise no_such_queue(name)
-        queue = found[0].queue
+        queue = (await self._queue_stats(name)).queue
         values = update.resolve(queue, self._settings.queue)
         admission.check_queue(replace(queue, **values))
-        changed = await self._store.update_queue(name, values)
+        changed = await self._store.queues.update(name, values)
         if changed is None:
             raise no_such_queue(name)
         self._scheduler.wake()
         return self._settings.complete(changed)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
-        """See ``OperatorApi.delete_queue``."""
         admission.check_may_exist(name)
         dropped = 0
         while True:
-            left = await self._store.delete_queue(name)
+            left = await self._store.queues.delete(name)
             if left is None:
                 raise no_such_queue(name)
             if left == 0:
@@ -89,36 +89,37 @@ class OperatorCalls:
                     f"queue {name!r} is not empty ({left} unfinished jobs); use force to"
                     " dead-letter them"
                 )
-            await self._store.pause_queue(name, True)
-            seqs = await self._store.unfinished(name, _FORCE_CHUNK)
+            await self._store.queues.pause(name, True)
+            seqs = await self._store.queues.unfinished(name, _FORCE_CHUNK)
             outcomes = await self._apply([Transition.dropped_with_queue(seq) for seq in seqs])
             dropped += sum(outcome.applied for outcome in outcomes)
 
     async def pause_queue(self, name: str) -> None:
-        """See ``OperatorApi.pause_queue``."""
-        admission.check_may_exist(name)
-        if not await self._store.pause_queue(name, True):
-            raise no_such_queue(name)
+        await self._pause(name, True)
 
     async def resume_queue(self, name: str) -> None:
-        """See ``OperatorApi.resume_queue``."""
-        admission.check_may_exist(name)
-        if not await self._store.pause_queue(name, False):
-            raise no_such_queue(name)
+        await self._pause(name, False)
         self._scheduler.wake()
 
-    async def queue_stats(self, name: str) -> QueueStats:
-        """See ``OperatorApi.queue_stats``."""
+    async def _pause(self, name: str, paused: bool) -> None:
         admission.check_may_exist(name)
-        found = await self._store.stats(name)
+        if not await self._store.queues.pause(name, paused):
+            raise no_such_queue(name)
+
+    async def queue_stats(self, name: str) -> QueueStats:
+        found = await self._queue_stats(name)
+        await self._complete([found])
+        return found
+
+    async def _queue_stats(self, name: str) -> QueueStats:
+        admission.check_may_exist(name)
+        found = await self._store.queues.stats(name)
         if not found:
             raise no_such_queue(name)
-        await self._complete(found)
         return found[0]
 
     async def list_queues(self) -> list[QueueStats]:
-        """See ``OperatorApi.list_queues``."""
-        found = await self._store.stats()
+        found = await self._store.queues.stats()
         await self._complete(found)
         return found
 
@@ -128,25 +129,21 @@ class OperatorCalls:
         await self._unserved.complete(found)
 
     async def list_workers(self) -> list[Worker]:
-        """See ``OperatorApi.list_workers``."""
-        return await shorten(await self._store.workers())
+        return await shorten(await self._store.workers.all())
 
     async def drain_worker(self, worker_id: str) -> None:
-        """See ``OperatorApi.drain_worker``."""
         await self._set_worker_status(worker_id, WorkerStatus.DRAINING)
 
     async def undrain_worker(self, worker_id: str) -> None:
-        """See ``OperatorApi.undrain_worker``."""
         await self._set_worker_status(worker_id, WorkerStatus.ONLINE)
 
     async def shutdown_worker(self, worker_id: str) -> None:
-        """See ``OperatorApi.shutdown_worker``."""
         await self._set_worker_status(worker_id, WorkerStatus.STOPPING)
 
     async def _set_worker_status(self, worker_id: str, status: WorkerStatus) -> None:
         now = await self._worker_status(worker_id)
-        if now.may_become(status) and not await self._store.set_worker_status(worker_id, status):
-            now = await self._worker_status(worker_id)  # somebody stopped it meanwhile
+        if now.may_become(status) and not await self._store.workers.set_status(worker_id, status):
+            now = await self._worker_status(worker_id)  # it was stopped meanwhile
         if now.may_become(status):
             session = self._scheduler.sessions.get(worker_id)
             if session is not None:
@@ -157,7 +154,7 @@ class OperatorCalls:
             )
 
     async def _worker_status(self, worker_id: str) -> WorkerStatus:
-        for worker in await self._store.workers():
+        for worker in await self._store.workers.all():
             if worker.info.id == worker_id:
                 if worker.status is WorkerStatus.OFFLINE:
                     raise Conflict(
@@ -167,13 +164,12 @@ class OperatorCalls:
         raise NotFound(f"worker_id: there is no worker {worker_id!r}")
 
     async def retry(self, job_id: str) -> Job:
-        """See ``OperatorApi.retry``."""
         job = await self.get(job_id)
         outcome = (await self._apply([Transition.retried_by_hand(job.seq)]))[0]
         if outcome.refusal is Refusal.NO_QUEUE:
             raise Conflict(f"job {job_id} cannot be retried: its queue {job.queue!r} is deleted")
         if outcome.refusal is Refusal.NO_SUCH_JOB:
-            raise NotFound(f"job_id: there is no job {job_id}")
+            raise no_such_job(job_id)
         if not outcome.applied:
             state = outcome.state.name if outcome.state else "gone"
             raise Conflict(
@@ -182,20 +178,14 @@ class OperatorCalls:
         return await self.get(job_id)
 
     async def retry_dead_letters(self, query: RetryQuery) -> Retried:
-        """See ``OperatorApi.retry_dead_letters``."""
         admission.check_retry_query(query)
         if query.queue is not None:
-            await self.queue_stats(query.queue)  # a mistyped name is told
-        looked = await self._store.dead_letters(
+            await self.queue_stats(query.queue)  # a mistyped name is an error
+        looked = await self._store.reads.dead_letters(
             JobFilter(
-                queue=query.queue,
-                type=query.type,
                 before_seq=admission.read_page_token(query.page_token),
                 limit=_COUNT_CHUNK if query.dry_run else _RETRY_CHUNK,
-                reasons=query.reasons,
-                error=query.error,
-                since=query.since,
-                until=query.until,
+                **query.conditions(),
             )
         )
         answer = Retried(looked.looked_at, len(looked.found), 0)
@@ -204,7 +194,7 @@ class OperatorCalls:
         if query.dry_run or not looked.found:
             return answer
         outcomes = await self._apply(
-            # Named with its version: one that was moved meanwhile is left alone.
+            # With its version: a job that was moved meanwhile is left alone.
             [Transition.retried_by_hand(seq, version) for seq, version in looked.found]
         )
         answer.retried = sum(outcome.applied for outcome in outcomes)
@@ -219,20 +209,17 @@ class OperatorCalls:
         return answer
 
     async def delete_job(self, job_id: str) -> None:
-        """See ``OperatorApi.delete_job``."""
-        state = await self._store.delete_job(parse_job_id(job_id))
+        state = await self._store.upkeep.delete_job(parse_job_id(job_id))
         if state is None:
-            raise NotFound(f"job_id: there is no job {job_id}")
+            raise no_such_job(job_id)
         if state not in TERMINAL:
             raise Conflict(
                 f"job {job_id} is {state.name}; only DONE and DEAD_LETTERED jobs can be deleted"
             )
 
     async def health(self) -> Health:
-        """See ``OperatorApi.health``."""
         database = await self._store_check.answer()
-        # What the store leans on makes it slower when it fails, never wrong: not unhealthy. Nor
-        # does any job wait for the event stream.
+        # Without the other parts the server works: the store is slower, and events wait.
         parts = [database, *self._store.components()]
         if database.ok:
             others = (self._leader_check, self._stream_check)

@@ -3,8 +3,8 @@
 A standard gRPC client takes 4 MiB in one message, and a server must not read a thousand large
 payloads to show twenty. Jobs are read in growing portions, and a page ends before it grows large.
 
-Others have their turns between two portions, and one account reads one portion at a time: stores
-have few readers, and one that builds many jobs takes the interpreter from everybody.
+Other accounts have their turns between two portions, and one account reads one portion at a time:
+stores have few readers, and building many jobs keeps all other work waiting.
 """
 
 from __future__ import annotations
@@ -15,37 +15,35 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from jobqueue.core.job import Job, Page, TimeQuery
-from jobqueue.core.store import JobFilter, Store
+from jobqueue.core.store import JobFilter, JobReads
 from jobqueue.core.waiting import TURN, account, turn
 from jobqueue.engine.admission import write_page_token
 
 PAGE_BYTES = 2 * 1024 * 1024
 _FIRST_PORTION = 32
 _MOST_GROWTH = 4
-_READ = 2  # items of a turn that a job counts for while it is read and measured
+_READ = 2  # items of a turn for each job that is read and measured
 _MOST = TURN // _READ  # jobs in one portion
-_FIELDS = 256  # bytes of a job beside its texts and contents, about
+_FIELDS = 256  # about the bytes of a job without its texts and contents
 
 
 class Pages:
-    """Reads pages of a store's jobs."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, reads: JobReads) -> None:
+        self._reads = reads
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
 
     async def newest(self, wanted: JobFilter, limit: int) -> Page:
-        """The next jobs: at most ``limit``, and about PAGE_BYTES, but one if there is one."""
+        """Return the next jobs: at most ``limit`` and about PAGE_BYTES, but at least one."""
         jobs: list[Job] = []
         size = 0
         portion = _FIRST_PORTION
         before = wanted.before_seq
         while True:
-            # One more than the page takes: it says whether there is another page.
+            # One more than the page takes, to know if there is another page.
             count = min(portion, limit + 1 - len(jobs))
-            async with self._line():
+            async with self.line():
                 await turn(count * _READ)
-                found = await self._store.list_jobs(replace(wanted, before_seq=before, limit=count))
+                found = await self._reads.list_jobs(replace(wanted, before_seq=before, limit=count))
                 for job in found:
                     size += job_bytes(job)
                     if len(jobs) == limit or (jobs and size > PAGE_BYTES):
@@ -59,13 +57,12 @@ class Pages:
             portion = max(1, min(_MOST_GROWTH * portion, fitting, _MOST))
 
     async def by_time(self, wanted: TimeQuery) -> list[Job]:
-        """See ``Store.list_by_time``."""
-        async with self._line():
+        async with self.line():
             await turn(min(wanted.limit, _MOST) * _READ)
-            return await self._store.list_by_time(wanted)
+            return await self._reads.list_by_time(wanted)
 
-    def _line(self) -> AbstractAsyncContextManager[None]:
-        """Where the account waits for its other reads; a program's own do not wait."""
+    def line(self) -> AbstractAsyncContextManager[None]:
+        """Return the lock under which an account reads; reads of the process itself have none."""
         whose = account.get()
         if not whose:
             return nullcontext()
@@ -76,13 +73,13 @@ class Pages:
 
 
 def job_bytes(job: Job) -> int:
-    """About what a job takes in a message."""
+    """Return about the size of a job in a message."""
     said = "" if job.progress is None else job.progress.text
     texts = (job.error, job.key or "", job.queue, job.type, said, *job.labels, *job.labels.values())
+    more = (str(value) for value in job.spec.more().values() if value)
     contents = len(job.payload) + len(job.result or b"")
-    return _FIELDS + contents + sum(map(_encoded, texts))
+    return _FIELDS + contents + sum(map(_encoded, (*texts, *more)))
 
 
 def _encoded(text: str) -> int:
-    """A letter takes up to four bytes."""
     return len(text) if text.isascii() else len(text.encode(errors="replace"))

@@ -1,12 +1,11 @@
-"""Every worker that the store knows, as the one process sees them that assigns jobs.
+"""Dispatch to workers that learn of their jobs by the event stream.
 
-Where workers hear of their jobs by the event stream, none is connected here. The leader keeps a
-session for each all the same, so that the scheduler can plan as for connected ones; what it claims
-for them is told by the outbox of the claim itself. A slot is free that no lease in the store is
-held for.
+No such worker is connected here. The leader keeps a session for each all the same, so that the
+scheduler can plan as for connected ones. A claim writes its hints to the outbox. A slot is free if
+no lease in the store is held for it.
 
-Whoever does not lead has no sessions, so that its scheduler has nobody to claim for; and what a
-leader claims that was stopped and did not notice is refused by the store, since its term is over.
+Other servers have no sessions, so that their schedulers claim nothing. A leader that was suspended
+and does not know that its term is over is refused by the store.
 """
 
 from __future__ import annotations
@@ -21,88 +20,82 @@ from jobqueue.core.dispatch import ENDS, DispatchStore, Hint, HintKind
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Held, Worker, WorkerStatus
 from jobqueue.core.store import Claim, Term, TermEnded
-from jobqueue.core.waiting import is_set_within
+from jobqueue.core.waiting import Background, is_set_within
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 from jobqueue.engine.settings import EngineSettings
+from jobqueue.engine.sweeper import Sweeper
 
 _log = logging.getLogger("jobqueue.engine.roster")
-_STANDBY = 0.1  # how soon a new term is noticed
-_PAUSE = 0.05  # many words are one look
+_STANDBY = 0.1  # seconds between two looks for a term
+_PAUSE = 0.05  # after a report of a change, so that many are one look
 _BEFORE_LONG = 0.25
-_SHARE = 4  # and it rests so many times as long as it looked
-_LONGEST_LOOK = 1.0
-_AT_ONCE = 1_000  # assignments told again
+_SHARE = 4  # the rest after a look, in times of its duration
+_LONGEST_REST = 1.0
+_AT_ONCE = 1_000  # assignments repeated together
 _REQUESTS = frozenset({HintKind.JOB_CREATED, HintKind.JOB_REQUEUED})
 _WORKERS = frozenset({HintKind.WORKER_REGISTERED, HintKind.WORKER_DEAD})
 
 
-class Roster:
+class Roster(Background):
     """Claims for all workers under this process's term."""
 
     def __init__(
         self,
         store: DispatchStore,
         settings: EngineSettings,
-        term: Callable[[], Term | None],
-        term_ended: Callable[[], None],
         published: Callable[[], None],
         flows: Callable[[], bool],
     ) -> None:
         self._store = store
         self._settings = settings
-        self._current = term
-        self._term_ended = term_ended
-        self._published = published  # the outbox has something new
-        self._flows = flows  # whether Kafka gets it before long
+        self._published = published  # is called when the outbox has something new
+        self._flows = flows  # returns True if Kafka gets it soon
         self._term: Term | None = None  # that the sessions were made under
         self._leases: dict[tuple[str, int], tuple[Session, int]] = {}  # by job and attempt
         self._wake = asyncio.Event()
         self._looking: asyncio.TimerHandle | None = None
         self._repeat_at = 0.0
         self._failing = False
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self, scheduler: Scheduler) -> None:
-        """Begin."""
+    def start(self, scheduler: Scheduler, sweeper: Sweeper) -> None:
+        """Begin to look at workers and leases whenever this process leads."""
         self._scheduler = scheduler
-        self._task = asyncio.create_task(self._run(), name="jobqueue-roster")
+        self._sweeper = sweeper
+        self._begin(self._run(), "roster")
 
     async def stop(self) -> None:
-        """End."""
-        task, self._task = self._task, None
         if self._looking is not None:
             self._looking.cancel()
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        if self._task is not None:
+            await super().stop()
             self._dismiss_all()
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """For the scheduler: claim as long as we lead."""
-        term = self._current()
+        """Claim for the scheduler, while this process leads."""
+        term = self._sweeper.term
         if term is None or term != self._term:
             self._dismiss_all()
             return []
         try:
-            return await self._store.claim(claims, term=term, tell=not self._flows())
+            return await self._store.jobs.claim(claims, term=term, tell=not self._flows())
         except TermEnded:
-            _log.warning("this server leads no more; it assigns nothing")
+            _log.warning("this server does not lead any more; it assigns nothing")
             self._dismiss_all()
-            self._term_ended()
+            self._sweeper.term_ended()
             return []
         except JobQueueError:
             self._wake.set()  # it may have happened
             raise
 
-    # -- what wakes it -------------------------------------------------------------------------
+    # -- wake-ups ------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Workers or leases may have changed."""
+        """Look soon: workers or leases may have changed."""
         self._wake.set()
 
     def look_before_long(self) -> None:
-        """Jobs have ended. Hints say which, and sooner, unless Kafka is away."""
+        """Look a little later: jobs have ended. Hints name them sooner, unless Kafka is away."""
         if self._looking is None:
             loop = asyncio.get_running_loop()
             after = _BEFORE_LONG if self._flows() else _PAUSE
@@ -113,11 +106,10 @@ class Roster:
         self._wake.set()
 
     def leads(self) -> bool:
-        """Whether hints are of use here. From any thread."""
+        """Return True if this process leads and uses hints. From any thread."""
         return self._term is not None
 
     def heard(self, hints: Sequence[Hint]) -> None:
-        """Word from Kafka."""
         if self._term is None:
             return
         work = False
@@ -137,7 +129,7 @@ class Roster:
 
     async def _run(self) -> None:
         while True:
-            term = self._current()
+            term = self._sweeper.term
             if term is None:
                 self._dismiss_all()
                 await asyncio.sleep(_STANDBY)
@@ -153,32 +145,36 @@ class Roster:
                 self._failing = False
             except TermEnded:
                 self._dismiss_all()
-                self._term_ended()
+                self._sweeper.term_ended()
             except JobQueueError as error:
                 if not self._failing:
-                    _log.warning("the workers cannot be looked at: %s", error)
+                    _log.warning(
+                        "cannot read workers and leases from the store: %s; no jobs are assigned"
+                        " until that succeeds; trying again every %g s",
+                        error,
+                        _STANDBY,
+                    )
                 self._failing = True
                 await asyncio.sleep(_STANDBY)
             except Exception:
-                _log.exception("looking at the workers failed")
+                _log.exception("reading workers and leases failed; trying again")
             looked = time.monotonic() - began
-            await asyncio.sleep(min(_LONGEST_LOOK, max(_PAUSE, _SHARE * looked)))
-            await is_set_within(self._wake, min(self._settings.interval, _LONGEST_LOOK))
+            await asyncio.sleep(min(_LONGEST_REST, max(_PAUSE, _SHARE * looked)))
+            await is_set_within(self._wake, min(self._settings.interval, _LONGEST_REST))
 
     async def _look(self, term: Term) -> None:
-        """Compare the sessions with what the store says."""
-        # Before the store is asked: what is assigned meanwhile is not in its answer.
+        # Before the store is read: its answer lacks later assignments.
         before = {session: set(session.held) for session in self._scheduler.sessions.all()}
         held: dict[str, list[Held]] = {}
-        for one in await self._store.held():
+        for one in await self._store.workers.held():
             held.setdefault(one.worker_id, []).append(one)
-        workers = await self._store.workers()
+        workers = await self._store.workers.all()
         if self._term != term:  # it ended meanwhile
             return
         fresh = False
         present: set[str] = set()
         for worker in workers:
-            # Whoever has no partition is connected to a server, which alone assigns to it.
+            # A worker without a partition is connected to a server, which alone assigns to it.
             if worker.status is WorkerStatus.ONLINE and worker.partition is not None:
                 present.add(worker.info.id)
                 leases = {one.lease for one in held.get(worker.info.id, ())}
@@ -191,15 +187,13 @@ class Roster:
         self._forget()
 
     def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
-        """True: it is new here, or has slots that it did not have."""
+        """Update a worker's session; returns True if it may have new slots or types."""
         # A slot that an attempt overruns is not free, although no lease is held for it.
         slots = max(0, worker.info.concurrency - worker.withheld)
         info = dataclasses.replace(worker.info, concurrency=slots)
         session = self._scheduler.sessions.get(info.id)
         if session is None or session.info.incarnation != info.incarnation:
-            added = Session(info, _Outbox(self._note))
-            added.counted = True
-            added.held = leases
+            added = Session(info, _HintedInbox(self._note), held=leases, counted=True)
             replaced = self._scheduler.sessions.add(added)
             if replaced is not None:
                 replaced.open = False
@@ -210,15 +204,14 @@ class Roster:
             session.info = info
         known = before.get(session)
         if known is not None:
-            # A claim whose answer was lost left leases that are not known here. Those that ended
-            # since the store was asked are not to come back.
+            # A claim whose answer was lost left leases that are not known here. Leases that ended
+            # since the store was read must not come back.
             session.held |= leases - (known - session.held)
             if ended := known - leases:
                 self._scheduler.relieve(session, ended)
         return grown
 
     def _forget(self) -> None:
-        """What ended without a hint."""
         for attempt, (session, lease) in list(self._leases.items()):
             if lease not in session.held:
                 del self._leases[attempt]
@@ -242,32 +235,24 @@ class Roster:
             return
         after = self._settings.resend_after
         self._repeat_at = now + after / 2
-        if await self._store.repeat_assignments(after, _AT_ONCE, term):
+        if await self._store.jobs.repeat_assignments(after, _AT_ONCE, term):
             self._published()
 
 
-class _Outbox:
-    """Implements ``core.api.Inbox`` for a worker that is not connected here.
-
-    Its assignments are in the outbox already. What else it has to know, it finds in the store.
-    """
+class _HintedInbox:
+    """Implements ``core.api.Inbox`` for a worker that gets its jobs by the outbox of the claim."""
 
     def __init__(self, assigned: Callable[[Sequence[Assignment]], None]) -> None:
         self._assigned = assigned
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
-        """They are on their way."""
         self._assigned(assignments)
 
-    def cancel(self, leases: Sequence[int]) -> None:
-        """See above."""
+    def cancel(self, leases: Sequence[int]) -> None: ...
 
-    def set_status(self, status: WorkerStatus) -> None:
-        """See above."""
+    def set_status(self, status: WorkerStatus) -> None: ...
 
     def holds(self) -> Sequence[int] | None:
-        """Nobody knows here."""
         return None
 
-    def moved(self) -> None:
-        """See above."""
+    def moved(self) -> None: ...

@@ -1,8 +1,9 @@
-"""Hands jobs to workers: woken by work and by free slots, never polling but for the safety net."""
+"""Assigns jobs to workers. New work and free slots wake it; it polls only as a safety net."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections import deque
@@ -20,14 +21,17 @@ from jobqueue.engine.settings import EngineSettings
 _log = logging.getLogger("jobqueue.engine.scheduler")
 _NOTHING_FREED: Mapping[Session, int] = {}
 _NOTHING_ENDS: Mapping[Session, set[int]] = {}
-_REMEMBERED = 64  # news; a claim that is under way for longer is told that it missed something
+_REMEMBERED = 64  # news; a claim that is under way for longer counts as having missed some
+# While the server stops: a worker that stops with it withdraws its slots within this time.
+_HEAR_OUT = 1.0
+_LOOK = 0.02
 
 
 class Scheduler:
-    """Plans claims for every write that can carry one, and runs cycles of its own besides.
+    """Plans claims for every write that can carry one, and runs claims of its own besides.
 
-    ``news`` counts everything that may have made a job claimable. A claim that came back short
-    and saw all the news leaves its scope *dry*: nothing is asked for it again until there is
+    ``news`` counts everything that may have made a job claimable. A claim that got fewer jobs than
+    slots and missed no news leaves its scope *dry*: nothing is claimed for it again until there is
     news of its queues and types, or the interval has passed.
     """
 
@@ -39,12 +43,11 @@ class Scheduler:
         claim: Callable[[Sequence[Claim]], Awaitable[list[Assignment]]] | None = None,
     ) -> None:
         self._store = store
-        # For workers that are not connected here; None: as the store does, for those that are.
-        self._claim = claim
+        self._claim = claim  # for workers that are not connected here; None: claim at the store
         self._settings = settings
         self._observer = observer
         self._news = 1
-        # The latest of them, in order: the jobs that came; None: any may have.
+        # The latest news: the jobs that came; None: any jobs.
         self._recent: deque[Work | None] = deque(maxlen=_REMEMBERED)
         self._dry: set[Scope] = set()
         self._wake = asyncio.Event()
@@ -55,11 +58,10 @@ class Scheduler:
         self.sessions = Sessions()
 
     def start(self) -> None:
-        """Begin to run cycles."""
         self._task = asyncio.create_task(self._run(), name="jobqueue-scheduler")
 
     async def stop(self) -> None:
-        """End the cycles. A claim under way is waited for: what it brings must not be stranded."""
+        """End the cycles, after the claim under way: its jobs must be delivered."""
         if self._task is not None:
             self._stopping = True
             self._wake.set()
@@ -68,21 +70,62 @@ class Scheduler:
         if self._returning:
             await asyncio.wait(self._returning)
 
-    def assign_no_more(self) -> None:
-        """Promise no more slots: the server is about to stop."""
+    async def see_off(self, connected: Callable[[str], bool], within: float) -> None:
+        """Assign nothing more before a stop, and wait for the workers that have jobs to report.
+
+        ``connected`` returns True for the id of a worker that can still report here. A worker that
+        stops at the same time, or is drained, reports here: there may be no other server. A worker
+        that goes on is sent to another server, where it gets jobs.
+        """
         self._assigning = False
+        began = last_busy = time.monotonic()
+        told = False
+        while True:
+            now = time.monotonic()
+            busy: list[str] = []
+            leaving = False
+            for session in self.sessions.all():
+                if not connected(session.info.id):
+                    continue
+                holds = bool(session.held or session.promised)
+                if holds and (session.drained or now < began + _HEAR_OUT):
+                    busy.append(session.info.id)
+                    last_busy = now
+                elif session.drained and session.open and now < last_busy + _HEAR_OUT:
+                    leaving = True  # it has reported everything and is about to deregister
+                else:
+                    session.inbox.moved()
+            if not busy and not leaving:
+                return
+            if now >= began + within:
+                if busy:
+                    _log.warning(
+                        "%d workers did not finish their jobs in time; the jobs will be reclaimed",
+                        len(busy),
+                        extra={"workers": busy},
+                    )
+                return
+            if busy and not told:
+                told = True
+                _log.info(
+                    "waiting up to %.1f s for %d workers that hold jobs",
+                    within,
+                    len(busy),
+                    extra={"workers": busy},
+                )
+            await asyncio.sleep(_LOOK)
 
     def wake(self, work: Work | None = None) -> None:
-        """Something may have become claimable: these jobs, or any.
+        """Note that these jobs may have become claimable; None: any jobs.
 
-        A scope that is not dry need not be woken for jobs that are known: it has no free slots,
-        or a claim under way that hears of them when it ends.
+        A scope that is not dry need not be woken for named jobs: it has no free slots, or a claim
+        under way that learns of them when it ends.
         """
         if self._note(work) or work is None:
             self._wake.set()
 
     def _note(self, work: Work | None) -> bool:
-        """Count news; returns whether a scope is dry no more."""
+        """Count news; returns True if a dry scope is affected."""
         self._news += 1
         self._recent.append(work)
         before = len(self._dry)
@@ -102,41 +145,43 @@ class Scheduler:
         )
 
     def grant(self, session: Session, slots: int) -> None:
-        """A worker offers free slots; never more than it said it has."""
+        """Add free slots of a worker, up to its concurrency."""
         session.drained = False
         slots = min(slots, session.info.concurrency - session.free - session.promised)
         if slots > 0:
-            # Also if it is not open: a worker may hear before us that its drain was taken back.
+            # Also if it is not open: the worker may learn before us that its drain was undone.
             session.free += slots
         if session.free > 0 and session.open and self.sessions.scope(session) not in self._dry:
             self._wake.set()
 
     def tell(self, session: Session, status: WorkerStatus) -> None:
-        """An operator wants this of a worker connected here."""
+        """Pass on the status that an operator sets for a worker connected here."""
         session.tell(status)
         self.wake()  # it has slots again, or leaves its queues to a fallback
 
     def withdraw(self, session: Session) -> None:
-        """A worker takes its slots back; a fallback may have its queues."""
+        """Withdraw the slots of a worker; a fallback may take from its queues."""
         session.drained = True
         session.free = 0
         self.wake()
 
     def dismiss(self, worker_id: str) -> None:
-        """A worker is OFFLINE: it gets nothing before it registers again."""
+        """Give an OFFLINE worker nothing before it registers again."""
         session = self.sessions.get(worker_id)
         if session is not None:
             session.open = False
             self.remove(session)
+            # Its link may stay for long: free the memory of its lists.
+            session.info = dataclasses.replace(session.info, queues=(), types=None)
 
     def remove(self, session: Session) -> None:
-        """A worker has left; what it kept others from may be taken again."""
+        """Remove a worker that left. A fallback may take from its queues again."""
         self.sessions.remove(session)
         self._dry.clear()
         self._wake.set()
 
     def relieve(self, session: Session, leases: Collection[int]) -> None:
-        """Leases of a worker ended: slots may be used that could not be because of them."""
+        """Remove leases that ended from a worker's load, which may free slots."""
         session.held.difference_update(leases)
         if session.offers:
             self._wake.set()
@@ -148,10 +193,7 @@ class Scheduler:
         *,
         work: Work | None = None,
     ) -> Plan:
-        """Promise free slots to a claim that rides along with a write.
-
-        ``work``: the write itself brings these jobs, so that who takes them is not dry.
-        """
+        """Promise free slots to a claim that is part of another write, which brings ``work``."""
         if work is not None:
             self._note(work)
         if not self._assigning:
@@ -161,10 +203,7 @@ class Scheduler:
         )
 
     def plan_hand_off(self, work: Work, jobs: int) -> Plan:
-        """Promise slots to a submit, where nothing is known to wait: its jobs may go to them.
-
-        Where something waits it goes first, and the next cycle sees to that.
-        """
+        """Promise slots to the jobs of a submit, in scopes where no job is known to wait."""
         if not self._assigning:
             return Plan.nothing()
         return self.sessions.plan(
@@ -175,35 +214,40 @@ class Scheduler:
             _NOTHING_ENDS,
         )
 
-    def settle(self, plan: Plan, assigned: Sequence[Assignment], *, looked: bool = True) -> None:
-        """Deliver what the claim brought. ``looked``: it saw all that there is to be claimed."""
+    def settle(
+        self, plan: Plan, assigned: Sequence[Assignment], *, looked: bool = True
+    ) -> dict[str, int]:
+        """Deliver the jobs of a claim; returns their number by queue.
+
+        ``looked``: the claim has seen all claimable jobs.
+        """
         if plan.asked and looked:
             for scope, filled in plan.filled(assigned):
                 if filled or self._has_news(scope, plan.news):
-                    self._wake.set()  # there may be more, or something came that it did not see
+                    self._wake.set()  # there may be more, or a job came that it did not see
                 else:
                     self._dry.add(scope)
             if plan.left_out:
                 self._wake.set()
         elif plan.asked > len(assigned):
-            self._wake.set()  # something may have come for the slots while they were promised
+            self._wake.set()  # jobs may have come for the slots while they were promised
         orphans = self.sessions.settle(plan, assigned)
-        if orphans and self._claim is None:  # else the worker hears of them, or is found lost
+        if orphans and self._claim is None:  # else the worker gets a hint, or is found lost
             self._hand_back(orphans)
-        if assigned:
-            by_queue: dict[str, int] = {}
-            for one in assigned:
-                by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
-            for queue, count in by_queue.items():
-                self._observer.entered(queue, State.ASSIGNED, count)
+        by_queue: dict[str, int] = {}
+        for one in assigned:
+            by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
+        for queue, count in by_queue.items():
+            self._observer.entered(queue, State.ASSIGNED, count)
+        return by_queue
 
     def release(self, plan: Plan) -> None:
-        """The write failed: nothing was claimed."""
+        """Take promised slots back, after a write that failed."""
         self.sessions.settle(plan, ())
         self._wake.set()
 
     def _hand_back(self, orphans: Sequence[Assignment]) -> None:
-        # The worker left while the claim was under way. If this fails they time out.
+        # Their worker left while the claim was under way. If this fails they time out.
         transitions = [Transition.handed_back(one.seq, one.lease) for one in orphans]
         task = asyncio.create_task(self._return(transitions))
         self._returning.add(task)
@@ -211,9 +255,13 @@ class Scheduler:
 
     async def _return(self, transitions: Sequence[Transition]) -> None:
         try:
-            await self._store.apply(transitions)
+            await self._store.jobs.apply(transitions)
         except JobQueueError as error:
-            _log.warning("jobs could not be handed back: %s", error)
+            _log.warning(
+                "cannot hand back %d jobs whose worker left: %s; they time out, then go to others",
+                len(transitions),
+                error,
+            )
         self.wake()
 
     async def _run(self) -> None:
@@ -221,8 +269,7 @@ class Scheduler:
         interval = self._settings.interval
         look_at = time.monotonic() + interval
         while not self._stopping:
-            # The safety net: look for everybody although nothing was said. Others' news must not
-            # put it off.
+            # The safety net: after the interval claim for all scopes, whatever news came meanwhile.
             left = look_at - time.monotonic()
             if left <= 0 or not await is_set_within(self._wake, left):
                 self._note(None)
@@ -234,15 +281,15 @@ class Scheduler:
                 failing = False
             except JobQueueError as error:
                 if not failing:
-                    _log.warning("the scheduler cannot claim: %s", error)
+                    _log.warning("cannot claim jobs: %s; trying again every %g s", error, interval)
                 failing = True
                 await asyncio.sleep(interval)
             except Exception:
-                _log.exception("a scheduling cycle failed")
+                _log.exception("a scheduling cycle failed; trying again in %g s", interval)
                 await asyncio.sleep(interval)
 
     async def _cycle(self) -> bool:
-        """One batch; True if there may be more."""
+        """Claim one batch; returns True if there may be more."""
         if self._stopping:
             return False
         plan = self.plan()
@@ -250,14 +297,11 @@ class Scheduler:
             return False
         began = time.perf_counter()
         try:
-            assigned = await (self._claim or self._store.claim)(plan.claims)
+            assigned = await (self._claim or self._store.jobs.claim)(plan.claims)
         except BaseException:
             self.release(plan)
             raise
-        self.settle(plan, assigned)
-        by_queue: dict[str, int] = {}
-        for one in assigned:
-            by_queue[one.queue] = by_queue.get(one.queue, 0) + 1
+        by_queue = self.settle(plan, assigned)
         self._observer.scheduled(time.perf_counter() - began, by_queue)
-        await asyncio.sleep(0)  # who has enough withdraws its slots now, before the next batch
+        await asyncio.sleep(0)  # a worker that has enough withdraws its slots before the next batch
         return plan.left_out or any(filled for _, filled in plan.filled(assigned))

@@ -1,4 +1,4 @@
-"""Workers connected to this server, their free slots, and how claims are laid over them."""
+"""Workers connected to this server, their free slots, and the claims for these slots."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 import heapq
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from jobqueue.core.api import BoundedInbox, Inbox
 from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
@@ -16,85 +17,68 @@ _NOTHING: frozenset[str] = frozenset()
 _NONE: frozenset[int] = frozenset()
 
 
+@dataclass(slots=True, eq=False)
 class Session:
     """One connected worker.
 
-    ``free`` slots may be promised in a claim; ``promised`` ones are in a claim under way; ``held``
-    are the leases delivered and not yet ended, whose number is the worker's load. All three
-    together never exceed the worker's slots: what it was given by a server that died before it
-    arrived still counts in the store, until it is found to be lost.
+    ``free`` slots may be promised to a claim, ``promised`` ones belong to a claim under way, and
+    ``held`` are the leases delivered and not yet ended; their number is the worker's load. All
+    three together never exceed the worker's slots. A lease that never arrived, because its server
+    died, counts until it is found to be lost.
     """
 
-    __slots__ = (
-        "_settled",
-        "bounded",
-        "counted",
-        "drained",
-        "free",
-        "held",
-        "inbox",
-        "info",
-        "inherited",
-        "open",
-        "promised",
-        "tells",
-        "told",
-    )
+    info: WorkerInfo
+    inbox: Inbox
+    free: int = 0
+    promised: int = 0
+    held: set[int] = field(default_factory=set)
+    inherited: frozenset[int] = frozenset()  # held when it connected
+    open: bool = True  # False: drained by an operator, or gone; nothing is promised to it
+    counted: bool = False  # it grants no slots: every slot that holds no lease is free
+    drained: bool = False  # the worker withdrew its slots; a grant ends that
+    told: WorkerStatus = WorkerStatus.ONLINE  # the latest status sent to the worker
+    tells: int = 0  # changes of it; a heartbeat from before the last one is old
+    bounded: BoundedInbox | None = field(init=False)
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __init__(self, info: WorkerInfo, inbox: Inbox) -> None:
-        self.info = info
-        self.inbox = inbox
-        self.bounded = inbox if isinstance(inbox, BoundedInbox) else None
-        self.free = 0
-        self.promised = 0
-        self.held: set[int] = set()
-        self.inherited: frozenset[int] = frozenset()  # held when it connected
-        self.open = True  # False: drained by an operator, or gone; nothing is promised to it
-        # Nobody grants its slots: every one that holds no lease is free.
-        self.counted = False
-        self.drained = False  # the worker withdrew its slots; a grant takes that back
-        self.told = WorkerStatus.ONLINE  # what the worker was last told to be
-        self.tells = 0  # how often it was told: a heartbeat from before the last time is old
-        self._settled = asyncio.Event()
+    def __post_init__(self) -> None:
+        self.bounded = self.inbox if isinstance(self.inbox, BoundedInbox) else None
 
     @property
     def offers(self) -> bool:
-        """Whether it may have a slot that is free."""
         return self.counted or self.free > 0
 
     @property
     def takes(self) -> bool:
-        """Whether slots of it may be promised."""
         return self.open and not self.drained
 
     def tell(self, status: WorkerStatus) -> None:
-        """An operator drains or stops the worker, or takes a drain back."""
         self.open = status is WorkerStatus.ONLINE
         self.told = status
         self.tells += 1
         self.inbox.set_status(status)
 
     async def settle(self) -> None:
-        """Wait until no claim under way can still bring it something."""
+        """Wait until no claim under way can bring it jobs."""
         while self.promised:
             self._settled.clear()
             await self._settled.wait()
 
     def settled(self) -> None:
-        """A claim under way ended."""
+        """Note that a claim under way ended."""
         if not self.promised:
             self._settled.set()
 
 
 Scope = tuple[tuple[str, ...], frozenset[str], frozenset[str] | None]
-"""The queues a session takes from, those it leaves alone, and the types it knows (None: all)."""
+"""The queues that a session takes from, the queues left out, and its types (None: all)."""
 
 Work = Mapping[str, Collection[str]]
-"""Jobs that came: the types of those in each queue."""
+"""New jobs: their types by queue."""
 
 
 def concerns(scope: Scope, work: Work) -> bool:
-    """Whether some of these jobs are of the scope's queues and types."""
+    """Return True if some of these jobs are of the scope's queues and types."""
     queues, without, types = scope
     return any(
         (queue in queues or ALL_QUEUES in queues)
@@ -104,33 +88,26 @@ def concerns(scope: Scope, work: Work) -> bool:
     )
 
 
+@dataclass(slots=True)
 class Plan:
-    """Slots promised in one claim, to be delivered or given back."""
+    """Slots promised to one claim, to be filled or given back."""
 
-    __slots__ = ("asked", "claims", "left_out", "news", "promised", "scopes")
+    claims: list[Claim]
+    scopes: list[Scope]  # of the claims, in order
+    promised: dict[Session, int]
+    news: int  # of the scheduler, when the plan was made
+    left_out: bool  # the batch was too small for every scope with free slots
+    asked: int = field(init=False)
 
-    def __init__(
-        self,
-        claims: list[Claim],
-        scopes: list[Scope],
-        promised: dict[Session, int],
-        news: int,
-        left_out: bool,
-    ) -> None:
-        self.claims = claims
-        self.scopes = scopes  # of the claims, in order
-        self.promised = promised
-        self.news = news
-        self.left_out = left_out  # the batch was too small for every scope with free slots
-        self.asked = sum(promised.values())
+    def __post_init__(self) -> None:
+        self.asked = sum(self.promised.values())
 
     @classmethod
     def nothing(cls) -> Plan:
-        """A plan that promises nothing."""
         return cls([], [], {}, 0, False)
 
     def filled(self, assigned: Sequence[Assignment]) -> list[tuple[Scope, bool]]:
-        """For each claim, whether it got a job for every slot."""
+        """Return for the scope of each claim whether it got a job for every slot."""
         if len(assigned) == self.asked or not assigned:
             return [(scope, bool(assigned)) for scope in self.scopes]
         got: dict[str, int] = {}
@@ -146,15 +123,15 @@ class Plan:
 
 
 class Sessions:
-    """All of them, by worker id."""
+    """The sessions of all connected workers, by worker id."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
 
     def add(self, session: Session) -> Session | None:
-        """Connect; returns the session it replaces."""
+        """Add a session; returns the one that it replaces."""
         for other in self._by_id.values():
-            # One object for equal lists: the scopes of a fleet are then compared at a glance.
+            # One object for equal lists, so that the scopes of a fleet are compared fast.
             if other.info.types == session.info.types:
                 session.info = dataclasses.replace(session.info, types=other.info.types)
                 break
@@ -163,16 +140,14 @@ class Sessions:
         return replaced
 
     def remove(self, session: Session) -> None:
-        """Disconnect, unless another session has taken its place."""
+        """Remove a session, unless another one has replaced it."""
         if self._by_id.get(session.info.id) is session:
             del self._by_id[session.info.id]
 
     def get(self, worker_id: str | None) -> Session | None:
-        """Find a worker connected here."""
         return None if worker_id is None else self._by_id.get(worker_id)
 
     def all(self) -> list[Session]:
-        """Every session."""
         return list(self._by_id.values())
 
     def plan(
@@ -183,11 +158,10 @@ class Sessions:
         freed: Mapping[Session, int],
         ending: Mapping[Session, set[int]],
     ) -> Plan:
-        """Promise up to ``limit`` slots, least loaded worker first.
+        """Promise up to ``limit`` slots, least loaded worker first, in scopes not to ``skip``.
 
-        ``freed`` slots come free, and ``ending`` leases end, in the very write that the claim is
-        part of, so they count here and nowhere else until it has happened. Scopes to ``skip``
-        have nothing to be claimed.
+        ``freed`` slots come free, and ``ending`` leases end, in the write that the claim is part
+        of. They count here only, until the write has succeeded.
         """
         groups: dict[Scope, list[tuple[Session, int]]] = {}
         for session in self._by_id.values():
@@ -206,7 +180,7 @@ class Sessions:
         left_out = False
         turns = sorted(groups, key=lambda scope: _turn(scope, groups[scope]))
         for place, scope in enumerate(turns):
-            # An even share, so that one busy group does not starve another of the batch.
+            # An even share, so that no group starves another.
             share = -(-limit // (len(groups) - place))
             if share <= 0:
                 left_out = True
@@ -222,7 +196,7 @@ class Sessions:
         return Plan(claims, scopes, promised, news, left_out)
 
     def scope(self, session: Session) -> Scope:
-        """What it may take from now."""
+        """Return the queues and types that a worker may take from now."""
         info = session.info
         if not info.fallback:
             return info.queues, _NOTHING, info.types
@@ -237,7 +211,7 @@ class Sessions:
         return info.queues, taken, info.types
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> list[Assignment]:
-        """Deliver what a plan brought and take the rest back; returns what nobody is there for."""
+        """Deliver the jobs of a plan and free its other slots; returns jobs of missing workers."""
         by_worker: dict[str, list[Assignment]] = {}
         for assignment in assigned:
             by_worker.setdefault(assignment.worker_id, []).append(assignment)
@@ -260,9 +234,9 @@ class Sessions:
 
 
 def _turn(scope: Scope, members: list[tuple[Session, int]]) -> tuple[int, int]:
-    """The lower, the sooner: by the least load, then who knows least.
+    """Return the order of a scope: by the least load of its workers, then by the fewest types.
 
-    So the slots of a worker that knows more are left for jobs that only it knows.
+    So the slots of workers that know more types are left for jobs that only they know.
     """
     types = scope[2]
     load = min(len(session.held) + session.promised for session, _ in members)

@@ -1,7 +1,7 @@
 """Jobs that wait because no connected worker takes their type from their queue.
 
-Such jobs are not lost and not failed: they wait for a worker. Whoever looks at a job or a queue is
-told, and the leader logs one line for each queue and type.
+Such jobs are neither lost nor failed. Readers of a job or a queue are told, and the leader logs one
+line for each queue and type.
 """
 
 from __future__ import annotations
@@ -17,60 +17,59 @@ from jobqueue.core.job import Job, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Store, Term
+from jobqueue.core.waiting import Background
 from jobqueue.engine.sessions import Scope, Sessions
 
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine.unserved")
 _FRESH = 1.0  # seconds for which an answer of the store is used again
 _LOOK_EVERY = 2.0
-_SHARE = 10  # between two looks it rests so many times as long as one took
-_MOST_SHOWN = 100  # types of a queue: clients choose them
+_SHARE = 10  # the rest between two looks, in times of the duration of one
+_MOST_SHOWN = 100  # types of a queue; clients choose their number
 _MOST_TOLD = 100  # types in the log
 
 
 class Takers:
-    """What the connected workers take, all together."""
+    """The queues and types that all connected workers together take."""
 
     def __init__(self, scopes: Iterable[Scope]) -> None:
         self._scopes = set(scopes)
         self._by_queue: dict[str, frozenset[str] | None] = {}
 
     def take(self, queue: str, type: str) -> bool:
-        """Whether somebody takes jobs of this type from this queue."""
+        """Return True if a worker takes jobs of this type from this queue."""
         types = self._types(queue)
         return types is None or type in types
 
     def take_from(self, queue: str) -> bool:
-        """Whether somebody takes any jobs from this queue."""
+        """Return True if a worker takes any jobs from this queue."""
         return self._types(queue) != frozenset()
 
     def _types(self, queue: str) -> frozenset[str] | None:
         if queue not in self._by_queue:
-            self._by_queue[queue] = self._together(queue)
+            lists = [
+                types
+                for queues, without, types in self._scopes
+                if (queue in queues or ALL_QUEUES in queues) and queue not in without
+            ]
+            named = [types for types in lists if types is not None]
+            together = frozenset[str]().union(*named) if len(named) == len(lists) else None
+            self._by_queue[queue] = together
         return self._by_queue[queue]
-
-    def _together(self, queue: str) -> frozenset[str] | None:
-        together: set[str] = set()
-        for queues, without, types in self._scopes:
-            if (queue in queues or ALL_QUEUES in queues) and queue not in without:
-                if types is None:
-                    return None
-                together |= types
-        return frozenset(together)
 
 
 def reason(takers: Takers, queue: str, type: str) -> str:
-    """Why a claimable job waits, or the empty text: a worker takes it."""
+    """Return the reason for which a claimable job waits; empty if a worker takes it."""
     if takers.take(queue, type):
         return ""
     if not takers.take_from(queue):
         return f"no connected worker takes jobs from queue {queue!r}"
-    what = f"type {type!r}" if type else "jobs without a type"
-    return f"no connected worker takes {what} from queue {queue!r}"
+    jobs = f"type {type!r}" if type else "jobs without a type"
+    return f"no connected worker takes {jobs} from queue {queue!r}"
 
 
 class _Recent(Generic[T]):
-    """An answer of the store that is used again for a moment; many who ask are one question."""
+    """An answer of the store that is used again for a second. Concurrent reads are one."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
         self._ask = ask
@@ -89,51 +88,43 @@ class _Recent(Generic[T]):
         self._known = None
 
 
-class Unserved:
-    """Compares what waits with what the workers take, on whichever server they are."""
+class Unserved(Background):
+    """Compares the waiting types with the types that the workers of all servers take."""
 
     def __init__(self, store: Store, sessions: Sessions, term: Callable[[], Term | None]) -> None:
         self._store = store
         self._sessions = sessions
         self._term = term
         self._takers = _Recent(self._read_takers)
-        self._waiting = _Recent(lambda: store.waiting_types(COUNTED_TO))
-        self._seen: set[tuple[str, str]] = set()  # at the last look, and not told yet
-        self._told: set[tuple[str, str]] = set()  # and not served since
+        self._waiting = _Recent(lambda: store.queues.waiting_types(COUNTED_TO))
+        self._seen: set[tuple[str, str]] = set()  # found at the last look and not logged yet
+        self._told: set[tuple[str, str]] = set()  # logged and not served since
         self._too_many = False
-        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look, as long as this server leads."""
-        self._task = asyncio.create_task(self._run(), name="jobqueue-unserved")
-
-    async def stop(self) -> None:
-        """End. May be called twice."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        """Begin to look; it does so while this server leads."""
+        self._begin(self._run(), "unserved")
 
     def workers_changed(self) -> None:
-        """A worker registered here: the last answer is not used again."""
+        """Read the workers anew: one has registered here."""
         self._takers.forget()
 
     async def hint(self, job: Job, now: float) -> str:
-        """Why this job waits, if it is for want of a worker that takes it."""
+        """Return the reason if this job waits because no worker takes it; else an empty text."""
         if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
             return ""
         try:
             return reason(await self._takers.read(), job.queue, job.type)
-        except JobQueueError:  # the job was read; its state is worth more than the hint
+        except JobQueueError:  # the job is shown without the hint
             return ""
 
     async def complete(self, queues: Sequence[QueueStats]) -> None:
-        """Add to the figures of queues what no connected worker takes."""
+        """Add the types that no connected worker takes to the figures of queues."""
         if not any(stats.depth.get(State.PENDING) for stats in queues):
             return
         try:
             takers, waiting = await self._takers.read(), await self._waiting.read()
-        except JobQueueError as error:  # the figures were read, and are worth more
+        except JobQueueError as error:  # the figures are shown without them
             _log.debug("cannot read the types of waiting jobs: %s", error)
             return
         found: dict[str, list[WaitingType]] = {}
@@ -146,7 +137,7 @@ class Unserved:
             stats.unserved = tuple(types[:_MOST_SHOWN])
 
     async def _read_takers(self) -> Takers:
-        workers = await self._store.workers()
+        workers = await self._store.workers.all()
         online = [worker.info for worker in workers if worker.status is WorkerStatus.ONLINE]
         return Takers(map(self._scope, online))
 
@@ -165,7 +156,7 @@ class Unserved:
                 try:
                     await self.tell()
                 except JobQueueError as error:
-                    _log.debug("cannot look for jobs that no worker takes: %s", error)
+                    _log.debug("cannot read the jobs that no worker takes: %s", error)
                 except Exception:
                     _log.exception("looking for jobs that no worker takes failed")
             await asyncio.sleep(max(_LOOK_EVERY, _SHARE * (time.monotonic() - began)))
@@ -173,8 +164,8 @@ class Unserved:
     async def tell(self) -> None:
         """Log each queue and type that has waited for a worker since the last look.
 
-        It is told once, and again only after a worker took it meanwhile. Nothing is told at the
-        first look: workers that start together with the server connect in a moment.
+        Each is logged once, and again only after a worker took it meanwhile. The first look logs
+        nothing: workers that start together with the server connect in a moment.
         """
         takers = await self._takers.read()
         lacking = {
@@ -194,7 +185,7 @@ class Unserved:
             _warn(takers, lacking[place])
         if len(confirmed) > room and not self._too_many:
             _log.warning(
-                "%d more types of jobs wait for want of a worker that takes them;"
+                "%d more types of jobs wait because no connected worker takes them;"
                 " jq-ctl queue stats NAME lists them",
                 len(confirmed) - room,
             )

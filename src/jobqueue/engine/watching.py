@@ -6,59 +6,43 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import islice
 
 from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.core.job import Outcome
 from jobqueue.core.lifecycle import TERMINAL
-from jobqueue.core.store import ANY_VERSION, Store
-from jobqueue.core.waiting import is_set_within
+from jobqueue.core.store import ANY_VERSION, JobReads
+from jobqueue.core.waiting import Background, is_set_within
 
 _log = logging.getLogger("jobqueue.engine.watching")
-_SAFETY_NET = 1.0  # how long a watcher trusts that it will be told
+_SAFETY_NET = 1.0  # the longest time without a look
 _PAUSE = 0.005  # between two looks: other processes may end thousands of jobs a second
-_SHARE = 4  # after a look it rests so many times as long as the look took
+_SHARE = 4  # the rest after a look, in times of its duration
 _AT_ONCE = 1_000  # jobs in one question to the store
 _STOPPED = "shutting down"
 
 
+@dataclass(slots=True, eq=False)
 class Watcher:
-    """One caller that waits for one job.
+    """One caller that waits for a job: it calls ``begin``, reads the job, and calls ``wait``."""
 
-    Calls ``begin``, reads the job, and calls ``wait``, which ends at what happens after ``begin``.
-    """
-
-    __slots__ = (
-        "_changed",
-        "_failure",
-        "_news",
-        "_watchers",
-        "every_move",
-        "job_id",
-        "seq",
-        "version",
-    )
-
-    def __init__(self, watchers: Watchers, job_id: str, every_move: bool) -> None:
-        self.job_id = job_id
-        self.every_move = every_move  # else only the end of the job counts
-        self.seq = 0  # of the job that it waits for now; 0: it does not wait
-        self.version = ANY_VERSION
-        self._watchers = watchers
-        self._news = 0
-        self._changed = asyncio.Event()
-        self._failure = ""
+    _watchers: Watchers
+    job_id: str
+    every_move: bool  # False: only the end of the job counts
+    seq: int = 0  # of the job, while it waits; else 0
+    version: int = ANY_VERSION
+    _news: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _failure: str = ""
 
     def begin(self) -> None:
-        """The job is about to be read."""
+        """Note changes from now on: the job is about to be read."""
         self._changed.clear()
         self._news = self._watchers.news
 
     async def wait(self, seq: int, version: int, seconds: float | None = None) -> None:
-        """Wait until the job has moved on since it was read, for ``seconds`` at most.
-
-        Raises Unavailable when the store cannot be asked about it.
-        """
+        """Wait for a change since ``begin``; Unavailable if the store cannot be read."""
         self._watchers.expect(self._news)
         self.seq, self.version = seq, version if self.every_move else ANY_VERSION
         try:
@@ -73,69 +57,62 @@ class Watcher:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits and nothing has been told to it yet."""
         return self.seq != 0 and not self._changed.is_set()
 
     def wake(self) -> None:
-        """The job has moved on."""
+        """End the wait: the job has changed."""
         self._changed.set()
 
     def fail(self, why: str) -> None:
-        """Nobody knows whether the job moves on."""
+        """End the wait with an error: changes of the job cannot be seen."""
         if self.is_waiting:
             self._failure = why
             self._changed.set()
 
 
-class Watchers:
-    """Wakes those who wait for jobs.
+class Watchers(Background):
+    """Wakes the callers that wait for jobs.
 
-    What this engine writes is told at once. What other processes write is found by one task, which
-    asks the store for all of the jobs together: when another process said that it changed
-    something, and after a second without a word. While nobody waits it asks nothing.
+    They learn of this engine's writes at once. One task finds the writes of other processes: it
+    asks the store about all awaited jobs together, when another process reports a change and at
+    least once a second. While no caller waits it does not ask.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, reads: JobReads) -> None:
+        self._reads = reads
         self._by_job: dict[str, set[Watcher]] = {}
-        self._awaited = asyncio.Event()  # somebody waits, or did so at the last look
+        self._awaited = asyncio.Event()  # a caller waits, or waited at the last look
         self._heard = asyncio.Event()  # another process may have changed something
-        self.news = 0  # how often that was heard
+        self.news = 0  # the number of such reports
         self._stopped = False
-        self._task: asyncio.Task[None] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._by_job)
 
     def start(self) -> None:
-        """Begin to look."""
         self._stopped = False
-        self._task = asyncio.create_task(self._run(), name="jobqueue-watching")
+        self._begin(self._run(), "watching")
 
     async def stop(self) -> None:
-        """End. Whoever still waits is told so."""
+        """End. Callers that still wait get Unavailable."""
         self._stopped = True
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        await super().stop()
         _fail(self._by_job.values(), _STOPPED)
 
     def enter(self, job_id: str, *, every_move: bool = False) -> Watcher:
-        """Hear of the end of a job, or of its every move."""
+        """Add a caller that waits for the end of a job, or for its every move."""
         watcher = Watcher(self, job_id, every_move)
         self._by_job.setdefault(job_id, set()).add(watcher)
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
-        """Hear no more."""
         watchers = self._by_job[watcher.job_id]
         watchers.discard(watcher)
         if not watchers:
             del self._by_job[watcher.job_id]
 
     def expect(self, news: int) -> None:
-        """Somebody begins to wait, who had heard of the first ``news`` when it read its job."""
+        """Note that a caller begins to wait; ``news`` is the number when it read its job."""
         if self._stopped:
             raise Unavailable(_STOPPED)
         self._awaited.set()
@@ -143,7 +120,7 @@ class Watchers:
             self._heard.set()
 
     def written(self, outcomes: Iterable[Outcome]) -> None:
-        """This engine moved these jobs."""
+        """Wake the callers that wait for these jobs, which this engine has moved."""
         for outcome in outcomes:
             watchers = self._by_job.get(outcome.job_id)
             if watchers is not None:
@@ -153,7 +130,7 @@ class Watchers:
                         watcher.wake()
 
     def changed_elsewhere(self) -> None:
-        """Any job may have changed, by another process."""
+        """Look soon: another process may have changed any job."""
         self.news += 1
         if self._awaited.is_set():
             self._heard.set()
@@ -169,7 +146,6 @@ class Watchers:
             await asyncio.sleep(min(_SAFETY_NET, max(_PAUSE, _SHARE * took)))
 
     async def _look(self) -> None:
-        """Wake those whose jobs have moved on."""
         waiting: dict[int, list[Watcher]] = {}
         for watchers in self._by_job.values():
             for watcher in watchers:
@@ -181,14 +157,14 @@ class Watchers:
         try:
             while part := dict(islice(jobs, _AT_ONCE)):
                 seen = {seq: _seen(watchers) for seq, watchers in part.items()}
-                for seq in await self._store.moved_on(seen):
+                for seq in await self._reads.moved_on(seen):
                     for watcher in part[seq]:
                         watcher.wake()
-        except JobQueueError as error:  # a store that is away is not asked for each part anew
+        except JobQueueError as error:  # a store that is away is not asked about every part
             _fail(waiting.values(), error.message)
         except Exception as error:
-            _log.exception("looking at the jobs that are waited for failed")
-            _fail(waiting.values(), f"looking at the job failed: {error}")
+            _log.exception("reading the awaited jobs failed; their callers get an error")
+            _fail(waiting.values(), f"reading the job failed: {error}")
 
 
 def _fail(by_job: Iterable[Iterable[Watcher]], why: str) -> None:
@@ -198,6 +174,6 @@ def _fail(by_job: Iterable[Iterable[Watcher]], why: str) -> None:
 
 
 def _seen(watchers: list[Watcher]) -> int:
-    """The version of a job below which all of its watchers have seen every move."""
+    """Return the lowest version of a job that a watcher of its moves has seen."""
     versions = [watcher.version for watcher in watchers if watcher.every_move]
     return min(versions, default=ANY_VERSION)

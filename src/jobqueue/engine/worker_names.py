@@ -1,4 +1,4 @@
-"""How much the types and queues that workers name may take, registered and in lists."""
+"""Bounds of the types and queues that workers name: in registrations and in lists of workers."""
 
 from __future__ import annotations
 
@@ -9,44 +9,42 @@ from weakref import WeakValueDictionary
 
 from jobqueue.core.errors import too_many_names
 from jobqueue.core.job import Held, Worker, WorkerInfo, WorkerStatus, is_limited
-from jobqueue.core.store import Store
+from jobqueue.core.store import WorkerStore
 from jobqueue.core.waiting import WORKER, in_turns, turn
 
 _Registration = tuple[str, int, int]
 MIB = 1024 * 1024
 MAX_OWNER_BYTES = 128 * MIB  # in memory, of all workers of one owner
-_NAME_BYTES = 64  # what a name takes in memory beside its text
-# Workers that take less are not looked at: their number is limited.
-_FEW_BYTES = 8 * 1024
-# Of the names in a list of workers: of one worker, of all of them, and of one in any case.
+_NAME_BYTES = 64  # of a name in memory beside its text
+_FEW_BYTES = 8 * 1024  # workers with fewer are not checked: their number is limited
+# In a list of workers: of one worker, of all workers, and of one worker in any case.
 _SHOWN_BYTES = 64 * 1024
 _ALL_SHOWN_BYTES = 16 * MIB
 _LEAST_SHOWN_BYTES = 256
 
 
 class WorkerNames:
-    """Registers workers whose lists have room with those of their owner's other workers."""
+    """Registers workers if their lists have room beside those of their owner's other workers."""
 
-    def __init__(self, store: Store, most: int = MAX_OWNER_BYTES) -> None:
-        self._store = store
+    def __init__(self, workers: WorkerStore, most: int = MAX_OWNER_BYTES) -> None:
+        self._workers = workers
         self._most = most
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by owner
         self._sizes: dict[_Registration, int] = {}  # of those that were counted
 
     async def register(self, info: WorkerInfo) -> list[Held]:
-        """See ``Store.register_worker``."""
         if not is_limited(info.owner) or _size(info) <= _FEW_BYTES:
-            return await self._store.register_worker(info)
+            return await self._workers.register(info)
         lock = self._locks.get(info.owner)
         if lock is None:
             lock = self._locks[info.owner] = asyncio.Lock()
         async with lock:  # one at a time
             await self._make_room(info)
-            return await self._store.register_worker(info)
+            return await self._workers.register(info)
 
     async def _make_room(self, info: WorkerInfo) -> None:
         await turn()
-        workers = await self._store.workers()
+        workers = await self._workers.all()
         others = [
             worker
             for worker in workers
@@ -58,7 +56,7 @@ class WorkerNames:
             if over <= 0:
                 break
             gone = worker.status is WorkerStatus.OFFLINE and not worker.running
-            if gone and await self._store.forget_worker(worker.info.id):
+            if gone and await self._workers.forget(worker.info.id):
                 over -= size
         if over > 0:
             raise too_many_names(info.owner, self._most)
@@ -67,7 +65,6 @@ class WorkerNames:
             self._sizes = {one: size for one, size in self._sizes.items() if one in here}
 
     async def _count(self, infos: list[WorkerInfo]) -> list[int]:
-        """What the names of each take. A registration is counted once."""
         sizes = self._sizes
         new = [info for info in infos if _registration(info) not in sizes]
         for info, size in zip(new, await in_turns(_size, new, WORKER), strict=True):
@@ -76,7 +73,7 @@ class WorkerNames:
 
 
 async def shorten(workers: list[Worker]) -> list[Worker]:
-    """Leave long lists of names out in part, so that a list of all workers can be sent and read."""
+    """Shorten long lists of names, so that a list of all workers can be sent and read."""
     each = max(_LEAST_SHOWN_BYTES, min(_SHOWN_BYTES, _ALL_SHOWN_BYTES // (len(workers) or 1)))
     return await in_turns(lambda worker: _shortened(worker, each), workers, WORKER)
 
@@ -98,7 +95,6 @@ def _shortened(worker: Worker, most: int) -> Worker:
 
 
 def _first(names: Iterable[str], most: int) -> list[str]:
-    """The first of them, one at least."""
     first: list[str] = []
     size = 0
     for name in names:
@@ -110,7 +106,6 @@ def _first(names: Iterable[str], most: int) -> list[str]:
 
 
 def _size(info: WorkerInfo) -> int:
-    """What the names of a worker take."""
     names = (*info.queues, *(info.types or ()))
     return _NAME_BYTES * len(names) + len("".join(names).encode())
 

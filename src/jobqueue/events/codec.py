@@ -1,9 +1,18 @@
-"""Records of the stream as bytes, and back."""
+"""Records of the stream as bytes, and back, with their headers.
+
+The headers are CloudEvents' binding for Kafka, in its binary mode. By them readers of the topics
+know the kind of a record and the store that wrote it without its value.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from functools import lru_cache
+
 from google.protobuf.message import DecodeError
 
+from jobqueue.core.identity import Identity, Writer
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue
@@ -21,7 +30,7 @@ from jobqueue.core.stream import (
 )
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2 as types
-from jobqueue.wire import put_settings, read_settings, read_spec, spec_fields
+from jobqueue.wire import message_fields, put_settings, read_settings, read_spec
 
 _STATES = {state: types.JobState.Value(f"JOB_STATE_{state.name}") for state in State}
 _REASONS = {reason: types.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
@@ -32,11 +41,11 @@ _CHANGE_OF: dict[int, QueueChange] = {number: one for one, number in _CHANGES.it
 
 
 class UnknownRecord(ValueError):
-    """Bytes that are no record of the stream, or one that a newer version wrote."""
+    """The bytes are no record of the stream, or one of a newer version."""
 
 
 def encode(item: RecordItem, *, letter: bool = False) -> bytes:
-    """A record as it is published; with ``letter``, to the topic of dead letters."""
+    """Encode a record; with ``letter``, for the topic of dead letters."""
     record = pb.StreamRecord()
     if isinstance(item, JobEvent):
         _put_job_event(record.job_event, item)
@@ -59,7 +68,7 @@ def encode(item: RecordItem, *, letter: bool = False) -> bytes:
 
 
 def _put_job_event(record: pb.JobEvent, item: JobEvent) -> None:
-    """Into its place: most records are these, and a copy would cost as much again."""
+    # In place: most records are job events, and a copy would cost as much again.
     event = item.event
     record.event_id = item.event_id
     record.job_id = event.job_id
@@ -103,7 +112,7 @@ def _created(created: Created) -> pb.JobCreated:
         key_expires_at=created.key_expires_at,
         created_at=created.created_at,
         seq=created.seq,
-        **spec_fields(created.spec, pb.JobCreated),
+        **message_fields(created.spec, pb.JobCreated),
     )
 
 
@@ -121,7 +130,7 @@ def _queue_event(item: QueueEvent) -> pb.QueueEvent:
 
 
 def decode(data: bytes | None) -> RecordItem:
-    """A record as it was published; UnknownRecord if it is none."""
+    """Decode a record; UnknownRecord if the bytes are none."""
     if data is None:
         raise UnknownRecord("not a record of the event stream: a tombstone")
     try:
@@ -191,10 +200,75 @@ def _read_created(record: pb.JobCreated, queue: str) -> Created:
 def _read_queue_event(record: pb.QueueEvent) -> QueueEvent:
     said = record.queue
     queue = Queue(
-        name=said.name,
-        paused=said.paused,
-        created_at=record.created_at,
-        **read_settings(said),
+        name=said.name, paused=said.paused, created_at=record.created_at, **read_settings(said)
     )
     number = int(record.event_id.rpartition(":")[2])
     return QueueEvent(_CHANGE_OF[record.change], queue, number, record.timestamp)
+
+
+Headers = list[tuple[str, bytes]]
+
+_SOURCE, _GENERATION = "ce_source", "ce_generation"
+_PREFIX = "urn:jobqueue:"
+_TYPES = {
+    State.PENDING: b"jobqueue.JobRequeued",
+    State.ASSIGNED: b"jobqueue.JobAssigned",
+    State.RUNNING: b"jobqueue.JobStarted",
+    State.DONE: b"jobqueue.JobCompleted",
+    State.FAILED: b"jobqueue.JobFailed",
+    State.DEAD_LETTERED: b"jobqueue.JobDeadLettered",
+}
+_QUEUE_TYPES = {
+    QueueChange.CREATED: b"jobqueue.QueueCreated",
+    QueueChange.CHANGED: b"jobqueue.QueueChanged",
+    QueueChange.DELETED: b"jobqueue.QueueDeleted",
+}
+
+
+def store_headers(identity: Identity) -> Headers:
+    return [
+        ("ce_specversion", b"1.0"),
+        (_SOURCE, f"{_PREFIX}{identity.store}".encode()),
+        (_GENERATION, identity.generation.encode()),
+        ("content-type", b"application/protobuf"),
+    ]
+
+
+def record_headers(item: RecordItem, event_id: str, at: float) -> Headers:
+    micros = round(at * 1_000_000)
+    moment = f"{_second(micros // 1_000_000)}.{micros % 1_000_000:06}Z"
+    return [("ce_id", event_id.encode()), ("ce_type", _type_of(item)), ("ce_time", moment.encode())]
+
+
+@lru_cache(maxsize=16)  # events come in order of time, thousands in a second
+def _second(at: int) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def _type_of(item: RecordItem) -> bytes:
+    if isinstance(item, JobEvent):
+        if item.event.from_state is None:
+            return b"jobqueue.JobCreated"
+        return _TYPES[item.event.to_state]
+    if isinstance(item, QueueEvent):
+        return _QUEUE_TYPES[item.change]
+    if isinstance(item, CancelRequested):
+        return b"jobqueue.JobCancelRequested"
+    return b"jobqueue.JobDeleted"
+
+
+def writer_of(headers: Iterable[tuple[str, str | bytes | None]] | None) -> Writer | None:
+    """Return the store that wrote a record with these headers; None: they do not name it."""
+    source = generation = None
+    for name, value in headers or ():
+        if name == _SOURCE:
+            source = _text(value)
+        elif name == _GENERATION:
+            generation = _text(value)
+    if not source or not generation or not source.startswith(_PREFIX):
+        return None
+    return Writer(source.removeprefix(_PREFIX), generation)
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

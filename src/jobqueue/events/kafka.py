@@ -1,9 +1,8 @@
-"""Kafka as a publisher: librdkafka's idempotent producer, and the topics it writes to.
+"""The publisher for Kafka: librdkafka's idempotent producer, and the topics it writes to.
 
-A message never times out: as long as the brokers are away the producer keeps it, and sends it in
-its order when they are back. So nothing is sent out of turn after an outage, and the relay has one
-thing to do: wait. What a broker refuses for good is told apart from everything that somebody can
-mend.
+A message never times out: while the brokers are away the producer keeps it, and sends it in order
+when they are back. So no message changes its place in an outage, and the relay only waits. Messages
+that a broker refuses for ever are told apart from errors that can be mended.
 """
 
 from __future__ import annotations
@@ -33,37 +32,36 @@ _POLL = 0.1
 _GOODBYE = 2.0
 
 _BATCH_BYTES = 1_000_000  # librdkafka's own default
-# A hint is of use for seconds. What is kept is for people who look for what happened.
+# A hint is useful for seconds; for a day it is there for people who look into a problem.
 _HINTS_KEPT = {"retention.ms": str(24 * 3600 * 1000), "cleanup.policy": "delete"}
 
 _Error = confluent_kafka.KafkaError
 _TOO_LARGE = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.RECORD_LIST_TOO_LARGE})
-# However often it is sent, the answer will be the same.
+# The answer is the same however often the message is sent.
 _FOR_GOOD = frozenset({*_TOO_LARGE, _Error.INVALID_RECORD, _Error.POLICY_VIOLATION})
 
 
-class _Batch:
-    """Messages that were sent together. Counted down by the polling thread.
+class _Sending:
+    """Messages that were sent together. The polling thread counts the answers.
 
-    A broker refuses what librdkafka put into one request as a whole. So a message that is said to
-    be too large, although it is smaller than ``limit``, may only have been in bad company.
+    A broker refuses all messages of one request together. So a message that is refused as too
+    large although it is smaller than ``limit`` may be *innocent*: another one was too large.
     """
 
     def __init__(
-        self, messages: Sequence[Message], limit: int, done: Callable[[_Batch], None]
+        self, messages: Sequence[Message], limit: int, done: Callable[[_Sending], None]
     ) -> None:
         self._messages = messages
         self._limit = limit
         self.left = len(messages)
         self.refused: list[Refused] = []
         self.failed = ""
-        self.bad_company = False
-        self.untimely = False
+        self.crowded = False  # an innocent message was refused
+        self.untimely = False  # a timestamp was refused
         self._done = done
 
     def delivered(self, error: Any, report: Any) -> None:
-        """The fate of one, as librdkafka tells it. It comes for each message: no object is made for
-        it before something is wrong."""
+        """Take the answer for one message. They are many: make no object for a good one."""
         if error is None:
             self._passed()
         else:
@@ -71,13 +69,12 @@ class _Batch:
             self.not_taken(next(m for m in self._messages if (m.topic, m.value) == sent), error)
 
     def not_taken(self, message: Message, error: Any) -> None:
-        """One was refused, or lost."""
         code = error.code()
         innocent = code in _TOO_LARGE and len(message.key) + len(message.value) <= self._limit
         if code in _FOR_GOOD and not innocent:
             self.refused.append(Refused(message.topic, message.event_id, error.str()))
         else:
-            self.bad_company = self.bad_company or innocent
+            self.crowded = self.crowded or innocent
             self.untimely = self.untimely or code == _Error.INVALID_TIMESTAMP
             self.failed = self.failed or f"{message.topic}: {error.str()}"
         self._passed()
@@ -96,52 +93,49 @@ class KafkaPublisher:
         self._producer: Any = None
         self._polling: threading.Thread | None = None
         self._ended = threading.Event()
-        self._waiting: dict[_Batch, asyncio.Future[list[Refused]]] = {}
+        self._waiting: dict[_Sending, asyncio.Future[list[Refused]]] = {}
         self._trouble = ""
         self._batch_bytes = _BATCH_BYTES
-        self._singly = False  # each message in a request of its own
+        self._singly = False  # send each message in a request of its own
         self._dated = True  # with the time of its event
-        self._used: Sequence[str] = settings.topics  # those that may hold something
+        self._used: Sequence[str] = settings.topics  # topics that may have records
 
     @property
     def address(self) -> str:
-        """See ``Publisher.address``."""
         return self._settings.bootstrap
 
     @property
     def trouble(self) -> str:
-        """See ``Publisher.trouble``."""
         return self._trouble
 
     async def open(self) -> None:
-        """See ``Publisher.open``."""
         if self._producer is not None:
             return
         try:
             smallest, self._used = await asyncio.to_thread(make_topics, self._settings)
         except confluent_kafka.KafkaException as error:
             raise PublishFailed(said(error)) from error
-        except TimeoutError as error:  # it went away in the middle
+        except TimeoutError as error:  # it went away meanwhile
             raise PublishFailed(f"no answer for {_ADMIN_TIMEOUT:g} s") from error
         self._loop = asyncio.get_running_loop()
         self._trouble = ""
         self._ended = threading.Event()
         limit = self._settings.max_message_bytes
-        # No request is larger than what every topic takes, unless it is one message.
+        # No request is larger than every topic allows, unless it is one message.
         self._batch_bytes = min(_BATCH_BYTES, smallest)
         self._producer = confluent_kafka.Producer(
             {
                 **self._settings.client(),
                 "enable.idempotence": True,
                 "acks": "all",
-                "delivery.timeout.ms": 0,  # never: see above
+                "delivery.timeout.ms": 0,  # never
                 "message.max.bytes": limit,
                 "linger.ms": 5,
                 "batch.num.messages": 1 if self._singly else 10_000,
                 "batch.size": self._batch_bytes,
                 "compression.type": "lz4",
                 "queue.buffering.max.messages": 1_000_000,
-                "queue.buffering.max.kbytes": 2_000_000,  # the relay bounds what is under way
+                "queue.buffering.max.kbytes": 2_000_000,  # the relay bounds the messages under way
                 "error_cb": self._failed,
             }
         )
@@ -151,7 +145,6 @@ class KafkaPublisher:
         self._polling.start()
 
     async def writers(self) -> set[Writer]:
-        """See ``Publisher.writers``."""
         try:
             return await asyncio.to_thread(
                 latest_writers, self._settings, self._used, _ADMIN_TIMEOUT
@@ -160,14 +153,12 @@ class KafkaPublisher:
             raise PublishFailed(str(error)) from error
 
     async def probe(self) -> None:
-        """See ``Publisher.probe``."""
         try:
             await asyncio.to_thread(check, self._settings, _PROBE_TIMEOUT)
         except confluent_kafka.KafkaException as error:
             raise PublishFailed(said(error)) from error
 
     async def close(self) -> None:
-        """See ``Publisher.close``."""
         producer, self._producer = self._producer, None
         polling, self._polling = self._polling, None
         if producer is None or polling is None:
@@ -186,7 +177,6 @@ class KafkaPublisher:
         self._waiting.clear()
 
     def send(self, messages: Sequence[Message]) -> asyncio.Future[list[Refused]]:
-        """See ``Publisher.send``."""
         waiting: asyncio.Future[list[Refused]] = asyncio.get_running_loop().create_future()
         producer = self._producer
         if producer is None:
@@ -195,10 +185,10 @@ class KafkaPublisher:
         if not messages:
             waiting.set_result([])
             return waiting
-        batch = _Batch(messages, 0 if self._singly else self._batch_bytes, self._done)
+        batch = _Sending(messages, 0 if self._singly else self._batch_bytes, self._done)
         self._waiting[batch] = waiting
         produce, delivered = producer.produce, batch.delivered
-        now = time.time()  # brokers refuse what lies far ahead
+        now = time.time()  # brokers refuse a time far ahead
         for message in messages:
             at = message.at if self._dated else None
             try:
@@ -211,7 +201,7 @@ class KafkaPublisher:
                     headers=message.headers,
                     timestamp=0 if at is None else max(1, int(min(at, now) * 1000)),
                 )
-            except confluent_kafka.KafkaException as error:  # too large for this client already
+            except confluent_kafka.KafkaException as error:  # too large for this client
                 self._loop.call_soon(batch.not_taken, message, error.args[0])
             except BufferError as error:
                 full = _Error(_Error._QUEUE_FULL, str(error))
@@ -220,19 +210,19 @@ class KafkaPublisher:
 
     # -- in the polling thread -----------------------------------------------------------------
 
-    def _done(self, batch: _Batch) -> None:
+    def _done(self, batch: _Sending) -> None:
         if not batch.failed:
             self._trouble = ""
-        if batch.bad_company:  # the next life finds out which ones it was
+        if batch.crowded:  # the next connection finds out which message is too large
             self._singly = True
         if batch.untimely and self._dated:
             self._dated = False
             _log.warning(
                 "Kafka refuses the time of an event as a record's timestamp (see the topics'"
-                " message.timestamp.before.max.ms): records get the time of their publishing; the"
-                " event's is in ce_time"
+                " message.timestamp.before.max.ms); records get the time of their publishing, and"
+                " the header ce_time has that of the event"
             )
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(self._answer, batch)
 
     def _failed(self, error: Any) -> None:
@@ -241,7 +231,7 @@ class KafkaPublisher:
 
     # -- on the loop ---------------------------------------------------------------------------
 
-    def _answer(self, batch: _Batch) -> None:
+    def _answer(self, batch: _Sending) -> None:
         waiting = self._waiting.pop(batch, None)
         if waiting is None or waiting.done():
             return
@@ -265,12 +255,11 @@ def check(settings: KafkaSettings, timeout: float) -> str:
 
 
 def make_topics(settings: KafkaSettings) -> tuple[int, list[str]]:
-    """Make the topics that are not there, and look at those that are.
+    """Make missing topics, and check the settings of the others.
 
-    Raises KafkaException, and TimeoutError if Kafka goes away meanwhile.
-
-    Returns the size of the largest message that all of them take, as far as it is known; and the
-    topics of the record that were there.
+    Returns the largest message size that all of them allow, as far as it is known, and the topics
+    of records that existed before. Raises KafkaException, and TimeoutError if Kafka goes away
+    meanwhile.
     """
     admin = AdminClient(settings.client())
     there = admin.list_topics(timeout=_ADMIN_TIMEOUT).topics
@@ -304,7 +293,7 @@ def make_topics(settings: KafkaSettings) -> tuple[int, list[str]]:
 
 
 def _widen(admin: Any, topic: str, partitions: int) -> None:
-    """A worker is allotted a partition by number: it has to be there. No hint's place matters."""
+    # A worker is allotted a partition by number, which has to exist. No order of hints is lost.
     more = NewPartitions(topic, partitions)
     for made in admin.create_partitions([more], request_timeout=_ADMIN_TIMEOUT).values():
         made.result(_ADMIN_TIMEOUT)
@@ -312,17 +301,14 @@ def _widen(admin: Any, topic: str, partitions: int) -> None:
 
 
 def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> int:
-    """Somebody else made it, or it was changed: say what that means, and leave it.
-
-    Returns how large a message may be.
-    """
+    """Log settings of a topic that differ from ours; returns its largest message size."""
     limit = int(wanted["max.message.bytes"])
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
         (answer,) = admin.describe_configs([resource], request_timeout=_ADMIN_TIMEOUT).values()
         found = answer.result(_ADMIN_TIMEOUT)
     except confluent_kafka.KafkaException as error:
-        _log.warning("the settings of topic %s cannot be read: %s", topic, said(error))
+        _log.warning("cannot read the settings of topic %s: %s", topic, said(error))
         return limit
     for name, value in wanted.items():
         there = found[name].value if name in found else value
@@ -332,7 +318,7 @@ def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> int:
                 continue
         if there != value:
             _log.warning(
-                "topic %s has %s=%s, not %s: records may be lost or refused",
+                "topic %s has %s=%s, not %s: records may be lost or refused; change it in Kafka",
                 topic,
                 name,
                 there,

@@ -1,4 +1,4 @@
-"""What the relay asks of whoever takes its messages."""
+"""The Protocol by which the relay publishes messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobqueue.core.identity import Writer
 
 
 class Message(NamedTuple):
-    """A record on its way. A tuple: one is made for each event."""
+    """A record or hint to publish. A tuple, because one is made for each event."""
 
     topic: str
     key: bytes
@@ -19,12 +19,12 @@ class Message(NamedTuple):
     event_id: str
     partition: int = -1  # -1: by its key
     headers: list[tuple[str, bytes]] | None = None
-    at: float | None = None  # when it happened; None: now
+    at: float | None = None  # the time of its event; None: now
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A message that will not be taken however often it is sent."""
+    """A message that is refused however often it is sent."""
 
     topic: str
     event_id: str
@@ -32,42 +32,35 @@ class Refused:
 
 
 class PublishFailed(Exception):
-    """Messages may not have been taken: close, open, and send them again from the mark on."""
+    """Messages may not have been published: close, open, and send again from the mark on."""
 
 
 class Publisher(Protocol):
-    """Takes messages in order. Used by one task; opened and closed any number of times."""
+    """Publishes messages in order, for one task. It may be opened and closed repeatedly."""
 
     @property
     def address(self) -> str:
-        """Where messages go, for people."""
-        ...
+        """The address of the messages' server, for people."""
 
     @property
     def trouble(self) -> str:
-        """What keeps it from taking messages now; empty: nothing known."""
-        ...
+        """The current reason for not publishing; empty: none is known."""
 
     async def open(self) -> None:
-        """Connect and make what is missing; PublishFailed if that cannot be done in time."""
-        ...
+        """Connect and make missing topics; PublishFailed if that takes too long."""
 
     async def writers(self) -> set[Writer]:
-        """Who wrote the latest records that are there; PublishFailed if that cannot be seen."""
-        ...
+        """Return the writers of the latest records; PublishFailed if they cannot be read."""
 
     async def probe(self) -> None:
-        """Look whether anybody answers there, and change nothing; else PublishFailed."""
-        ...
+        """Raise PublishFailed if the server does not answer; change nothing."""
 
     async def close(self) -> None:
-        """Drop what is under way, in bounded time. May be called twice, or before open."""
-        ...
+        """Drop messages under way, in bounded time. May be called twice, or before open."""
 
     def send(self, messages: Sequence[Message]) -> asyncio.Future[list[Refused]]:
-        """Send after what was sent before.
+        """Send messages after those sent before.
 
-        Done when every message is safe or refused for good. As long as the other side is away it
-        waits; PublishFailed when waiting is of no use.
+        The result comes when every message is safe or refused for ever. It waits while the server
+        is away; PublishFailed if waiting is of no use.
         """
-        ...

@@ -1,92 +1,59 @@
-"""Reading the stream from its beginning to where it ended when the reading began."""
+"""Readers of the event stream: ``Record`` from its beginning to its end, ``Tail`` as it comes.
+
+Both are blocking. They belong to no consumer group and commit nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
 
 from jobqueue.core.errors import NotFound, Unavailable
 from jobqueue.core.identity import Writer
-from jobqueue.events.codec import UnknownRecord, decode
-from jobqueue.events.headers import writer_of
+from jobqueue.core.stream import StreamItem
+from jobqueue.events.codec import UnknownRecord, decode, writer_of
 from jobqueue.events.settings import KafkaSettings, said
 
+_log = logging.getLogger("jobqueue.events")
 _TIMEOUT = 10.0
 _SILENCE = 30.0  # without a record before it is given up
 _POLL = 0.5
+_TAIL_POLL = 0.2
 _PAGE = 5_000
 _LOOK_BACK = 100
+_END = confluent_kafka.KafkaError._PARTITION_EOF
 
 Part = tuple[str, int]
 """A topic and one of its partitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Raw:
-    """A message as it lies in Kafka."""
+class _StreamReader:
+    """A consumer of all partitions of some topics, open while a ``with`` block runs."""
 
-    topic: str
-    partition: int
-    offset: int
-    key: bytes
-    value: bytes | None  # None: a tombstone
-    at: float = 0.0  # Kafka's timestamp
-    writer: Writer | None = None  # None: it does not say
-
-    @property
-    def where(self) -> str:
-        """Its place, for people."""
-        return f"{self.topic}, partition {self.partition}, offset {self.offset}"
-
-
-class Record:
-    """Every partition of some topics, up to their ends. Blocking; no group, nothing committed.
-
-    With ``last``: of each partition only so many records, the latest ones.
-    """
-
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        topics: Sequence[str],
-        *,
-        last: int | None = None,
-        silence: float = _SILENCE,
-    ) -> None:
-        self._topics = topics
-        self._last = last
-        self._silence = silence
+    def __init__(self, settings: KafkaSettings, group: str, **more: Any) -> None:
         self._address = settings.bootstrap
-        self._ends: dict[Part, int] = {}
-        self.total = 0  # messages to read
-        self.cut_off: dict[str, str] = {}  # where the beginning is not there any more
-        self._trouble = ""
         self._consumer: Any = confluent_kafka.Consumer(
             {
                 **settings.client(),
-                "group.id": "jobqueue-replay",  # asked for, and not used
+                "group.id": group,  # required, but not used: nothing is committed
                 "enable.auto.commit": False,
-                "auto.offset.reset": "error",
                 "fetch.message.max.bytes": settings.max_message_bytes,
                 "enable.partition.eof": True,
-                "error_cb": self._failed,
+                **more,
             }
         )
 
-    def _failed(self, error: Any) -> None:
-        self._trouble = error.str()
-
-    def __enter__(self) -> Record:
+    def __enter__(self) -> Self:
         try:
-            begins = [place for topic in self._topics for place in self._look_at(topic)]
-            self._consumer.assign(begins)
+            self._consumer.assign(list(self._places()))
         except confluent_kafka.KafkaException as error:
             self._consumer.close()
             raise self._away(said(error)) from error
@@ -103,28 +70,121 @@ class Record:
     ) -> None:
         self._consumer.close()
 
-    def _away(self, why: str) -> Unavailable:
-        return Unavailable(f"Kafka at {self._address}: {why}")
+    def _places(self) -> Iterator[TopicPartition]:
+        raise NotImplementedError
 
-    def _look_at(self, topic: str) -> Iterator[TopicPartition]:
+    def _partitions(self, topic: str) -> list[int]:
         found = self._consumer.list_topics(topic, timeout=_TIMEOUT).topics[topic]
         if found.error is not None or not found.partitions:
             raise NotFound(f"Kafka at {self._address} has no topic {topic!r}")
-        for number in sorted(found.partitions):
-            here = TopicPartition(topic, number)
-            first, end = self._consumer.get_watermark_offsets(here, timeout=_TIMEOUT)
-            if first > 0:
-                where = f"{topic}, partition {number}"
-                self.cut_off[where] = f"the records before offset {first} are gone"
-            if self._last is not None:
-                first = max(first, end - self._last)
-            if end > first:
-                self._ends[topic, number] = end
-                self.total += end - first
-                yield TopicPartition(topic, number, first)
+        return sorted(found.partitions)
+
+    def _away(self, why: str) -> Unavailable:
+        return Unavailable(f"Kafka at {self._address}: {why}")
+
+
+class Tail(_StreamReader):
+    """Every partition of a topic, from its end or its beginning on."""
+
+    def __init__(self, settings: KafkaSettings, topic: str, *, beginning: bool) -> None:
+        super().__init__(settings, "jobqueue-tail")
+        self._topic = topic
+        self._beginning = beginning
+        self._open: set[int] = set()  # partitions whose end is not reached
+
+    def _places(self) -> Iterator[TopicPartition]:
+        offset = confluent_kafka.OFFSET_BEGINNING if self._beginning else confluent_kafka.OFFSET_END
+        for number in self._partitions(self._topic):
+            self._open.add(number)
+            yield TopicPartition(self._topic, number, offset)
+
+    def records(self, *, follow: bool = True) -> Iterator[StreamItem | None]:
+        """Yield records as they come, and None now and then; without ``follow``, up to the end."""
+        heard = time.monotonic()
+        while follow or self._open:
+            message = self._consumer.poll(_TAIL_POLL)
+            if message is None:
+                if not follow and time.monotonic() > heard + _SILENCE:
+                    raise self._away(f"no record came for {_SILENCE:g} s")
+                yield None
+                continue
+            error = message.error()
+            if error is None:
+                heard = time.monotonic()
+                try:
+                    yield decode(message.value())
+                except UnknownRecord as unknown:
+                    _log.warning(
+                        "skipping offset %d of topic %s, partition %d: %s",
+                        message.offset(),
+                        message.topic(),
+                        message.partition(),
+                        unknown,
+                    )
+            elif error.code() == _END:
+                self._open.discard(message.partition())
+            elif not error.retriable() and error.fatal():
+                raise self._away(error.str())
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A message as it is in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes | None  # None: a tombstone
+    at: float = 0.0  # Kafka's timestamp
+    writer: Writer | None = None  # None: the message does not name it
+
+    @property
+    def where(self) -> str:
+        return f"{self.topic}, partition {self.partition}, offset {self.offset}"
+
+
+class Record(_StreamReader):
+    """Every partition of some topics, up to their ends; with ``last``, only the latest records."""
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topics: Sequence[str],
+        *,
+        last: int | None = None,
+        silence: float = _SILENCE,
+    ) -> None:
+        self._topics = topics
+        self._last = last
+        self._silence = silence
+        self._ends: dict[Part, int] = {}
+        self.total = 0  # messages to read
+        self.cut_off: dict[str, str] = {}  # partitions whose beginning is gone, with the reason
+        self._trouble = ""
+        more = {"auto.offset.reset": "error", "error_cb": self._failed}
+        super().__init__(settings, "jobqueue-replay", **more)
+
+    def _failed(self, error: Any) -> None:
+        self._trouble = error.str()
+
+    def _places(self) -> Iterator[TopicPartition]:
+        for topic in self._topics:
+            for number in self._partitions(topic):
+                here = TopicPartition(topic, number)
+                first, end = self._consumer.get_watermark_offsets(here, timeout=_TIMEOUT)
+                if first > 0:
+                    where = f"{topic}, partition {number}"
+                    self.cut_off[where] = f"the records before offset {first} are gone"
+                if self._last is not None:
+                    first = max(first, end - self._last)
+                if end > first:
+                    self._ends[topic, number] = end
+                    self.total += end - first
+                    yield TopicPartition(topic, number, first)
 
     def messages(self) -> Iterator[list[Raw]]:
-        """Pages of messages, those of one key in their order."""
+        """Yield pages of messages, those of one key in their order."""
         heard = time.monotonic()
         while self._ends:
             page: list[Raw] = []
@@ -132,7 +192,7 @@ class Record:
                 error = message.error()
                 if error is None:
                     page += self._read(message)
-                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                elif error.code() == _END:
                     self._reached(message.topic(), message.partition(), message.offset())
                 else:
                     self._trouble = error.str()
@@ -143,22 +203,14 @@ class Record:
                 raise self._away(self._trouble or f"no record came for {self._silence:g} s")
 
     def _read(self, message: Any) -> list[Raw]:
-        """The message, unless it was written since."""
+        """Return the message, unless it was written after the reading began."""
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if offset >= self._ends.get((topic, partition), 0):
             return []
         self._reached(topic, partition, offset + 1)
-        return [
-            Raw(
-                topic,
-                partition,
-                offset,
-                message.key() or b"",
-                message.value(),
-                message.timestamp()[1] / 1000,
-                writer_of(message.headers()),
-            )
-        ]
+        key, at = message.key() or b"", message.timestamp()[1] / 1000
+        writer = writer_of(message.headers())
+        return [Raw(topic, partition, offset, key, message.value(), at, writer)]
 
     def _reached(self, topic: str, partition: int, offset: int) -> None:
         if offset >= self._ends.get((topic, partition), offset + 1):
@@ -166,11 +218,7 @@ class Record:
 
 
 def latest_writers(settings: KafkaSettings, topics: Sequence[str], silence: float) -> set[Writer]:
-    """Who wrote the latest record of each partition.
-
-    Where that is nobody's record, who wrote the one before it. A topic in which the last hundred
-    are nobody's counts as empty.
-    """
+    """Return the writers of the latest records. Up to a hundred other messages are skipped."""
     found: dict[Part, Writer | None] = {}
     for last in (1, _LOOK_BACK):
         with Record(settings, topics, last=last, silence=silence) as record:
@@ -184,7 +232,7 @@ def latest_writers(settings: KafkaSettings, topics: Sequence[str], silence: floa
 
 
 def _writer(raw: Raw) -> Writer | None:
-    """Who wrote it; None: it is no record of the stream."""
+    """Return the writer of a message; None: it is no record of the stream."""
     if raw.writer is None:
         with contextlib.suppress(UnknownRecord):
             decode(raw.value)

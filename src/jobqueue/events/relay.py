@@ -1,31 +1,29 @@
-"""From the store to the stream: what was committed, in order, at least once.
+"""The relay: publishes a store's changes to the event stream, in order, at least once.
 
-Runs at the server that leads, under its term. It reads on from its mark, gives what it read to the
-publisher, and moves the mark when everything up to there is safe. Whoever dies in between leaves a
-mark that is behind: the next one publishes again what may be there already, and loses nothing.
-Readers know a repeated record by its event id.
+It runs at the leader, under its term. It reads from its mark on, gives the changes to the
+publisher, and moves the mark when all changes up to there are safe. If it dies in between, the mark
+is behind: the next leader publishes some changes again, and loses none. Readers recognise a
+repeated record by its event id.
 
-Jobs never wait for any of this.
+Jobs never wait for the relay.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.failpoints import reach
 from jobqueue.core.identity import Identity, Writer
 from jobqueue.core.job import ComponentHealth
-from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.store import Lag, Store, Term, TermEnded
+from jobqueue.core.observer import Observer, reach
+from jobqueue.core.store import EventStream, Lag, Position, Term, TermEnded
 from jobqueue.core.stream import Changes, StreamItem
-from jobqueue.core.waiting import is_set_within
+from jobqueue.core.waiting import GrowingPause, is_set_within
 from jobqueue.events.pace import Pace
 from jobqueue.events.publisher import Message, Publisher, PublishFailed, Refused
 from jobqueue.events.topics import Topics
@@ -34,62 +32,56 @@ _log = logging.getLogger("jobqueue.events")
 _PAGE = 2_000  # records read at once
 _PAGE_BYTES = 8 << 20
 _AHEAD = 4  # pages under way
-_INTERVAL = 0.25  # nobody tells of claims, nor always of other servers' writes
-_GATHER = 0.02  # after a small page: many writes are one look
-_GATHER_HINTS = 0.005  # where a job waits for them
+_INTERVAL = 0.25  # between two looks: claims, and some writes of other servers, do not wake it
+_GATHER = 0.02  # after a small page, so that many writes are one page
+_GATHER_HINTS = 0.005  # the same if jobs wait for the hints
 _SMALL = _PAGE // 4
-_SLICE = 200  # records written without a break: about a millisecond
+_SLICE = 200  # records encoded without a break: about a millisecond
 _STANDBY = 0.2
-_ACK_PATIENCE = 5.0  # without an ack for so long, something is wrong
+_ACK_PATIENCE = 5.0  # seconds without an acknowledgement that are an outage
 _LOOK = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _LAST_ACKS = 2.0  # at a stop
 _LAG_EVERY = 5.0
-_PROBE_EVERY = 10.0  # who stands by looks whether the stream is there
+_PROBE_EVERY = 10.0  # a standby probes the stream
 _NO_JOB_WAITS = "jobs go on, their events wait in the store"
 
 
 @dataclass(slots=True)
 class _Flight:
-    """A page under way."""
-
     acks: asyncio.Future[list[Refused]]
-    position: int
+    position: Position
     topics: Counter[str]
-    refused: int  # could not even be sent
+    refused: int  # records that could not be encoded
 
 
 class AnothersRecord(Exception):
-    """The topics hold records that this store may not go on from."""
+    """The topics hold records of another store."""
 
 
 class Relay:
     """Implements ``core.stream.StreamRunner``."""
 
     def __init__(
-        self,
-        publisher: Publisher,
-        topics: Topics | None = None,
-        observer: Observer | None = None,
+        self, publisher: Publisher, topics: Topics | None = None, observer: Observer | None = None
     ) -> None:
         self._publisher = publisher
         self._topics = topics or Topics()
-        self._yields = self._topics.dispatch is None  # else jobs wait for what it sends
+        self._yields = self._topics.dispatch is None  # else jobs wait for its hints
         self._gather = _GATHER if self._yields else _GATHER_HINTS
-        self._observer = observer or Deaf()
+        self._observer = observer or Observer()
         self._pace = Pace()
         self._wake = asyncio.Event()
         self._stopping = False
         self._leading = False
-        self._why = ""  # the stream stands still
-        self._away = ""  # nobody answers there, seen by a server that does not publish
+        self._why = ""  # the reason for which nothing is published
+        self._away = ""  # the problem of the stream that a standby has seen
         self._told = False
         self._refused = False  # the topics hold another store's records
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, store: Store, term: Callable[[], Term | None]) -> None:
-        """See ``StreamRunner.start``."""
-        self._store = store
+    def start(self, stream: EventStream, term: Callable[[], Term | None]) -> None:
+        self._stream = stream
         self._term = term
         self._stopping = False
         self._tasks = [
@@ -99,7 +91,6 @@ class Relay:
         ]
 
     async def stop(self) -> None:
-        """See ``StreamRunner.stop``."""
         self._stopping = True
         self._wake.set()
         tasks, self._tasks = self._tasks, []
@@ -111,18 +102,15 @@ class Relay:
         await self._publisher.close()
 
     def wake(self) -> None:
-        """See ``StreamRunner.wake``."""
         self._wake.set()
 
     def flows(self) -> bool:
-        """See ``StreamRunner.flows``."""
         return not self._why
 
     async def health(self) -> ComponentHealth:
-        """See ``StreamRunner.health``."""
         where = self._publisher.address
         try:
-            lag = await self._store.stream_lag()
+            lag = await self._stream.lag()
         except JobQueueError as error:
             return ComponentHealth(
                 "kafka", False, f"{where}; how far it is behind is not known: {error}"
@@ -144,7 +132,7 @@ class Relay:
     # -- one life ----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        pause = GrowingPause(_FIRST_PAUSE, _LONGEST_PAUSE)
         while not self._stopping:
             term = self._term()
             if term is None:
@@ -165,17 +153,18 @@ class Relay:
                 self._fail(str(error))
             except Exception:
                 self._fail("a defect: see the log")
-                _log.exception("the relay failed")
+                _log.exception("the relay failed; trying again")
             finally:
                 await self._publisher.close()
-            pause = _FIRST_PAUSE if moved else min(2 * pause, _LONGEST_PAUSE)
+            if moved:
+                pause.reset()
             if self._why and not self._stopping:
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                await pause.wait()
 
     async def _publish(self, term: Term) -> bool:
-        """As long as the term stands. Returns whether anything came through."""
-        position = await self._store.begin_stream(term)
-        self._leading = True  # before Kafka is there: how far it is behind must be seen
+        """Publish until the term is over; returns True if anything was published."""
+        position = await self._stream.begin(term)
+        self._leading = True  # before Kafka answers, so that the lag is shown
         await self._publisher.open()
         messages = self._topics.of_store(await self._checked())
         self._accepted()
@@ -223,11 +212,12 @@ class Relay:
         return moved
 
     async def _checked(self) -> Identity:
-        """The store's identity. Raises AnothersRecord where it must not be published.
+        """Return the store's identity; AnothersRecord if the topics hold another store's records.
 
-        Two stores in one record give the same numbers to different jobs: nothing could be rebuilt.
+        Two stores in one record give the same numbers to different jobs, so that no store could be
+        rebuilt.
         """
-        identity, writers = await self._store.identity(), await self._publisher.writers()
+        identity, writers = await self._stream.identity(), await self._publisher.writers()
         others = sorted(str(one) for one in writers if not identity.goes_on_from(one))
         if others:
             here = Writer(identity.store, identity.generation)
@@ -240,8 +230,8 @@ class Relay:
             )
         return identity
 
-    async def _read(self, position: int) -> Changes:
-        return await self._store.changes_after(position, _PAGE, _PAGE_BYTES)
+    async def _read(self, position: Position) -> Changes:
+        return await self._stream.changes_after(position, _PAGE, _PAGE_BYTES)
 
     async def _send(
         self, page: Changes, messages_of: Callable[[StreamItem], list[Message]]
@@ -249,23 +239,23 @@ class Relay:
         messages: list[Message] = []
         refused = 0
         for first in range(0, len(page.items), _SLICE):
-            await asyncio.sleep(0)  # the loop has other things to do
+            await asyncio.sleep(0)  # let other tasks run
             with self._pace.stretch():
                 for item in page.items[first : first + _SLICE]:
                     try:
                         messages += messages_of(item)
-                    except (TypeError, ValueError) as error:  # it cannot be written at all
+                    except (TypeError, ValueError) as error:  # it cannot be encoded
                         refused += 1
                         self._alarm(Refused(self._topics.jobs, item.event_id, str(error)))
         counts = Counter(message.topic for message in messages)
         return _Flight(self._publisher.send(messages), page.position, counts, refused)
 
     async def _settle(self, flying: deque[_Flight], term: Term) -> None:
-        """Wait for the oldest page, and move the mark past it and all that are done."""
+        """Wait for the oldest page, and move the mark past all pages that are safe."""
         await self._acked(flying[0], term)
         refused = 0
         done: list[_Flight] = []
-        # What has failed stays: those before it are safe, and need not be published again.
+        # Up to the first page that failed: pages before it need not be published again.
         while flying and _safe(flying[0].acks):
             flight = flying.popleft()
             for one in flight.acks.result():
@@ -275,7 +265,7 @@ class Relay:
             refused += flight.refused
             done.append(flight)
         await reach("relay.acked")
-        await self._store.move_mark(done[-1].position, term, refused)
+        await self._stream.move_mark(done[-1].position, term, refused)
         for flight in done:
             for topic, count in flight.topics.items():
                 self._observer.published(topic, count)
@@ -296,7 +286,7 @@ class Relay:
         flight.acks.result()
         self._recovered()
 
-    # -- what is told --------------------------------------------------------------------------
+    # -- logs and metrics ----------------------------------------------------------------------
 
     def _fail(self, why: str) -> None:
         self._why = why
@@ -332,10 +322,11 @@ class Relay:
         self._told = False
 
     def _alarm(self, refused: Refused) -> None:
-        """It is lost to the stream, which cannot be rebuilt from without it: somebody must know."""
+        """Report a record that is lost to the stream: its job cannot be rebuilt."""
         self._observer.publish_failed(refused.topic, 1)
         _log.error(
-            "a record cannot be published, the event stream lacks it from now on: %s",
+            "cannot publish a record: %s; the event stream lacks it, and its job cannot be rebuilt"
+            " from it",
             refused.why,
             extra={"event_id": refused.event_id, "topic": refused.topic},
         )
@@ -345,12 +336,12 @@ class Relay:
             await asyncio.sleep(_LAG_EVERY)
             if self._leading:
                 try:
-                    self._observer.stream_lag(await self._store.stream_lag())
+                    self._observer.stream_lag(await self._stream.lag())
                 except JobQueueError as error:
-                    _log.debug("how far the stream is behind is not known: %s", error)
+                    _log.debug("cannot read the lag of the event stream: %s", error)
 
     async def _watch(self) -> None:
-        """Standbys look at Kafka, too: one that they cannot reach stands still when they lead."""
+        """Probe Kafka as a standby, too: it must be reachable when this server leads."""
         while True:
             await asyncio.sleep(_PROBE_EVERY)
             try:
@@ -360,13 +351,13 @@ class Relay:
             except (PublishFailed, AnothersRecord) as error:
                 self._away = str(error)
             except JobQueueError as error:
-                _log.debug("how the stream is cannot be seen: %s", error)
+                _log.debug("cannot read the state of the event stream: %s", error)
 
     async def _look_on(self) -> None:
         await self._publisher.probe()
-        lag = await self._store.stream_lag()
+        lag = await self._stream.lag()
         if lag is not None and lag.seconds > _PROBE_EVERY:
-            await self._checked()  # who publishes may not be allowed to
+            await self._checked()  # the leader may be refused for another store's records
 
     async def _rest(self, seconds: float) -> None:
         if await is_set_within(self._wake, seconds) and not self._stopping:
@@ -374,7 +365,6 @@ class Relay:
 
 
 def _safe(acks: asyncio.Future[list[Refused]]) -> bool:
-    """Whether everything was answered for."""
     return acks.done() and not acks.cancelled() and acks.exception() is None
 
 

@@ -1,4 +1,4 @@
-"""The record in Kafka as a world, with an account of what is not there."""
+"""All jobs and queues read from the record in Kafka, with an account of missing records."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.identity import Identity, Writer, successor
-from jobqueue.core.rebuild import World
-from jobqueue.core.restore import unplaced
+from jobqueue.core.rebuild import World, unplaced
 from jobqueue.core.stream import CancelRequested, JobDeleted, JobEvent, StreamItem
 from jobqueue.events.codec import UnknownRecord, decode
 
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
     from jobqueue.events.record import Raw, Record
 
 _SHOWN = 5
-_NOBODY = Writer()
+_UNNAMED = Writer()
 _OfJob = JobEvent | CancelRequested | JobDeleted
 
 
 @dataclass(slots=True)
 class Trace:
-    """What a store left in the record. Times are Kafka's."""
+    """The records of one store. Times are Kafka's."""
 
     records: int = 0
     first: float = float("inf")
@@ -32,7 +31,6 @@ class Trace:
     generations: set[str] = field(default_factory=set)
 
     def count(self, at: float, generation: str) -> None:
-        """Add a record."""
         self.records += 1
         self.first, self.last = min(self.first, at), max(self.last, at)
         self.generations.add(generation)
@@ -40,24 +38,23 @@ class Trace:
 
 @dataclass(slots=True)
 class Replay:
-    """What was read so far. Jobs with missing records are left out of the world, and named.
+    """The result of reading a record. Jobs with missing records are left out and listed.
 
-    With ``only``, records of other stores are counted and not taken.
+    With ``only``, records of other stores are counted but not applied.
     """
 
     only: frozenset[str] | None = None
     stores: dict[str, Trace] = field(default_factory=dict)  # by id; "": records that name none
-    ignored: list[str] = field(default_factory=list)  # places of what is no record of the stream
+    ignored: list[str] = field(default_factory=list)  # places of messages that are no records
     world: World = field(default_factory=World)
     records: int = 0
-    repeated: int = 0  # that were there already
-    damaged: dict[str, str] = field(default_factory=dict)  # what is wrong, by job or place
-    # Records of jobs of which one was read too early. Kafka keeps the order in a partition only,
+    repeated: int = 0  # records
+    damaged: dict[str, str] = field(default_factory=dict)  # problems, by job or place
+    # Records of jobs of which one was read too early: Kafka keeps the order in a partition only,
     # and a job changes its partition when its topic gets more of them.
     _early: dict[str, list[_OfJob]] = field(default_factory=dict)
 
     def read(self, record: Record, told: Callable[[int], None]) -> None:
-        """Take everything."""
         for where, why in record.cut_off.items():
             self.damaged[where] = why
         for page in record.messages():
@@ -75,9 +72,9 @@ class Replay:
         try:
             item = decode(raw.value)
         except UnknownRecord as unknown:
-            if raw.writer is None:  # if it stands where a record was, its job has a gap
+            if raw.writer is None:  # if it replaces a record, its job has a gap
                 self.ignored.append(raw.where)
-            elif self._count(raw):  # a newer version's
+            elif self._count(raw):  # of a newer version
                 name = raw.key.decode(errors="replace") or raw.where
                 self._leave_out(name, f"{raw.where}: {unknown}")
             return
@@ -91,13 +88,13 @@ class Replay:
         self.add(item)
 
     def _count(self, raw: Raw) -> bool:
-        """Note who wrote it; False: not a store that is wanted."""
-        writer = raw.writer or _NOBODY
+        """Count a record of its store; returns False if its store is not wanted."""
+        writer = raw.writer or _UNNAMED
         self.stores.setdefault(writer.store, Trace()).count(raw.at, writer.generation)
         return self.only is None or writer.store in self.only
 
     def _in_order(self, job_id: str, items: list[_OfJob]) -> None:
-        """Take what was put aside of a job; all that there is of it has been read."""
+        """Apply the records of a job that were read too early, after all records are read."""
         items.sort(key=_turn)
         for item in items:
             if isinstance(item, CancelRequested) and self.world.early(item):
@@ -106,16 +103,15 @@ class Replay:
                 self.add(item)
 
     def add(self, item: StreamItem) -> None:
-        """Take the next record."""
         try:
             if not self.world.add(item):
                 self.repeated += 1
         except LookupError as gap:
-            assert isinstance(item, JobEvent)  # nothing else has to follow anything
+            assert isinstance(item, JobEvent)  # only events have an order
             job_id = item.event.job_id
             self._leave_out(job_id, str(gap).removeprefix(f"job {job_id}: "))
         if isinstance(item, JobDeleted):
-            self.damaged.pop(item.job_id, None)  # whatever was lost of it
+            self.damaged.pop(item.job_id, None)  # its missing records do not matter any more
 
     def _leave_out(self, name: str, why: str) -> None:
         self.damaged.setdefault(name, why)
@@ -123,18 +119,17 @@ class Replay:
 
     @property
     def named(self) -> list[str]:
-        """The stores that left records, the first one first."""
+        """The ids of the stores that left records, in order of their first record."""
         return sorted(filter(None, self.stores), key=lambda one: self.stores[one].first)
 
     def of_store(self, store: str) -> frozenset[str]:
-        """Whose records are that store's: records that name none are the first one's."""
+        """Return the ids in a store's records: records without an id belong to the first store."""
         if store not in self.named:
             there = ", ".join(self.named) or "none is named"
             raise InvalidArgument("--store", f"{store!r} has no record here; there are: {there}")
         return frozenset((store, "")) if store == self.named[0] else frozenset((store,))
 
     def identity(self) -> Identity:
-        """Who a store is that is rebuilt from this."""
         taken = {one: found for one, found in self.stores.items() if self._wanted(one)}
         store = next(filter(None, taken), "")
         return successor(store, set().union(*(found.generations for found in taken.values())))
@@ -143,7 +138,7 @@ class Replay:
         return self.only is None or store in self.only
 
     def check_one_store(self) -> None:
-        """Conflict if the records of several stores were taken."""
+        """Raise Conflict if the records of several stores were applied."""
         found = [one for one in self.named if self._wanted(one)]
         if len(found) > 1:
             shown = "\n  ".join(f"{one}: {self._shown(one)}" for one in found)
@@ -161,7 +156,6 @@ class Replay:
         return f"{found.records} records, {first} to {last}"
 
     def check(self) -> None:
-        """Conflict if something is missing."""
         if not self.damaged:
             return
         shown = [f"{name}: {why}" for name, why in list(self.damaged.items())[:_SHOWN]]
@@ -178,7 +172,7 @@ def _job_of(item: _OfJob) -> str:
 
 
 def _turn(item: _OfJob) -> tuple[int, int]:
-    """A job's records by version: what came after an event bears its number."""
+    """Return the order of a job's record: those without a version follow their event."""
     if isinstance(item, JobEvent):
         return item.event.version, 0
     return item.version, 1 if isinstance(item, CancelRequested) else 2

@@ -1,4 +1,4 @@
-"""What every client of Kafka is told, and what Kafka says when something is wrong."""
+"""The settings of every client of Kafka, and the texts of its errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import confluent_kafka
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSettings:
-    """Where Kafka is, how to get in, and how its topics are made."""
+    """The address and login of Kafka, and the settings of its topics."""
 
     bootstrap: str
-    topics: Sequence[str]  # of the record: kept for ever
+    topics: Sequence[str]  # of records: kept for ever
     max_message_bytes: int
     hints: Mapping[str, int] = field(default_factory=dict)  # topics of hints, and their partitions
     partitions: int = 6
@@ -22,7 +22,6 @@ class KafkaSettings:
     security: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def client(self) -> dict[str, Any]:
-        """What every client of that Kafka is told."""
         return {
             "bootstrap.servers": self.bootstrap,
             "client.id": "jobqueue",
@@ -32,6 +31,6 @@ class KafkaSettings:
 
 
 def said(error: Any) -> str:
-    """What went wrong, in Kafka's words."""
+    """Return the text of an error, in Kafka's words."""
     first = error.args[0] if error.args else error
     return str(first.str()) if isinstance(first, confluent_kafka.KafkaError) else str(first)

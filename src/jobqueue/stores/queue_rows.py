@@ -7,7 +7,7 @@ setting needs no migration, and a server of before, which does not know it, leav
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.lifecycle import State
@@ -21,9 +21,13 @@ MORE = tuple(name for name in SETTINGS if name not in COLUMNS)
 
 
 def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
-    """Fragments of statements: the names of the columns, and their marks from a place on."""
+    """Fragments of statements: the names of the columns, and their marks from a place on.
+
+    ``closed_until`` is what ``Queue.closed_until`` says, of a row.
+    """
     names = (*COLUMNS, "more")
     found = {
+        "closed_until": "(CASE WHEN paused THEN 1e300 ELSE 0 END)",
         "settings": ", ".join(names),
         "new_settings": ", ".join(f"excluded.{name}" for name in names),
     }
@@ -71,14 +75,27 @@ def stats_row(row: Sequence[Any]) -> QueueStats:
     *depth, succeeded, failed, run_seconds, timed = row[len(COLUMNS) + 4 :]
     more = json.loads(values.pop() or "{}")
     said = dict(zip(COLUMNS, values, strict=True)) | {n: more[n] for n in MORE if n in more}
+    queue = queue_of(said, name=name, paused=bool(paused), created_at=created_at)
+    return queue_stats(queue, depth, succeeded, failed, run_seconds, timed)
+
+
+def queue_stats(
+    queue: Queue,
+    depth: Iterable[int],
+    succeeded: int,
+    failed: int,
+    run_seconds: float,
+    timed: int | None = None,
+) -> QueueStats:
+    """Return a queue with its figures; ``depth`` is in the order of the states."""
     return QueueStats(
-        queue=queue_of(said, name=name, paused=bool(paused), created_at=created_at),
+        queue=queue,
         depth=dict(zip(State, depth, strict=True)),
         processed=succeeded + failed,
         succeeded=succeeded,
         failed=failed,
         run_seconds=run_seconds,
-        timed=timed,
+        timed=succeeded + failed if timed is None else timed,
     )
 
 

@@ -1,6 +1,7 @@
 """Rows to domain objects, for stores that keep them in SQL tables.
 
-Both select the same columns in the same order; what a column looks like is the store's own.
+Both select the same columns in the same order; what a column looks like is the store's own. Events
+and entries of the outbox are those of ``changes`` and ``outbox_after`` in their queries.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jobqueue.core import stream
+from jobqueue.core.ids import read_key
 from jobqueue.core.job import (
     MORE,
     NO_LABELS,
@@ -21,13 +24,29 @@ from jobqueue.core.job import (
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
-from jobqueue.core.store import DeadLetters
+from jobqueue.core.store import BEGINNING, DeadLetters, Position
+from jobqueue.core.stream import (
+    CancelRequested,
+    Created,
+    DeadLetter,
+    JobDeleted,
+    JobEvent,
+    QueueChange,
+    QueueEvent,
+    StreamItem,
+)
+from jobqueue.stores.queue_rows import read_queue_body
 
 MAX_SEQ = 2**63 - 1
+_UNSAID = JobSpec(payload=b"")
 STATES: dict[int, State] = {int(state): state for state in State}
+REASONS: dict[str, Reason] = {reason.value: reason for reason in Reason}
+
+# Kinds of entries of the outbox. 1 to 3: see QueueChange. Never changed: rows keep these numbers.
+CANCEL = 4
+DELETED = 5
 
 
 def write_labels(spec: JobSpec) -> str | None:
@@ -36,13 +55,13 @@ def write_labels(spec: JobSpec) -> str | None:
 
 
 def write_more(spec: JobSpec) -> str | None:
-    """What has no column, as stores keep it."""
-    more = {name: value for name, value in spec.more().items() if value}
+    """Return the fields that have no column, as stores keep them."""
+    more = {n: value for n, value in spec.more().items() if value != getattr(_UNSAID, n)}
     return json.dumps(more) if more else None
 
 
 def read_more(more: str | bytes | None) -> dict[str, Any]:
-    """The same by name; what a newer version wrote is left out."""
+    """Return these fields by name; those of a newer version are left out."""
     said = json.loads(more) if more else {}
     return {name: _as_field(said[name]) for name in MORE if name in said}
 
@@ -65,7 +84,7 @@ def read_spec(
     labels: str | None,
     more: str | None,
 ) -> JobSpec:
-    """What was asked for, from its columns."""
+    """Return a specification from its columns."""
     key, owner = read_key(key)
     return JobSpec(
         payload=payload,
@@ -85,7 +104,7 @@ def read_spec(
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How a store writes ids, reasons and lists of names."""
+    """Reads rows by the way in which a store writes ids, reasons and lists of names."""
 
     job_id: Callable[[Any], str]
     reasons: Mapping[Any, Reason]
@@ -180,3 +199,41 @@ def looked(rows: Iterable[Any], limit: int) -> DeadLetters:
     found = [(seq, version) for seq, version, matches in page if matches]
     # A full page may have been the last one: then the next one is empty.
     return DeadLetters(found, len(page), page[-1][0] if len(page) == limit else None)
+
+
+def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
+    """An entry of the outbox."""
+    said = json.loads(body)
+    if kind == CANCEL:
+        return CancelRequested(said["job_id"], said["queue"], said["version"], at)
+    if kind == DELETED:
+        return JobDeleted(said["job_id"], said["queue"], said["version"], at, said["key_freed"])
+    return QueueEvent(QueueChange(kind), read_queue_body(said), number, at)
+
+
+def job_event(rows: Rows, row: Any) -> JobEvent:
+    """An event with the part of the job that it wrote."""
+    event = rows.event(row[:10])
+    (started_at, due, retries, seq, created_at, key_expires_at, result, cancel, *spec) = row[10:]
+    created = letter = None
+    if event.version == 1:
+        asked = read_spec(event.queue, *spec)
+        created = Created.at(event.at, seq, asked, created_at, key_expires_at)
+    elif event.to_state is State.DEAD_LETTERED:
+        letter = DeadLetter(*spec[:2])
+    return stream.job_event(
+        event, retries, started_at, due, bool(cancel), created=created, result=result, letter=letter
+    )
+
+
+def pack(event: int, entry: int = 0) -> Position:
+    """Return the position after that event, and after that entry of the outbox."""
+    return f"{event}-{entry}"
+
+
+def unpack(position: Position) -> tuple[int, int]:
+    """Return the event and the entry of a position."""
+    if position == BEGINNING:
+        return 0, 0
+    event, _, entry = position.partition("-")
+    return int(event), int(entry)

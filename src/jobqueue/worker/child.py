@@ -1,7 +1,8 @@
-"""The process side of the process executor: ``python -m jobqueue.worker.child FD``.
+"""The process side of the process executor, and its messages: length-prefixed JSON.
 
-The main thread runs handlers one after another. A second thread listens, so that a cancel gets
-through while a handler runs, and so that the process ends when its worker does.
+``python -m jobqueue.worker.child FD …``: the main thread runs handlers one after another. A second
+thread reads messages, so that a cancel arrives while a handler runs, and the process ends when its
+worker does.
 """
 
 from __future__ import annotations
@@ -17,31 +18,178 @@ import os
 import queue
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
+
+import msgspec
 
 from jobqueue import logs
 from jobqueue.core.attempt import enter_attempt
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.progress import Progress
-from jobqueue.worker import frames
-from jobqueue.worker.context import Context
+from jobqueue.tasks.context import Context
+from jobqueue.tasks.task import TaskDefinition, define
 from jobqueue.worker.execution import describe, kinds, retry_after, too_large
-from jobqueue.worker.frames import Advance, Cancel, Done, Failed, FromChild, Ready, Run, Waiting
-from jobqueue.worker.progress import Throttle
-from jobqueue.worker.task import TaskDefinition, define
 
+MAX_FRAME = 256 * 1024 * 1024
+PREFIX = struct.Struct(">I")
 SCRIPT_MODULE = "__jobqueue_main__"
 _PR_SET_PDEATHSIG = 1
 _PROGRESS_PAUSE = 0.2  # the loop of the worker serves other jobs as well
 
 
+# -- messages ------------------------------------------------------------------------------------
+
+
+class Run(msgspec.Struct, tag="run", tag_field="is", omit_defaults=True):
+    """To the process: execute this job. The handler is found by import, or by its script's path."""
+
+    lease: int
+    module: str
+    qualname: str
+    script: str | None
+    path: list[str]
+    job_id: str
+    queue: str
+    type: str
+    attempt: int
+    retry_count: int
+    max_retries: int
+    labels: dict[str, str]
+    payload: bytes
+    max_result_bytes: int
+    timeout: float | None = None
+
+
+class Cancel(msgspec.Struct, tag="cancel", tag_field="is"):
+    """To the process: raise the flag of this job."""
+
+    lease: int
+
+
+class ProcessReady(msgspec.Struct, tag="ready", tag_field="is"):
+    """From the process: it takes jobs."""
+
+
+class Advance(msgspec.Struct, tag="advance", tag_field="is"):
+    """From the process: the handler made progress."""
+
+    lease: int
+    value: float | None
+    text: str
+
+
+class Waiting(msgspec.Struct, tag="waiting", tag_field="is"):
+    """From the process: the handler begins, or has stopped, to wait for a job of a queue."""
+
+    queue: str | None
+    begins: bool
+
+
+class Done(msgspec.Struct, tag="done", tag_field="is"):
+    """From the process: the handler returned."""
+
+    result: bytes | None
+    cancel_noticed: bool = False
+
+
+class HandlerFailed(msgspec.Struct, tag="failed", tag_field="is"):
+    """From the process: the handler raised, or could not be called."""
+
+    error: str
+    kinds: list[str] = []  # of the error that it raised; empty if the result was too large
+    retry_after: float | None = None
+
+
+ToChild = Run | Cancel
+FromChild = ProcessReady | Advance | Waiting | Done | HandlerFailed
+
+_encoder = msgspec.json.Encoder()
+_to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)
+_from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
+
+
+def frame(message: ToChild | FromChild) -> bytes:
+    """Encode a message with its length before it."""
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME:
+        raise ValueError(f"a message of {len(body)} bytes is more than the {MAX_FRAME} allowed")
+    return PREFIX.pack(len(body)) + body
+
+
+def read_from_child(body: bytes) -> FromChild:
+    return _from_child.decode(body)
+
+
+def body_length(prefix: bytes) -> int:
+    """Read the length that a prefix announces."""
+    length: int = PREFIX.unpack(prefix)[0]
+    if length > MAX_FRAME:
+        raise ValueError(f"a message of {length} bytes is more than the {MAX_FRAME} allowed")
+    return length
+
+
+def _receive(sock: socket.socket) -> bytes | None:
+    """Read one message's body, blocking; None when the worker is gone."""
+    prefix = _receive_exactly(sock, PREFIX.size)
+    return None if prefix is None else _receive_exactly(sock, body_length(prefix))
+
+
+def _receive_exactly(sock: socket.socket, count: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < count:
+        try:
+            chunk = sock.recv(min(count - len(data), 1 << 20))
+        except ConnectionError:
+            return None
+        if not chunk:
+            return None
+        data += chunk
+    return bytes(data)
+
+
+# -- the process ---------------------------------------------------------------------------------
+
+
+class Throttle:
+    """Passes on the latest progress, with a pause between two calls. The last one is never lost."""
+
+    def __init__(self, pause: float, pass_on: Callable[[Progress], None]) -> None:
+        self._pause = pause
+        self._pass_on = pass_on
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+        self._waiting: Progress | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        """Pass it on now, or when the pause is over unless a later one comes."""
+        with self._lock:
+            later, self._waiting = self._waiting is not None, progress
+            if later:
+                return
+            left = self._free_at - time.monotonic()
+        if left <= 0:
+            self._release()
+            return
+        timer = threading.Timer(left, self._release)
+        timer.daemon = True
+        timer.start()
+
+    def _release(self) -> None:
+        with self._lock:
+            progress, self._waiting = self._waiting, None
+            self._free_at = time.monotonic() + self._pause
+        if progress is not None:
+            self._pass_on(progress)
+
+
 class _Attempt:
-    """The job that runs, as the code in its handler sees it."""
+    """The running attempt. Implements ``RunningAttempt``."""
 
     def __init__(self, job: Run, child: Child) -> None:
         self.ended = False
@@ -63,12 +211,12 @@ class _Attempt:
         try:
             yield
         finally:
-            if not self.ended:  # then the worker knows, and may have sent another job
+            if not self.ended:  # else the worker knows, and may have sent another job
                 self._child.send(Waiting(queue, begins=False))
 
 
 class Child:
-    """Executes what its worker sends."""
+    """Executes the jobs that its worker sends."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -80,7 +228,7 @@ class Child:
     def serve(self) -> None:
         """Run until the worker is gone."""
         threading.Thread(target=self._listen, name="worker-child", daemon=True).start()
-        self.send(Ready())
+        self.send(ProcessReady())
         while True:
             job = self._jobs.get()
             message = contextvars.copy_context().run(self._execute, job)
@@ -89,8 +237,8 @@ class Child:
             self.send(message)
 
     def _listen(self) -> None:
-        while (body := frames.receive(self._sock)) is not None:
-            message = frames.read_to_child(body)
+        while (body := _receive(self._sock)) is not None:
+            message = _to_child.decode(body)
             if isinstance(message, Cancel):
                 if context := self._contexts.get(message.lease):
                     context.request_cancel()
@@ -117,7 +265,7 @@ class Child:
             on_progress=Throttle(_PROGRESS_PAUSE, advanced),
         )
 
-    def _execute(self, job: Run) -> Done | Failed:
+    def _execute(self, job: Run) -> Done | HandlerFailed:
         context = self._contexts[job.lease]
         attempt = _Attempt(job, self)
         enter_attempt(attempt)
@@ -131,11 +279,11 @@ class Child:
                 value = asyncio.run(value)
             result = task.encode_result(value)
         except BaseException as error:
-            return Failed(describe(error), _kinds(error), retry_after(error))
+            return HandlerFailed(describe(error), _kinds(error), retry_after(error))
         finally:
             attempt.ended = True
         if result is not None and len(result) > job.max_result_bytes:
-            return Failed(too_large(len(result), job.max_result_bytes))
+            return HandlerFailed(too_large(len(result), job.max_result_bytes))
         return Done(result, context.cancel_noticed)
 
     def _find(self, job: Run) -> TaskDefinition:
@@ -145,7 +293,7 @@ class Child:
             found: Any = load(job.module, job.script)
             for name in job.qualname.split("."):
                 found = getattr(found, name)
-            # A decorated handler is found as the object that the decorator left in its place.
+            # The name of a decorated handler is that of the decorator's object.
             definition = getattr(found, "definition", None)
             self._tasks[key] = (
                 definition if isinstance(definition, TaskDefinition) else define(found)
@@ -153,8 +301,8 @@ class Child:
         return self._tasks[key]
 
     def send(self, message: FromChild) -> None:
-        """Tell the worker. Usable from any thread."""
-        data = frames.frame(message)
+        """Send the worker a message. Usable from any thread."""
+        data = frame(message)
         with self._sending:
             self._sock.sendall(data)
 
@@ -179,12 +327,12 @@ def load(module: str, script: str | None) -> ModuleType:
 
 
 def _kinds(error: BaseException) -> list[str]:
-    """The kinds of an error; a class of the script by the name that it has in the worker."""
+    """Name the kinds of an error; classes of the script by their names in the worker."""
     return [name.replace(f"{SCRIPT_MODULE}.", "__main__.", 1) for name in kinds(error)]
 
 
 def _flush() -> None:
-    """What a handler printed must be out before its end is told: this process may be killed."""
+    """Write out what the handler printed. This process may be killed after its next message."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()

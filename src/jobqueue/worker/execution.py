@@ -1,4 +1,4 @@
-"""One attempt at a job while this worker holds it, and how its end is told."""
+"""One attempt at a job while this worker holds it, and the report of its end."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from jobqueue.core.job import MAX_ERROR_BYTES, Assignment, Transition, bounded
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import Backoff
-from jobqueue.worker.context import Context
-from jobqueue.worker.outcomes import Abort, PlainFailure, RetryLater, UnknownTask
-from jobqueue.worker.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions
-from jobqueue.worker.waiting import WaitingSlots
+from jobqueue.tasks.context import Abort, Context, PlainFailure, RetryLater, UnknownTask
+from jobqueue.tasks.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions
+from jobqueue.worker.slots import WaitingSlots
 
 _MAX_MESSAGE_BYTES = 4 * 1024
 _MAX_CAUSES_BYTES = 3 * 1024
@@ -31,10 +30,10 @@ _LINKS = 5
 class Stop(enum.Enum):
     """Why a running attempt is asked to stop."""
 
-    CANCELLED = "cancelled"  # the server says so; the handler's end is reported as a cancel
+    CANCELLED = "cancelled"  # the server asks for it; the end is reported as a cancel
     TIMED_OUT = "timed out"  # reported already, at the deadline
-    LOST = "lease lost"  # nobody listens to its report any more
-    SHUTDOWN = "shutdown"  # the worker's own time is up; the server will reclaim the job
+    LOST = "lease lost"  # the server takes no report any more
+    SHUTDOWN = "shutdown"  # the worker stops; the server will reclaim the job
 
 
 _OVER = frozenset({Stop.TIMED_OUT, Stop.LOST})
@@ -73,11 +72,11 @@ class Execution:
         self.definition = definition  # None: an external program
         self.executor = executor
         self.received = received
-        self.announced = False  # its start was told before it began
+        self.announced = False  # its start was reported before it began
         self.begun = 0.0  # monotonic; 0 = not yet. A thread writes it for its own job
         self.ended = False  # the slot is free
         self.reported = False  # its end is on the way to the server
-        self.start_unsure = False  # told, but the answer was lost
+        self.start_unsure = False  # its start was reported, but the answer was lost
         self.stop: Stop | None = None  # read by threads
         self.context: Context | None = None  # written by threads
         self.timer: asyncio.TimerHandle | None = None
@@ -86,17 +85,15 @@ class Execution:
         self.waiting = waiting
 
     def log_fields(self) -> Mapping[str, Any]:
-        """What every log line of the handler carries."""
         job = self.assignment
         return {"job_id": job.id, "type": job.type, "queue": job.queue, "attempt": job.attempt}
 
     def waiting_for(self, queue: str | None) -> AbstractContextManager[None]:
-        """The handler waits for a job of that queue while the block runs."""
         return self.waiting.waits(self.assignment.lease, queue)
 
     @property
     def over(self) -> bool:
-        """Whether the server has given the attempt up, whatever its function still does."""
+        """The server has given the attempt up; its function may still run."""
         return self.stop in _OVER
 
     @property
@@ -107,7 +104,7 @@ class Execution:
         return self.definition.options.timeout
 
     def retry_wait(self) -> float | None:
-        """How long its task's jobs wait before the next retry; None: as the queue says."""
+        """The task's own wait before the next retry, in seconds; None: the queue's."""
         backoff = None if self.definition is None else self.definition.options.backoff
         made = self.assignment.retry_count
         if isinstance(backoff, Backoff):
@@ -115,12 +112,12 @@ class Execution:
         return backoff[min(made, len(backoff) - 1)] if backoff else None
 
     def expired(self, now: float) -> bool:
-        """Whether the TTL ended before the start."""
+        """The TTL ended before the start."""
         limit = self.assignment.expires_in
         return limit is not None and now - self.received >= limit
 
     def make_context(self, on_progress: Callable[[int, Progress], None]) -> Context:
-        """The context its handler gets. ``on_progress`` is told the lease and how far it is."""
+        """Make the handler's context. ``on_progress`` gets the lease and the progress."""
         job, timeout = self.assignment, self.timeout
         context = Context(
             job_id=job.id,
@@ -135,12 +132,12 @@ class Execution:
             on_progress=partial(on_progress, job.lease),
         )
         self.context = context
-        if self.stop is not None:  # asked for before there was a flag to raise
+        if self.stop is not None:  # the stop came before there was a context
             context.request_cancel()
         return context
 
     def ran_for(self) -> float:
-        """Seconds since the handler began."""
+        """Return the seconds since the handler began."""
         return time.monotonic() - self.begun
 
     def interrupt(self, why: Stop) -> None:
@@ -151,54 +148,51 @@ class Execution:
         self.executor.interrupt(self)
 
 
-class Executor(Protocol):
+class Executor:
     """Runs handlers in one way. Calls the host on the loop."""
 
     def submit(self, execution: Execution) -> None:
-        """Run it: ``host.begin`` or ``host.begun``, then ``host.ended``."""
-        ...
+        """Run the handler: call ``host.begin`` or ``host.begun``, then ``host.ended``."""
+        raise NotImplementedError
 
     def withdraw(self, execution: Execution) -> bool:
-        """Take back what has not begun; True means that it never will."""
-        ...
+        """Take back an attempt that has not begun; False if it can begin nevertheless."""
+        return True
 
     def interrupt(self, execution: Execution) -> None:
-        """Stop what runs, as far as this way of running can. ``execution.stop`` says why."""
-        ...
+        """Stop the handler as far as this executor can. ``execution.stop`` has the reason."""
 
     async def close(self) -> None:
-        """Release everything, killing what can be killed."""
-        ...
+        """Release everything, and kill what can be killed."""
 
 
 class Host(Protocol):
-    """The runtime, as executors see it."""
+    """What executors tell the runtime."""
 
     def begin(self, execution: Execution) -> bool:
-        """The handler is about to run; False: it must not any more."""
+        """The handler is about to run; False if it must not run any more."""
         ...
 
     def begun(self, execution: Execution) -> None:
-        """The handler has begun to run, elsewhere."""
+        """The handler has begun to run, in another thread."""
         ...
 
     def advanced(self, lease: int, progress: Progress) -> None:
-        """The attempt has come further. From any thread."""
+        """The attempt made progress. Called from any thread."""
         ...
 
     def ended(self, execution: Execution, report: Transition) -> None:
-        """The handler has really ended: its slot is free."""
+        """The handler has ended, and its slot is free."""
         ...
 
 
 class Endings:
-    """Words a handler's end as a report."""
+    """Makes the report of a handler's end."""
 
     def __init__(self, max_result_bytes: int) -> None:
         self.max_result_bytes = max_result_bytes
 
     def returned(self, execution: Execution, value: Any) -> Transition:
-        """The handler returned a value."""
         assert execution.definition is not None
         try:
             result = execution.definition.encode_result(value)
@@ -207,27 +201,25 @@ class Endings:
         return self.succeeded(execution, result)
 
     def succeeded(self, execution: Execution, result: bytes | None) -> Transition:
-        """The handler's result, if it is not too large."""
+        """Report success, or failure if the result is too large."""
         job = execution.assignment
         if result is not None and len(result) > self.max_result_bytes:
             return self.failed(execution, too_large(len(result), self.max_result_bytes), False)
         return Transition.succeeded(job.seq, job.lease, result, execution.ran_for())
 
     def raised(self, execution: Execution, error: BaseException) -> Transition:
-        """The handler raised."""
         execution.error = error
         return self.reported(execution, describe(error), kinds(error), retry_after(error))
 
     def reported(
         self, execution: Execution, error: str, kinds: Sequence[str], retry_after: float | None
     ) -> Transition:
-        """The handler raised an error of these kinds, here or in a process."""
+        """Report an error of these kinds, raised here or in another process."""
         task = execution.definition
         options = DEFAULT_OPTIONS if task is None else task.options
         return self.failed(execution, error, may_retry(kinds, options), retry_after)
 
     def timed_out(self, execution: Execution) -> Transition:
-        """The handler ran longer than it may."""
         job = execution.assignment
         text = f"timed out after {execution.timeout:g} s"
         return Transition.timed_out(
@@ -235,9 +227,9 @@ class Endings:
         )
 
     def cancelled(self, execution: Execution, report: Transition, unaware: bool) -> Transition:
-        """The handler ended with that report after it was asked to cancel.
+        """Report the end of a handler that was asked to cancel; ``report`` is its own end.
 
-        ``unaware``: it may have overlooked that. If it succeeded then, it has done its work.
+        An ``unaware`` handler may have overlooked the cancel: then its success counts.
         """
         job, context = execution.assignment, execution.context
         noticed = context is not None and context.cancel_noticed
@@ -252,7 +244,6 @@ class Endings:
         retryable: bool = True,
         retry_after: float | None = None,
     ) -> Transition:
-        """The attempt failed with that text."""
         job = execution.assignment
         if retry_after is None and retryable:
             retry_after = execution.retry_wait()
@@ -267,22 +258,21 @@ class Endings:
 
 
 def too_large(size: int, limit: int) -> str:
-    """The error text of a result over the limit."""
     return f"result: {size} bytes, more than the {limit} allowed"
 
 
 def retryable(error: BaseException, options: TaskOptions = DEFAULT_OPTIONS) -> bool:
-    """Whether another attempt could end differently, as far as the error and its task say."""
+    """True if another attempt could end differently, by the error and its task's options."""
     return may_retry(kinds(error), options)
 
 
 def kinds(error: BaseException) -> list[str]:
-    """An error's class and its bases by name: a process can tell these, but not the classes."""
+    """Name an error's class and its bases. Another process reports names, not classes."""
     return _names(type(error).__mro__)
 
 
 def may_retry(kinds: Sequence[str], options: TaskOptions) -> bool:
-    """Whether an error of these kinds is retried. Abort and RetryLater come before the task."""
+    """True if errors of these kinds are retried. Abort and RetryLater override the options."""
     if not _FINAL.isdisjoint(kinds):
         return False
     if not _ASKED.isdisjoint(kinds):
@@ -301,23 +291,23 @@ _ASKED = frozenset(_names((RetryLater,)))
 
 
 def retry_after(error: BaseException) -> float | None:
-    """The delay that the handler asked for."""
+    """Return the delay that the handler asked for."""
     return error.after if isinstance(error, RetryLater) else None
 
 
 def describe(error: BaseException) -> str:
-    """An error as text: its type and message first, then the innermost frames of the handler.
+    """Write an error as text: its type and message, then the innermost frames of the handler.
 
-    What caused it follows, in the same form.
+    Its causes follow in the same form.
     """
     if isinstance(error, PlainFailure):
         return bounded(_message(error), _MAX_MESSAGE_BYTES)
     head = _head(error, _MAX_MESSAGE_BYTES)
     if isinstance(error, UnknownTask | InvalidArgument):
-        return head  # it says all there is to say
+        return head  # its message is enough
     causes = bounded("".join(f"\n{link}" for link in _causes(error)), _MAX_CAUSES_BYTES)
     if isinstance(error, Abort | RetryLater):
-        return head + causes  # raised on purpose: where does not matter
+        return head + causes  # raised on purpose: its place does not matter
     text = _frames(error, skip=1)  # the first one is ours
     room = MAX_ERROR_BYTES - len(head.encode()) - len(causes.encode()) - 1
     tail = text.encode(errors="replace")[-room:].decode(errors="ignore")
@@ -325,7 +315,7 @@ def describe(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[str]:
-    """What led to an error, the nearest first, as ``raise … from …`` and Python say."""
+    """Write the causes of an error, the nearest first, by ``__cause__`` and ``__context__``."""
     seen = {id(error)}
     while len(seen) <= _LINKS:
         how, cause = "caused by", error.__cause__

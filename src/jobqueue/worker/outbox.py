@@ -1,23 +1,21 @@
 """Reports on their way to the server.
 
 One ``link.report`` is in flight at a time while the next batch fills: no timers, and no waiting
-when idle. A start is told only if the job is still running when its batch leaves; otherwise its
-end says both. A report is kept until it is answered.
+when idle. A start is reported only if the job still runs when its batch leaves; otherwise its end
+reports both. A report is kept until it is answered.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 from collections.abc import Callable, Sequence
 
 from jobqueue.core.api import Link
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.job import Transition
+from jobqueue.core.waiting import GrowingPause
 from jobqueue.worker.execution import Execution
-
-log = logging.getLogger("jobqueue.worker")
+from jobqueue.worker.log import WorkerLog
 
 MAX_REPORTS = 1000  # in one call
 MAX_RESULT_BYTES = 2 * 1024 * 1024  # in one call, unless a single result is larger
@@ -30,37 +28,38 @@ class Outbox:
 
     def __init__(
         self,
-        worker_id: str,
-        answered: Callable[[Sequence[Transition], Sequence[bool]], None],
+        log: WorkerLog,
+        answered: Callable[[Sequence[Transition], Sequence[bool], bool], None],
         refused: Callable[[Execution], None],
         result_refused: Callable[[Transition], None],
     ) -> None:
-        self._worker_id = worker_id
-        self._answered = answered  # called with ends, and whether each was accepted
-        self._refused = refused  # called when a start shows that the lease is gone
-        self._result_refused = result_refused  # called with the failure told instead of a result
+        self._log = log
+        # Called with ends, a bool for each (it was accepted), and a bool: refusals prove nothing.
+        self._answered = answered
+        self._refused = refused  # called when a refused start shows that the lease is gone
+        self._result_refused = result_refused  # called with the failure reported instead
         self._link: Link | None = None
         self._ends: list[Transition] = []
         self._starts: list[Execution] = []
         self._freed = 0
         self._offering = True
-        self.offers = 0  # how often slots were offered in place of what had been, or taken back
+        self.offers = 0  # how often the offer of slots was replaced or taken back
         self._work = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._task: asyncio.Task[None] | None = None
-        self._delay = 0.0  # > 0 while the server cannot be reached
-        self._suspects = 0  # so many ends are sent one by one, because one of them is bad
+        self._pause = GrowingPause(FIRST_DELAY, MAX_DELAY)
+        self._failing = False  # while the server cannot be reached
+        self._suspects = 0  # the number of ends to send one by one, because one of them is bad
 
     # -- filling -----------------------------------------------------------------------------
 
     def started(self, execution: Execution) -> None:
-        """Tell that it runs, if it still does when the next batch leaves."""
+        """Report the start, unless the job has ended when the next batch leaves."""
         self._starts.append(execution)
         self._wake()
 
     def end(self, report: Transition) -> None:
-        """Tell how an attempt ended."""
         self._ends.append(report)
         self._wake()
 
@@ -79,9 +78,9 @@ class Outbox:
     # -- life --------------------------------------------------------------------------------
 
     def attach(self, link: Link, slots: int, *, offering: bool = True) -> None:
-        """Use this link from now on, and offer it these slots instead of what waits to be."""
+        """Use this link from now on, and offer it these slots instead of those not yet offered."""
         self._link = link
-        self._delay = 0.0
+        self._reached()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._send(), name="worker-outbox")
         if offering:
@@ -90,34 +89,32 @@ class Outbox:
             self.stop_offering()
 
     def offer(self, slots: int) -> None:
-        """Offer slots, and those that come free."""
+        """Offer slots now, and later those that come free."""
         self._offering = True
         self.offers += 1
         self._freed = 0
-        if slots and self._link is not None:
-            self._link.grant(slots)
+        if self._link is not None:
+            self._link.grant(slots)  # also 0: slots that come free are offered with reports
 
     def stop_offering(self) -> None:
-        """Keep slots that come free."""
+        """Offer no slots that come free."""
         self._offering = False
         self.offers += 1
         self._freed = 0
 
     async def flushed(self) -> None:
-        """Wait until everything was answered."""
+        """Wait until every report is answered."""
         await self._quiet.wait()
 
     async def close(self) -> None:
-        """Give up what was not answered."""
+        """Stop sending. Reports without an answer are lost."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
         if self._ends:
-            log.warning(
-                "%d reports were not delivered; the server will reclaim the jobs",
-                len(self._ends),
-                extra={"worker_id": self._worker_id},
+            self._log.warning(
+                "%d reports were not delivered; the server will reclaim the jobs", len(self._ends)
             )
 
     # -- sending -----------------------------------------------------------------------------
@@ -128,8 +125,8 @@ class Outbox:
             self._work.clear()
             while self._ends or self._starts or self._freed:
                 await self._send_batch()
-                if self._delay:
-                    await asyncio.sleep(self._delay * random.uniform(0.5, 1.0))
+                if self._failing:
+                    await self._pause.wait()
             self._work.clear()
             self._quiet.set()
 
@@ -139,7 +136,7 @@ class Outbox:
         offers = self.offers
         ends = self._take_ends()
         starts = self._take_starts()
-        # A slot is offered with or after the report that ends its job, never before.
+        # A slot is offered with the report that ends its job, or after it.
         freed = max(0, self._freed - len(self._ends))
         self._freed -= freed
         batch = [Transition.started(e.assignment.seq, e.assignment.lease) for e in starts]
@@ -155,8 +152,8 @@ class Outbox:
             if not isinstance(error, Exception):
                 raise
             if not isinstance(error, Unavailable):
-                # The starts may have been written: when one is repeated, a refusal proves
-                # nothing. Heartbeats tell if its lease is gone.
+                # The starts may have been written: a refusal of a repeated one proves nothing.
+                # Heartbeats show if its lease is gone.
                 for execution in starts:
                     execution.start_unsure = True
             if isinstance(error, InvalidArgument):
@@ -187,13 +184,13 @@ class Outbox:
     def _settle(
         self, starts: list[Execution], ends: list[Transition], accepted: Sequence[bool]
     ) -> None:
-        # What is sent again may have been accepted the first time: a refusal proves nothing.
-        sure = not self._delay and not self._suspects and len(accepted) == len(starts) + len(ends)
-        if self._delay:
-            log.info("reports are delivered again", extra={"worker_id": self._worker_id})
-        self._delay = 0.0
+        # A repeated report may have been accepted the first time: a refusal proves nothing.
+        again = self._failing or self._suspects > 0 or len(accepted) != len(starts) + len(ends)
+        if self._failing:
+            self._log.info("reports are delivered again")
+        self._reached()
         self._suspects = max(0, self._suspects - 1)
-        self._answered(ends, accepted[len(starts) :] if sure else [True] * len(ends))
+        self._answered(ends, accepted[len(starts) :], again)
         for execution, ok in zip(starts, accepted, strict=False):
             if not ok and not execution.start_unsure:
                 self._refused(execution)
@@ -207,22 +204,24 @@ class Outbox:
             self._freed += freed
 
     def _back_off(self, error: Exception) -> None:
-        if not self._delay:
-            log.warning(
-                "cannot deliver reports, trying again: %s",
-                str(error) or type(error).__name__,
-                extra={"worker_id": self._worker_id},
+        if not self._failing:
+            self._log.warning(
+                "cannot deliver reports, trying again: %s", str(error) or type(error).__name__
             )
-        self._delay = min(max(self._delay * 2, FIRST_DELAY), MAX_DELAY)
+        self._failing = True
+
+    def _reached(self) -> None:
+        self._failing = False
+        self._pause.reset()
 
     def _isolate(self, error: InvalidArgument, ends: list[Transition]) -> None:
-        """One report is not acceptable: find it, so that it does not hold up the others."""
+        """Find the report that the server cannot accept, so that it does not hold up the others."""
         if len(ends) != 1:
             self._suspects = len(ends)
             return
         (report,) = ends
         assert report.lease is not None
-        if report.result is not None:  # then it is the result; the failure can still be told
+        if report.result is not None:  # the result is at fault; a failure can still be reported
             text = f"the result was refused: {error.message}"
             failure = Transition.failed(
                 report.seq, report.lease, text, retryable=False, ran_for=report.ran_for
@@ -230,9 +229,7 @@ class Outbox:
             self._ends[0] = failure
             self._result_refused(failure)
             return
-        log.error(
-            "a report was refused and is dropped: %s", error, extra={"worker_id": self._worker_id}
-        )
+        self._log.error("a report was refused and is dropped: %s", error)
         self._suspects = max(0, self._suspects - 1)
-        self._answered(ends, [True])
+        self._answered(ends, [False], True)
         del self._ends[0]

@@ -1,9 +1,9 @@
 """Periodic tasks: at each fire time of a schedule, its job is submitted under the tick's own key.
 
-Every process that works for an app runs this. The key, ``cron:<schedule>:<fire time in UTC>``,
-makes one job of a tick however many processes submit it, so nobody is elected, nothing but the
-job is stored, and a process that dies at the tick costs nothing while another one lives. The wall
-clock is the process's own: one that is late submits late, and finds the job there.
+Every worker process of an app runs this. The key, ``cron:<schedule>:<fire time in UTC>``, makes
+one job of a tick however many processes submit it: no leader is needed, only the job is stored,
+and a process may die at the tick while another one lives. Each process uses its own wall clock: a
+late one finds the job submitted already.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from typing import Protocol
 from jobqueue.core.clock import Clock, SystemClock
 from jobqueue.core.cron import Cron, utc_text
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
+from jobqueue.core.ids import TICKS
 from jobqueue.core.job import JobSpec, SubmitResult, SubmitStatus
-from jobqueue.core.key_owner import TICKS
 from jobqueue.core.waiting import is_set_within
 
 log = logging.getLogger("jobqueue.periodic")
 
 CATCH_UP = 3600.0
-ON_TIME = 15.0  # seconds a tick may be late without being one to catch up with
+ON_TIME = 15.0  # seconds that a tick may be late without counting as missed
 LABEL = "cron"
 MAX_NAME_LENGTH = 200
-_LONGEST_WAIT = 10.0  # the wall clock may be set at any time: look at it this often
-_SHORTEST_WAIT = 0.001  # a timer may end a little before the wall clock is there
+_LONGEST_WAIT = 10.0  # between two looks at the wall clock, which may be set at any time
+_SHORTEST_WAIT = 0.001  # a timer may end a little before the fire time
 _RETRIES = (1.0, 2.0, 4.0, 8.0)  # then every ``_LONGEST_WAIT``
 _STOP_GRACE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What to submit, and when."""
+    """A job and its fire times."""
 
     name: str
     cron: Cron
     spec: JobSpec
 
     def tick(self, moment: float) -> JobSpec:
-        """The job of one fire time."""
+        """Return the job of one fire time."""
         return replace(
             self.spec,
             key=f"{TICKS}{self.name}:{utc_text(moment)}",
@@ -51,7 +51,7 @@ class Schedule:
 
 
 class Submits(Protocol):
-    """The one call that ticks need of a backend."""
+    """The part of a backend that ticks need."""
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
         """Submit jobs; one result each, in order."""
@@ -59,10 +59,9 @@ class Submits(Protocol):
 
 
 class Track:
-    """One schedule as time passes: which tick is owed now, and when to look again.
+    """Follows one schedule: the tick that is owed now, and the time of the next look.
 
-    At most one tick is owed, the newest; what it costs does not depend on how long this process
-    slept.
+    At most one tick is owed, the newest, however long this process slept.
     """
 
     def __init__(self, schedule: Schedule, now: float, catch_up: float) -> None:
@@ -73,14 +72,14 @@ class Track:
         self.next = self._cron.next(now)
         self._owed = self._newest(now, catch_up) if catch_up > 0 else None
         log.info(
-            "cron %r: next at %s; what was due before %s is not made up for",
+            "cron %r: next at %s; ticks before %s are not made up for",
             self.name,
             utc_text(self.next),
             utc_text(self.next if self._owed is None else self._owed),
         )
 
     def look(self, now: float) -> float | None:
-        """The fire time to submit now, if there is one."""
+        """Return the fire time to submit now, or None."""
         upcoming = self._cron.next(now)
         if upcoming < self.next:
             log.info("cron %r: the clock was set back to %s", self.name, utc_text(now))
@@ -98,22 +97,22 @@ class Track:
         return self._owed
 
     def settled(self) -> None:
-        """The owed tick was submitted, here or elsewhere, or never can be."""
+        """The owed tick was submitted, by this or another process, or was refused for good."""
         self._owed, self._failures = None, 0
 
     def failed(self) -> float:
-        """The owed tick could not be submitted; how long to wait before it is tried again."""
+        """The owed tick could not be submitted; returns the seconds before the next try."""
         self._failures += 1
         return _RETRIES[self._failures - 1] if self._failures <= len(_RETRIES) else _LONGEST_WAIT
 
     def _newest(self, now: float, patience: float) -> float | None:
-        """The latest tick so far, unless it is too old. If it was submitted, its key tells."""
+        """Return the latest tick, unless it is too old. It may have been submitted already."""
         newest = self._cron.previous(now)
         return newest if now - newest <= patience else None
 
     def _skipped(self, first: float, end: float, why: str) -> None:
         log.warning(
-            "cron %r: skipped what was due from %s on, before %s: %s",
+            "cron %r: skipped the ticks from %s on, before %s: %s",
             self.name,
             utc_text(first),
             utc_text(end),
@@ -122,7 +121,7 @@ class Track:
 
 
 class Periodic:
-    """Ticks the schedules it is given between ``start`` and ``stop``."""
+    """Submits the jobs of schedules between ``start`` and ``stop``."""
 
     def __init__(
         self,
@@ -142,7 +141,7 @@ class Periodic:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to tick, one task for each schedule: one that hangs delays no other."""
+        """Start a task for each schedule, so that a slow submit delays no other schedule."""
         now = self._clock.now()
         for schedule in self._schedules:
             track = Track(schedule, now, self.catch_up)
@@ -157,20 +156,21 @@ class Periodic:
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=_STOP_GRACE)
             for task in late:
-                task.cancel()  # if it happened nevertheless, its key says so to the next process
+                task.cancel()  # if its job was submitted nevertheless, the key prevents another
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, schedule: Schedule, track: Track) -> None:
         while not self._stopping.is_set():
             try:
                 wait = await self._step(schedule, track)
-            except Exception:  # a clock beyond the calendar, for one; it may be set right again
-                log.exception("cron %r: cannot tell what is due", schedule.name)
+            except Exception:  # for example a clock beyond the calendar, until it is set right
+                log.exception("cron %r: cannot tell which tick is due", schedule.name)
                 wait = self._longest_wait
-            await self._sleep(min(max(wait, _SHORTEST_WAIT), self._longest_wait))
+            pause = min(max(wait, _SHORTEST_WAIT), self._longest_wait)
+            await is_set_within(self._stopping, pause)
 
     async def _step(self, schedule: Schedule, track: Track) -> float:
-        """Submit what is due; returns for how long there is nothing to do."""
+        """Submit the tick that is due; returns the seconds until the next step."""
         now = self._clock.now()
         due = track.look(now)
         if due is None:
@@ -187,7 +187,7 @@ class Periodic:
             (result,) = await self._backend.submit([spec])
             result.unwrap()
         except KeyConflict as error:
-            # Another version of the app, with other arguments, was first.
+            # Another version of the app submitted this tick first, with other arguments.
             log.info("cron %r: job %s has this tick already", schedule.name, error.job_id)
             return True
         except InvalidArgument:
@@ -202,7 +202,11 @@ class Periodic:
             )
             return False
         except Exception:
-            log.exception("cron %r: submitting the job of %s", schedule.name, utc_text(moment))
+            log.exception(
+                "cron %r: cannot submit the job of %s, trying again",
+                schedule.name,
+                utc_text(moment),
+            )
             return False
         if result.status is SubmitStatus.ACCEPTED:
             log.info(
@@ -212,6 +216,3 @@ class Periodic:
                 extra={"job_id": result.job_id, "queue": spec.queue},
             )
         return True
-
-    async def _sleep(self, seconds: float) -> None:
-        await is_set_within(self._stopping, seconds)

@@ -1,7 +1,7 @@
-"""The worker: takes assignments, runs them, reports how they ended.
+"""The worker: takes assignments, runs them, reports their ends.
 
-Everything here runs on the loop. A slot is taken when a job is delivered and comes free when its
-execution has really ended; the server never has more jobs here than there are slots.
+Everything here runs on the loop. A slot is taken when a job is delivered, and comes free when its
+handler has ended. The server never assigns more jobs than there are slots.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import os
-import random
 import socket
 import time
 from collections.abc import Coroutine, Sequence
@@ -28,43 +27,47 @@ from jobqueue.core.errors import (
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move
+from jobqueue.core.observer import Observer
 from jobqueue.core.progress import Progress
-from jobqueue.worker.apart import SUSPECT_AFTER, Apart
-from jobqueue.worker.attempt_log import AttemptLog
-from jobqueue.worker.context import Context
+from jobqueue.core.waiting import GrowingPause
+from jobqueue.tasks.context import Context, UnknownTask
+from jobqueue.tasks.task import TaskDefinition, define
 from jobqueue.worker.execution import Endings, Execution, Stop
-from jobqueue.worker.executors.crew import Crew
-from jobqueue.worker.heartbeat import Heartbeat
-from jobqueue.worker.loop_watch import LoopWatch
+from jobqueue.worker.executors.executor_set import ExecutorSet
+from jobqueue.worker.log import AttemptFigures, AttemptLog, WorkerLog, log
 from jobqueue.worker.outbox import Outbox
-from jobqueue.worker.outcomes import UnknownTask
-from jobqueue.worker.overrun import Overruns
-from jobqueue.worker.progress import ProgressNews
-from jobqueue.worker.registry import Registry, TaskDefinition, define
+from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
-from jobqueue.worker.waiting import WaitingSlots
-
-log = logging.getLogger("jobqueue.worker")
+from jobqueue.worker.side_threads import HeartbeatThread, LoopWatch, ProgressNews
+from jobqueue.worker.slots import OverrunSlots, WaitingSlots
+from jobqueue.worker.suspects import SUSPECT_AFTER, SuspectExecutor
 
 _FIRST_RECONNECT = 0.1
 _MAX_RECONNECT = 1.0
-# Answers to a registration that no repetition changes.
-_FINAL = (Conflict, InvalidArgument, PermissionDenied)
-_SUCCEED = Move.SUCCEED  # an enum's attribute is dear on the path of every job
+_FINAL = (Conflict, InvalidArgument, PermissionDenied)  # registering again would not help
+_SUCCEED = Move.SUCCEED  # an enum's attribute is slow on the path of every job
 _CLOSE_SECONDS = 2.0  # of a stop's time, kept for killing, the last reports and deregistering
 
 
 class WorkerRuntime:
-    """Runs the jobs of some queues. Implements ``Inbox``, ``Host`` for its executors, and ``Room``
-    for what runs apart."""
+    """Runs the jobs of some queues. Implements ``Inbox``, and ``Host`` for its executors."""
 
-    def __init__(self, dispatch: DispatchApi, registry: Registry, settings: WorkerSettings) -> None:
+    def __init__(
+        self,
+        dispatch: DispatchApi,
+        registry: Registry,
+        settings: WorkerSettings,
+        observer: Observer | None = None,
+    ) -> None:
+        """``observer`` counts the attempts, if no engine in this process does."""
         self.settings = settings
+        self._log = WorkerLog(settings.id)
+        self._figures = None if observer is None else AttemptFigures(observer)
         self.incarnation = new_lease()
         self._dispatch = dispatch
         self._registry = registry
-        self._unknown = _stranger(registry)
-        self._types: frozenset[str] | None = None  # that the server was told
+        self._unknown = _unknown_task(registry)
+        self._types: frozenset[str] | None = None  # as registered at the server
         self._endings = Endings(settings.max_result_bytes)
         self._attempts = AttemptLog(settings.id)
         self._link: Link | None = None
@@ -75,11 +78,11 @@ class WorkerRuntime:
         self._running: dict[int, Execution] = {}
         self._taking = False
         self._withdrawing: asyncio.Task[None] | None = None
-        self._pushes = 0  # how often the server said what the operator wants
+        self._pushes = 0  # how often the server pushed a status
         self._pushes_at_beat = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconnecting = False
-        self.exhausted = False  # it ends because no slot is left
+        self.exhausted = False  # the worker ends because no slot is left
         self._closing: asyncio.Task[None] | None = None
         self._deadline = math.inf  # of a stop
         self._hurry = asyncio.Event()
@@ -90,55 +93,69 @@ class WorkerRuntime:
 
     @property
     def running(self) -> int:
-        """Slots in use."""
+        """The number of slots in use."""
         return len(self._running)
 
     @property
+    def unended(self) -> int:
+        """The number of attempts that arrived and whose end was not answered."""
+        return len(self._held)
+
+    @property
     def overrun(self) -> int:
-        """Slots of attempts that are over, and whose function still runs."""
+        """The number of slots of attempts that are over and whose function still runs."""
         return 0 if self._link is None else self._overruns.count()
 
     @property
     def finished(self) -> Coroutine[Any, Any, Any]:
-        """Await it to learn that the worker has stopped, by ``stop`` or by an operator."""
+        """Await it until the worker has stopped, by ``stop`` or by an operator."""
         return self._finished.wait()
+
+    async def finished_or(self, stop: asyncio.Event) -> None:
+        """Wait until the worker has stopped, or the event is set."""
+        waits = [asyncio.ensure_future(self.finished), asyncio.ensure_future(stop.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def start(self) -> None:
         """Register, offer every slot, and run."""
         if self._link is not None or self._finished.is_set():
             return
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox(self.settings.id, self._answered, self._refused, self._result_refused)
-        self._apart = Apart(self, self.settings.id)
-        self._waiting = WaitingSlots(self.settings, self._apart.waits)
-        self._overruns = Overruns(self.settings, self._running.values, self._exhaust)
-        self._crew = Crew(self, self._endings, self.settings)
+        self._outbox = Outbox(self._log, self._answered, self._refused, self._result_refused)
+        self._suspects = SuspectExecutor(self, self._log)
+        self._waiting = WaitingSlots(self.settings, self._suspects.waits)
+        self._overruns = OverrunSlots(self.settings, self._running.values, self._exhaust)
+        self._executors = ExecutorSet(self, self._endings, self.settings)
         link = await self._connect(time.monotonic() + self.settings.connect_timeout)
         if self._finished.is_set():  # stopped meanwhile
             await link.close()
             return
         self._link = link
         self._taking = True
-        self._heartbeat = Heartbeat(
-            self.settings.id, self.settings.heartbeat_interval, self._beat, self._on_pulse
+        self._heartbeat = HeartbeatThread(
+            self._log, self.settings.heartbeat_interval, self._beat, self._on_pulse
         )
         self._heartbeat.start()
-        self._loop_watch = LoopWatch(self.settings.id, lambda: list(self._running.values()))
+        self._loop_watch = LoopWatch(self._log, lambda: list(self._running.values()))
         self._loop_watch.start()
         self._outbox.attach(link, self.settings.concurrency)
         self._registry.listeners.append(self._task_added)
         self._register_new_tasks()
-        log.info(
+        self._log.info(
             "worker started with %d slots on %s",
             self.settings.concurrency,
             ", ".join(self.settings.queues),
-            extra={"worker_id": self.settings.id},
         )
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Drain: hand back what has not started, finish what runs, report, deregister.
+        """Drain: hand back jobs that have not started, finish the others, report, deregister.
 
-        Jobs still running when the time is up are left for the server to reclaim.
+        The server reclaims the jobs that still run when the time is up.
         """
         if self._link is None:
             self._finished.set()
@@ -163,11 +180,7 @@ class WorkerRuntime:
         await self._or_hurry(hurry, self._settled(), "finish its jobs")
         hurry.cancel()
         if left := len(self._running) - self._overruns.count():
-            log.warning(
-                "%d jobs did not end in time and are left to be reclaimed",
-                left,
-                extra={"worker_id": self.settings.id},
-            )
+            self._log.warning("%d jobs did not end in time and are left to be reclaimed", left)
         for task in self._tasks:
             task.cancel()
         self._waiting.close()
@@ -177,7 +190,7 @@ class WorkerRuntime:
         await self._heartbeat.stop(self._left() / 2)
         await self._deregister()
         self._finished.set()
-        log.info("worker stopped", extra={"worker_id": self.settings.id})
+        self._log.info("worker stopped")
 
     async def _settled(self) -> None:
         while self._running:
@@ -186,38 +199,38 @@ class WorkerRuntime:
         await self._outbox.flushed()
 
     def _left(self) -> float:
-        """What one of the last steps may take: they share what is left of a stop's time."""
+        """Seconds for one of the last steps, which share the rest of a stop's time."""
         return min(_CLOSE_SECONDS, max(0.1, self._deadline - time.monotonic()))
 
     async def _or_hurry(
         self, hurry: asyncio.Task[bool], step: Coroutine[Any, Any, None], what: str
     ) -> None:
-        """Do one step of the drain, but not beyond its time."""
+        """Do one step of the drain, until its time is up."""
         task = self._loop.create_task(step)
         await asyncio.wait({task, hurry}, return_when=asyncio.FIRST_COMPLETED)
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
-            extra = {"worker_id": self.settings.id}
-            log.warning("the worker could not %s: %s", what, error, extra=extra)
+            self._log.warning("the worker could not %s: %s", what, error)
 
     async def _abandon(self) -> None:
-        """Stop what can be stopped, and release the executors."""
+        """Stop the handlers that can be stopped, and release the executors."""
         abandoned = list(self._running.values())
         for execution in abandoned:
             if execution.stop is None:
                 self._attempts.abandoned(execution)
+            # Not ``execution.interrupt``: a shutdown is no cancel, and the context must not say so.
             execution.stop = Stop.SHUTDOWN
             execution.executor.interrupt(execution)
         tasks = {e.handle for e in abandoned if isinstance(e.handle, asyncio.Task)}
         if tasks:
             await asyncio.wait(tasks, timeout=self._left() / 2)
-        await self._crew.close()
+        await self._executors.close()
 
     # -- the link ----------------------------------------------------------------------------
 
     async def _connect(self, give_up_at: float | None) -> Link:
-        self._types = self._registry.types() if self._crew.program is None else None
+        self._types = self._registry.types() if self._executors.program is None else None
         info = WorkerInfo(
             id=self.settings.id,
             incarnation=self.incarnation,
@@ -229,7 +242,7 @@ class WorkerRuntime:
             fallback=self.settings.fallback,
             types=self._types,
         )
-        delay = _FIRST_RECONNECT
+        pause = GrowingPause(_FIRST_RECONNECT, _MAX_RECONNECT)
         while True:
             try:
                 return await self._dispatch.connect(info, self)
@@ -238,26 +251,23 @@ class WorkerRuntime:
             except JobQueueError as error:
                 if give_up_at is not None and (
                     not isinstance(error, Unavailable | OutcomeUnknown)
-                    or time.monotonic() + delay > give_up_at
+                    or time.monotonic() + pause.most > give_up_at
                 ):
                     raise
-                if delay == _FIRST_RECONNECT:
-                    extra = {"worker_id": self.settings.id}
-                    log.warning("cannot register, trying again: %s", error, extra=extra)
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-            delay = min(delay * 2, _MAX_RECONNECT)
+                if not pause.grown:
+                    self._log.warning("cannot register, trying again: %s", error)
+            await pause.wait()
 
     async def _reconnect(self) -> None:
-        """Register again: the server does not know this worker any more, or not its tasks."""
+        """Register again: the server has forgotten this worker, or does not know its new tasks."""
         try:
             await self._deregister()  # the old link; closing it later would end the new one
             self._link = await self._connect(None)
-            offering = self._taking and self._apart.suspect is None
+            offering = self._taking and self._suspects.suspect is None
             slots = self.settings.concurrency - len(self._running) if offering else 0
             self._outbox.attach(self._link, slots, offering=offering)
-        except _FINAL as error:  # it will never be taken back: better gone than a zombie
-            extra = {"worker_id": self.settings.id}
-            log.error("the server refuses this worker; it stops: %s", error, extra=extra)  # noqa: TRY400
+        except _FINAL as error:  # the server will never take it back
+            self._log.error("the server refuses this worker; it stops: %s", error)
             self.spawn(self.stop())
         finally:
             self._reconnecting = False
@@ -270,18 +280,21 @@ class WorkerRuntime:
             async with asyncio.timeout(self._left()):
                 await link.close()
         except (JobQueueError, TimeoutError, OSError) as error:
-            log.warning("cannot deregister: %s", error, extra={"worker_id": self.settings.id})
+            self._log.warning(
+                "cannot deregister: %s; the server drops this worker when it misses its heartbeats",
+                error,
+            )
 
     def _beat(self, awake: bool) -> Pulse:
-        """In the heartbeat's thread. ``awake``: the loop runs, so the list is complete."""
+        """Send a heartbeat, in its thread. ``awake``: the loop runs, so the list is complete."""
         link = self._link
         assert link is not None
         self._pushes_at_beat = self._pushes
-        held = list(self._held.items())  # a dict is copied to a list in one step
+        held = list(self._held.items())  # copying a dict to a list is atomic
         begun = [lease for lease, execution in held if execution.begun]
-        suspect = self._apart.suspect
+        suspect = self._suspects.suspect
         if suspect is not None and not suspect.begun:
-            begun.append(suspect.assignment.lease)  # it waits for its turn, and is not forgotten
+            begun.append(suspect.assignment.lease)  # it waits for its turn: not to be timed out
         progress = self._progress.take(self._held)
         known = False
         try:
@@ -302,7 +315,7 @@ class WorkerRuntime:
         if not pulse.known:
             self._register_again()
             return
-        if self._pushes == self._pushes_at_beat:  # else the server has said since what is wanted
+        if self._pushes == self._pushes_at_beat:  # else the status pushed since then counts
             self._obey(pulse.status)
         self.cancel(pulse.cancelled)
         for lease in pulse.lost:
@@ -312,13 +325,14 @@ class WorkerRuntime:
     def _register_again(self, why: str = "") -> None:
         if not self._reconnecting and self._closing is None:
             self._reconnecting = True
-            level = logging.INFO if why else logging.WARNING
-            extra = {"worker_id": self.settings.id}
-            log.log(level, "registering again%s", f": {why}" if why else "", extra=extra)
+            if why:
+                self._log.info("registering again: %s", why)
+            else:
+                self._log.warning("the server has given up this worker's link: registering again")
             self.spawn(self._reconnect())
 
     def _task_added(self) -> None:
-        """In any thread: a task was defined while the worker runs."""
+        """A task was defined while the worker runs. Called from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._register_new_tasks)
 
@@ -331,9 +345,8 @@ class WorkerRuntime:
         assert link is not None
         try:
             await link.drain(pause=pause)
-        except (JobQueueError, OSError) as error:  # the heartbeat's answer will say it again
-            extra = {"worker_id": self.settings.id}
-            log.warning("cannot withdraw the free slots: %s", error, extra=extra)
+        except (JobQueueError, OSError) as error:  # the next heartbeat's answer repeats it
+            self._log.warning("cannot withdraw the free slots: %s", error)
 
     def _obey(self, status: WorkerStatus) -> None:
         if self._closing is not None:
@@ -342,18 +355,18 @@ class WorkerRuntime:
             self.spawn(self.stop())
         elif status is WorkerStatus.DRAINING and self._taking:
             self._stop_taking()
-            log.info("draining", extra={"worker_id": self.settings.id})
+            self._log.info("draining: it finishes its jobs and takes no more")
             self._withdrawing = self.spawn(self._withdraw_slots())
         elif status is WorkerStatus.ONLINE and not self._taking and self._link is not None:
             self._taking = True
-            log.info("taking jobs again", extra={"worker_id": self.settings.id})
+            self._log.info("taking jobs again")
             self.spawn(self._offer_again(self._withdrawing))
 
     async def _offer_again(self, withdrawing: asyncio.Task[None] | None) -> None:
-        """Offer every free slot, after those that were offered before are withdrawn."""
+        """Offer every free slot, once the earlier offers are withdrawn."""
         if withdrawing is not None:
             await asyncio.wait({withdrawing})
-        if self._withdrawing is withdrawing and self._apart.suspect is None:
+        if self._withdrawing is withdrawing and self._suspects.suspect is None:
             self._offer(self.settings.concurrency - len(self._running))
 
     def _offer(self, slots: int) -> None:
@@ -363,9 +376,10 @@ class WorkerRuntime:
     # -- Inbox -------------------------------------------------------------------------------
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
-        """Run these jobs."""
         now = time.monotonic()
-        apart = self._apart
+        suspects = self._suspects
+        if self._figures is not None:
+            self._figures.assigned(assignments)
         for job in assignments:
             if job.lease in self._held:  # delivered twice
                 continue
@@ -374,18 +388,17 @@ class WorkerRuntime:
             if (
                 not self._taking
                 or len(self._running) >= self.settings.concurrency
-                or apart.suspect is not None
+                or suspects.suspect is not None
             ):
                 self._report(execution, Transition.handed_back(job.seq, job.lease))
                 continue
             self._running[job.lease] = execution
-            if job.deaths >= SUSPECT_AFTER and self._crew.shares_fate(execution):
-                apart.submit(execution)
+            if job.deaths >= SUSPECT_AFTER and self._executors.shares_fate(execution):
+                suspects.submit(execution)
             else:
                 execution.executor.submit(execution)
 
     def cancel(self, leases: Sequence[int]) -> None:
-        """Stop these attempts."""
         for lease in leases:
             execution = self._running.get(lease)
             if execution is None or execution.stop is not None:
@@ -394,22 +407,18 @@ class WorkerRuntime:
                 execution.interrupt(Stop.CANCELLED)
 
     def set_status(self, status: WorkerStatus) -> None:
-        """Do what an operator asks."""
         self._pushes += 1
         self._obey(status)
 
     def holds(self) -> Sequence[int]:
-        """Every lease the server counts on."""
         return list(self._held)
 
     def moved(self) -> None:
-        """This link brings nothing more, but it is the one we listen to."""
         self._register_again()
 
     # -- Host --------------------------------------------------------------------------------
 
     def begin(self, execution: Execution) -> bool:
-        """The handler is about to run; False: it must not any more."""
         if execution.ended:
             return False
         now = time.monotonic()
@@ -421,7 +430,6 @@ class WorkerRuntime:
         return True
 
     def begun(self, execution: Execution) -> None:
-        """The handler runs: its time counts."""
         timeout = execution.timeout
         if timeout is not None:
             left = execution.begun + timeout - time.monotonic()
@@ -430,12 +438,10 @@ class WorkerRuntime:
             self._outbox.started(execution)
 
     def advanced(self, lease: int, progress: Progress) -> None:
-        """The attempt has come further: the next heartbeat tells it, and comes soon."""
         self._progress.add(lease, progress)
         self._heartbeat.hurry()
 
     def ended(self, execution: Execution, report: Transition) -> None:
-        """The handler has really ended: its slot is free."""
         if execution.ended:
             return
         execution.ended = True
@@ -450,40 +456,40 @@ class WorkerRuntime:
         if execution.error is not None:
             execution.error = None  # its frames hold on to the execution
         self._outbox.free()
-        if self._apart.suspect is not None:
-            self._apart.look()
+        if self._suspects.suspect is not None:
+            self._suspects.look()
         if not self._running:
             self._idle.set()
 
-    # -- Room --------------------------------------------------------------------------------
+    # -- for suspects ------------------------------------------------------------------------
 
     def neighbours(self, execution: Execution) -> int:
-        """How many other attempts run here; not those that the server has given up."""
+        """Count the other attempts that run here, without those that the server has given up."""
         return sum(other is not execution and not other.over for other in self._running.values())
 
-    async def close_room(self) -> None:
-        """Offer no slots any more; nothing is delivered after this returns."""
+    async def take_back_slots(self) -> None:
+        """Offer no slots any more; no job is delivered after this returns."""
         self._outbox.stop_offering()
         await self._withdraw_slots(pause=True)
 
-    async def all_told(self) -> None:
+    async def reports_answered(self) -> None:
         """Wait until every report is answered."""
         await self._outbox.flushed()
 
     def announce(self, execution: Execution) -> None:
-        """Report the start before it."""
+        """Report the start before the handler begins."""
         execution.announced = True
         execution.begun = time.monotonic()
         execution.assignment.expires_in = None  # the TTL ends at the first start
         self._outbox.started(execution)
 
-    async def open_room(self, probe: float) -> None:
-        """Offer one slot, and the others so many seconds later, unless a suspect comes."""
+    async def offer_one_then_all(self, probe: float) -> None:
+        """Offer one slot, and the others ``probe`` seconds later, unless a suspect comes."""
         free = self.settings.concurrency - len(self._running)
         self._offer(min(1, free))
         offers = self._outbox.offers
         await asyncio.sleep(probe)
-        if free > 1 and self._apart.suspect is None and self._outbox.offers == offers:
+        if free > 1 and self._suspects.suspect is None and self._outbox.offers == offers:
             self._outbox.free(free - 1)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -502,13 +508,14 @@ class WorkerRuntime:
         self._outbox.end(report)
 
     def _report_stopped(self, execution: Execution, report: Transition) -> None:
-        """Word the end of an attempt that was asked to stop."""
+        """Report the end of an attempt that was asked to stop."""
         if execution.stop is Stop.TIMED_OUT:
-            return  # told at the deadline
-        if execution.stop is not Stop.CANCELLED:
-            self._held.pop(execution.assignment.lease, None)  # nobody waits for its report
+            return  # reported at the deadline
+        if execution.stop is not Stop.CANCELLED:  # the server takes no report
+            if execution.stop is Stop.LOST:
+                self._held.pop(execution.assignment.lease, None)
             return
-        unaware = self._crew.may_overlook_cancel(execution)
+        unaware = self._executors.may_overlook_cancel(execution)
         self._report(execution, self._endings.cancelled(execution, report, unaware))
 
     def _hand_back_unstarted(self, execution: Execution) -> bool:
@@ -525,14 +532,18 @@ class WorkerRuntime:
         self._give_up(execution, Stop.TIMED_OUT)
 
     def _exhaust(self) -> None:
-        """Drain at once: nothing here can end, and what ended is told."""
+        """Drain at once: the functions that take the slots may never end."""
         if self._closing is None:
             self.exhausted = True
             self.spawn(self.stop(_CLOSE_SECONDS))
 
-    def _answered(self, reports: Sequence[Transition], accepted: Sequence[bool]) -> None:
-        """The server has these ends; one that it did not accept came too late."""
-        if not all(accepted):
+    def _answered(
+        self, reports: Sequence[Transition], accepted: Sequence[bool], again: bool
+    ) -> None:
+        """The server answered these ends. An end that it did not accept came too late, or twice."""
+        if self._figures is not None:
+            self._figures.ended(self._held, reports, accepted)
+        if not again and not all(accepted):
             for report, ok in zip(reports, accepted, strict=True):
                 execution = self._held.get(report.lease or 0)
                 if not ok and execution is not None and report.move is not Move.HAND_BACK:
@@ -542,12 +553,12 @@ class WorkerRuntime:
                 self._held.pop(report.lease, None)
 
     def _result_refused(self, report: Transition) -> None:
-        """The server takes no such result: the failure that is reported in its place is logged."""
+        """The server refused a result; log the failure that is reported in its place."""
         if report.lease is not None and (execution := self._held.get(report.lease)) is not None:
             self._attempts.result_refused(execution, report)
 
     def _refused(self, execution: Execution) -> None:
-        """The lease is gone: stop, and say nothing."""
+        """The lease is gone: stop the attempt without a report."""
         if execution.reported or execution.stop is Stop.LOST or execution.ended:
             return
         if not self._hand_back_unstarted(execution):
@@ -559,26 +570,25 @@ class WorkerRuntime:
         """The attempt is over, but its slot is taken until the function ends."""
         execution.interrupt(why)
         self._overruns.watch(execution)
-        self._apart.look()
-
-    # -- small things ------------------------------------------------------------------------
+        self._suspects.look()
 
     def _stop_taking(self) -> None:
         self._taking = False
         self._outbox.stop_offering()
 
     def _prepare(self, job: Assignment, now: float) -> Execution:
-        if self._crew.program is not None:
-            return Execution(job, None, self._crew.program, now, self._waiting)
+        executors = self._executors
+        if executors.program is not None:
+            return Execution(job, None, executors.program, now, self._waiting)
         definition = self._registry.get(job.type) or self._unknown
-        return Execution(job, definition, self._crew.member_for(definition), now, self._waiting)
+        return Execution(job, definition, executors.of(definition), now, self._waiting)
 
 
-def _stranger(registry: Registry) -> TaskDefinition:
-    """The task that runs in place of one that this worker does not have.
+def _unknown_task(registry: Registry) -> TaskDefinition:
+    """Define the task that runs in place of one that this worker does not have.
 
-    Only a server that does not heed a worker's types sends such a job. It would send the job again
-    at once if it were handed back, so the attempt fails, with the usual delay before the next one.
+    Only a server that ignores a worker's types sends such a job. It would send the job again at
+    once if it were handed back, so the attempt fails, with the usual delay before the next one.
     """
 
     async def unknown(payload: bytes, ctx: Context) -> None:

@@ -346,7 +346,7 @@ async def test_heartbeats_on_a_stream_are_told_one_at_a_time(stubs, engine):
     busy = threading.Lock()
     answer = link.pulse([])
 
-    def pulse(leases, *_):
+    def pulse(leases, *_, **more):
         others.append(not busy.acquire(blocking=False))
         time.sleep(0.02)
         told.extend(leases)

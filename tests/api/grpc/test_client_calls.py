@@ -9,7 +9,7 @@ from dataclasses import replace
 import grpc.aio
 import pytest
 
-from jobqueue.api.grpc.codec.jobs import job_to_pb
+from jobqueue.api.grpc.codec import job_to_pb
 from jobqueue.core.errors import (
     AlreadyExists,
     Conflict,

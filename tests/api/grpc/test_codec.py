@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobqueue.api.grpc.codec.jobs import (
+from jobqueue.api.grpc.codec import (
     event_from_pb,
     event_to_pb,
-    job_from_pb,
-    job_to_pb,
-    result_from_pb,
-    result_to_pb,
-    spec_from_pb,
-    spec_to_pb,
-)
-from jobqueue.api.grpc.codec.operations import (
     health_from_pb,
     health_to_pb,
     info_from_pb,
     info_to_pb,
+    job_from_pb,
+    job_query_from_pb,
+    job_query_to_pb,
+    job_to_pb,
     queue_from_pb,
     queue_to_pb,
+    result_from_pb,
+    result_to_pb,
     retried_from_pb,
     retried_to_pb,
     retry_query_from_pb,
     retry_query_to_pb,
+    spec_from_pb,
+    spec_to_pb,
     stats_from_pb,
     stats_to_pb,
     worker_from_pb,
     worker_to_pb,
 )
-from jobqueue.api.grpc.codec.values import state_from
-from jobqueue.api.grpc.codec.work import (
+from jobqueue.api.grpc.work_codec import (
     assignment_from_pb,
     assignment_to_pb,
     pulse_from_pb,
@@ -45,11 +45,13 @@ from jobqueue.api.grpc.codec.work import (
 )
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.job import (
+    IN_PROCESS,
     Assignment,
     ComponentHealth,
     Event,
     Health,
     Job,
+    JobQuery,
     JobSpec,
     NotRetried,
     Pulse,
@@ -66,7 +68,7 @@ from jobqueue.core.lifecycle import REPORTABLE, Move, Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
-from jobqueue.wire import seconds, stamp
+from jobqueue.wire import STATES, seconds, stamp
 
 text = st.text(max_size=20)
 uuids = st.uuids(version=4).map(str)
@@ -189,6 +191,7 @@ infos = st.builds(
     queues=st.lists(text).map(tuple),
     version=text,
     fallback=st.booleans(),
+    types=maybe(st.frozensets(text, min_size=1)),
 )
 workers = st.builds(
     Worker,
@@ -197,6 +200,9 @@ workers = st.builds(
     registered_at=times,
     last_seen=times,
     running=int32,
+    overrun=int32,
+    queues_left_out=int32,
+    types_left_out=int32,
 )
 healths = st.builds(
     Health,
@@ -254,6 +260,18 @@ retry_queries = st.builds(
     page_token=text,
     dry_run=st.booleans(),
 )
+job_queries = st.builds(
+    JobQuery,
+    queue=maybe(text),
+    states=st.lists(st.sampled_from(State), max_size=3).map(tuple),
+    type=maybe(text),
+    reasons=st.lists(st.sampled_from(Reason), max_size=3).map(tuple),
+    error=text,
+    since=maybe(times),
+    until=maybe(times),
+    limit=int32,
+    page_token=text,
+)
 retrieds = st.builds(
     Retried,
     looked_at=int63,
@@ -279,13 +297,14 @@ def over_the_wire(message):
     ("strategy", "to_pb", "from_pb"),
     [
         pytest.param(specs, spec_to_pb, spec_from_pb, id="spec"),
+        pytest.param(job_queries, job_query_to_pb, job_query_from_pb, id="job query"),
         pytest.param(retry_queries, retry_query_to_pb, retry_query_from_pb, id="retry-query"),
         pytest.param(retrieds, retried_to_pb, retried_from_pb, id="retried"),
         pytest.param(jobs, job_to_pb, job_from_pb, id="job"),
         pytest.param(events, event_to_pb, event_from_pb, id="event"),
         pytest.param(queues, queue_to_pb, queue_from_pb, id="queue"),
         pytest.param(stats, stats_to_pb, stats_from_pb, id="stats"),
-        pytest.param(infos, info_to_pb, info_from_pb, id="worker info"),
+        pytest.param(infos, info_to_pb, partial(info_from_pb, owner=IN_PROCESS), id="worker info"),
         pytest.param(workers, worker_to_pb, worker_from_pb, id="worker"),
         pytest.param(healths, health_to_pb, health_from_pb, id="health"),
         pytest.param(reports, report_to_pb, report_from_pb, id="report"),
@@ -362,7 +381,7 @@ def test_every_enum_value_is_mapped():
 
 def test_an_unknown_state_from_a_newer_server_is_said_to_be_one():
     with pytest.raises(Internal, match="newer"):
-        state_from(99)
+        STATES.from_pb(99)
 
 
 @pytest.mark.parametrize("move", [move for move in Move if move not in REPORTABLE])

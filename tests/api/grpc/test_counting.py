@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobqueue.access.rules import GRPC, RULES
-from jobqueue.api.grpc.counting import Refused, counted
+from jobqueue.api.grpc.counting import RefusedRequest, counted
 from jobqueue.pb.jq.v1 import client_pb2, types_pb2, worker_pb2
 
 BATCH = client_pb2.SubmitBatchRequest
@@ -51,8 +51,8 @@ def test_a_message_is_refused_if_and_only_if_protobuf_would_build_too_many(parts
     built = BATCH.FromString(data)
     entries = data.count(b"\x5a\x00")  # on the wire: those with one key become one
     got = read(BATCH, {"specs": most, "specs.labels": labels}, data)
-    assert isinstance(got, Refused) == (len(built.specs) > most or entries > labels)
-    if not isinstance(got, Refused):
+    assert isinstance(got, RefusedRequest) == (len(built.specs) > most or entries > labels)
+    if not isinstance(got, RefusedRequest):
         assert got == built
 
 
@@ -64,8 +64,8 @@ def test_bytes_that_are_no_message_are_told(data):
         built = None
     got = read(BATCH, {"specs": 1, "specs.labels": 1}, data)
     if built is None:
-        assert isinstance(got, Refused)
-    elif not isinstance(got, Refused):
+        assert isinstance(got, RefusedRequest)
+    elif not isinstance(got, RefusedRequest):
         assert got == built
 
 

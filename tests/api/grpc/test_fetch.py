@@ -126,7 +126,7 @@ async def test_a_drained_worker_fetches_nothing(engine, stub):
 
 
 async def test_a_drain_through_another_process_is_noticed_by_heartbeat(engine, stub):
-    await engine.store.set_worker_status("simple", WorkerStatus.DRAINING)
+    await engine.store.workers.set_status("simple", WorkerStatus.DRAINING)
     pulse = (await stub.Heartbeat(w.HeartbeatRequest(**ME))).pulse
     assert pulse.status == t.WORKER_STATUS_DRAINING
     await submit(engine, 1)

@@ -146,3 +146,17 @@ async def test_a_call_under_way_when_the_client_stops(engine, port):
     await backend.stop()
     with pytest.raises(Unavailable):
         await waiting
+
+
+async def test_a_watch_under_way_when_the_client_stops(engine, port):
+    backend = GrpcBackend(f"127.0.0.1:{port}")
+    (result,) = await backend.submit([JobSpec(payload=b"x", delay=3600.0)])
+    events = backend.watch(result.unwrap())
+    await anext(events)
+    following = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0.1)
+    await backend.stop()
+    await asyncio.wait({following}, timeout=patience.longest(10))
+    assert not following.cancelled()  # nobody asked for that
+    with pytest.raises(Unavailable):
+        await following

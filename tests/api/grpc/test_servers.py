@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from jobqueue.api.grpc.channel import Dialer
-from jobqueue.api.grpc.remote.servers import Servers
-from jobqueue.api.grpc.remote.wiring import Wiring
+from jobqueue.api.grpc.remote.server import RemoteServer
+from jobqueue.api.grpc.remote.servers import Effect, Servers
 from jobqueue.core.errors import (
     DeadlineExceeded,
     JobQueueError,
@@ -26,10 +26,10 @@ class Replies:
         self.servers = servers
         self.asked: list[int] = []
         self.errors: dict[int, JobQueueError] = {}
-        for number, wiring in enumerate(servers._wirings):
-            self._replace(number, wiring)
+        for number, server in enumerate(servers._all):
+            self._replace(number, server)
 
-    def _replace(self, number: int, wiring: Wiring) -> None:
+    def _replace(self, number: int, server: RemoteServer) -> None:
         def answer() -> int:
             self.asked.append(number)
             if number in self.errors:
@@ -39,8 +39,8 @@ class Replies:
         async def call(*_: Any, **__: Any) -> int:
             return answer()
 
-        wiring.call = call  # type: ignore[method-assign,assignment]
-        wiring.heartbeat = lambda *_: answer()  # type: ignore[method-assign,assignment]
+        server.call = call  # type: ignore[method-assign,assignment]
+        server.heartbeat = lambda *_: answer()  # type: ignore[method-assign,assignment]
 
     async def call(self, **options: Any) -> Any:
         request = client_pb2.GetJobRequest()
@@ -65,7 +65,7 @@ async def test_all_calls_go_to_one_server_as_long_as_it_answers(three: Replies):
 
 async def test_what_did_not_happen_is_tried_at_the_next_server_which_is_then_used(three: Replies):
     three.errors[0] = Unavailable("down")
-    assert await three.call(changes=True) == 1
+    assert await three.call(effect=Effect.ONCE) == 1
     del three.errors[0]
     assert await three.call() == 1
     assert three.asked == [0, 1, 1]
@@ -82,17 +82,17 @@ async def test_each_server_is_asked_once_at_most(three: Replies):
 async def test_what_may_have_happened_is_repeated_only_if_it_may_happen_twice(three: Replies):
     three.errors[0] = OutcomeUnknown("the connection broke")
     with pytest.raises(OutcomeUnknown):
-        await three.call(changes=True)
+        await three.call(effect=Effect.ONCE)
     assert three.asked == [0]
     three.servers._current = 0
-    assert await three.call(changes=True, again=True) == 1
+    assert await three.call(effect=Effect.REPEATABLE) == 1
 
 
 async def test_what_may_have_happened_at_one_server_stays_unknown(three: Replies):
     three.errors[0] = OutcomeUnknown("the connection broke")
     three.errors[1] = three.errors[2] = Unavailable("down")
     with pytest.raises(OutcomeUnknown):
-        await three.call(changes=True, again=True)
+        await three.call(effect=Effect.REPEATABLE)
     assert three.asked == [0, 1, 2]
 
 
@@ -112,12 +112,14 @@ async def test_two_callers_that_fail_together_do_not_skip_a_server(three: Replie
 
 async def test_a_heartbeat_goes_to_any_server_and_proves_less_the_second_time(three: Replies):
     beat = worker_pb2.HeartbeatRequest(worker_id="w", incarnation=1)
-    own = three.servers._wirings[1]
-    assert three.servers.heartbeat(beat, own) == 1
+    own = three.servers._all[1]
+    answer: Any = three.servers.heartbeat(beat, own)  # the number of the server
+    assert answer == 1
     assert not beat.incomplete
     three.errors[1] = Unavailable("down")
     three.errors[0] = DeadlineExceeded("late")
-    assert three.servers.heartbeat(beat, own) == 2
+    answer = three.servers.heartbeat(beat, own)
+    assert answer == 2
     assert beat.incomplete  # the list was sent before: a lease may be missing from both
     three.errors[2] = Unavailable("down")
     with pytest.raises(Unavailable):

@@ -1,4 +1,4 @@
-"""Workers and clients spread over servers, and leave one that is slow."""
+"""Workers and clients balancer over servers, and leave one that is slow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import random
 import pytest
 
 from jobqueue.api.grpc.remote import GrpcBackend, servers
-from jobqueue.api.grpc.remote.spreading import Seen, Spread
+from jobqueue.api.grpc.remote.servers import Balancer, LoadSample
 from jobqueue.core.job import JobSpec, Transition
 from jobqueue.core.lifecycle import State
 from tests import patience
@@ -19,11 +19,11 @@ from tests.api.grpc.inbox import RecordingInbox
 QUICK, SLOW = 0.01, 1.0
 
 
-def choices(answers, current=0, spread=None):
+def choices(answers, current=0, balancer=None):
     """What it chooses at each answer, of servers that have one user each."""
-    spread = spread or Spread(len(answers[0]))
+    balancer = balancer or Balancer(len(answers[0]))
     for seconds in answers:
-        current = spread.choose(current, [Seen(one, 1) for one in seconds])
+        current = balancer.choose(current, [LoadSample(one, 1) for one in seconds])
         yield current
 
 
@@ -35,21 +35,25 @@ def test_a_slow_server_is_left_when_it_was_slow_three_times_in_a_row():
 
 def test_a_server_that_does_not_answer_is_left_and_one_that_is_gone_is_not_chosen():
     assert list(choices([(math.inf, QUICK)] * 3))[-1] == 1
-    spread = Spread(2)
+    balancer = Balancer(2)
     for _ in range(5):
-        assert spread.choose(0, [Seen(math.inf, 9), None]) == 0
+        assert balancer.choose(0, [LoadSample(math.inf, 9), None]) == 0
 
 
 def test_a_server_that_is_gone_is_left_at_once():
-    assert Spread(3).choose(0, [None, Seen(QUICK, 4), Seen(QUICK, 2)]) == 2
-    assert Spread(2).choose(0, [None, None]) == 0
+    assert Balancer(3).choose(0, [None, LoadSample(QUICK, 4), LoadSample(QUICK, 2)]) == 2
+    assert Balancer(2).choose(0, [None, None]) == 0
 
 
 def test_a_server_that_does_not_say_how_many_it_has_gets_nobody_for_that():
     """It is older. Nor is it left for that."""
-    assert {Spread(2).choose(0, [Seen(QUICK, 9), Seen(QUICK, None)]) for _ in range(9)} == {0}
-    assert {Spread(2).choose(0, [Seen(QUICK, None), Seen(QUICK, 0)]) for _ in range(9)} == {0}
-    assert Spread(2).choose(0, [None, Seen(QUICK, None)]) == 1
+    assert {
+        Balancer(2).choose(0, [LoadSample(QUICK, 9), LoadSample(QUICK, None)]) for _ in range(9)
+    } == {0}
+    assert {
+        Balancer(2).choose(0, [LoadSample(QUICK, None), LoadSample(QUICK, 0)]) for _ in range(9)
+    } == {0}
+    assert Balancer(2).choose(0, [None, LoadSample(QUICK, None)]) == 1
 
 
 def test_servers_that_are_all_as_slow_are_kept():
@@ -58,12 +62,12 @@ def test_servers_that_are_all_as_slow_are_kept():
 
 
 def test_a_server_that_is_still_slow_gets_nobody_back():
-    spread = Spread(2)
+    balancer = Balancer(2)
     for _ in range(9):
-        current = spread.choose(1, [Seen(SLOW, 0), Seen(QUICK, 10)])
+        current = balancer.choose(1, [LoadSample(SLOW, 0), LoadSample(QUICK, 10)])
     assert current == 1
     random.seed(1)
-    found = {spread.choose(1, [Seen(QUICK, 0), Seen(QUICK, 10)]) for _ in range(9)}
+    found = {balancer.choose(1, [LoadSample(QUICK, 0), LoadSample(QUICK, 10)]) for _ in range(9)}
     assert found == {0, 1}, "it is quick again, and too many are here"
 
 
@@ -72,10 +76,10 @@ def test_after_a_restart_everybody_finds_a_fair_share(workers, count):
     """One server is empty, and each worker compares once in four seconds, at a time of its own."""
     random.seed(workers)
     places = [1 + n % (count - 1) for n in range(workers)]
-    spreads = [Spread(count) for _ in places]
+    balancers = [Balancer(count) for _ in places]
     for _, worker in itertools.product(range(7), random.sample(range(workers), workers)):
-        seen = [Seen(QUICK, places.count(place)) for place in range(count)]
-        places[worker] = spreads[worker].choose(places[worker], seen)
+        seen = [LoadSample(QUICK, places.count(place)) for place in range(count)]
+        places[worker] = balancers[worker].choose(places[worker], seen)
     even = workers / count
     assert all(abs(places.count(place) - even) <= max(1, even * 0.2) for place in range(count))
 

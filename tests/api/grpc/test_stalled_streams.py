@@ -60,9 +60,9 @@ async def streams(request: pytest.FixtureRequest, remote: GrpcBackend) -> list[S
 
         return open_stallable
 
-    wiring: Any = remote._servers.pick()
-    wiring.client.SubmitStream = stallable(wiring.client.SubmitStream)
-    wiring.worker.Connect = stallable(wiring.worker.Connect)
+    server: Any = remote._servers.pick()
+    server.client.SubmitStream = stallable(server.client.SubmitStream)
+    server.worker.Connect = stallable(server.worker.Connect)
     return opened
 
 
@@ -94,11 +94,11 @@ async def test_a_worker_whose_report_cannot_be_written_connects_again(
     (job,) = inbox.jobs
     report = [Transition.succeeded(job.seq, job.lease, b"done")]
     streams[0].stalled = True
-    wiring = remote._servers.pick()
-    wiring.timeout = 0.2
+    server = remote._servers.pick()
+    server.timeout = 0.2
     with pytest.raises(OutcomeUnknown):
         await link.report(report, freed=1)
-    wiring.timeout = WITHIN
+    server.timeout = WITHIN
     await engine.until(lambda: len(engine.links) == 2, within=WITHIN)
     assert await link.report(report, freed=1) == [True]
     await link.close()

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.access.budgets import Budget, Budgets
-from jobqueue.access.rules import Kind
-from jobqueue.api.grpc import submit_stream
+from jobqueue.access.rules import BudgetKind
+from jobqueue.api.grpc import client_servicer
 from jobqueue.api.grpc.calls import Calls
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.remote.submitter import MAX_IN_FLIGHT
@@ -35,7 +35,7 @@ both_ways = pytest.mark.parametrize("port", ["stream", "calls"], indirect=True)
 @pytest_asyncio.fixture
 async def port(engine, serve, request) -> int:
     places = 0 if getattr(request, "param", "") == "calls" else 32
-    budgets = Budgets({Kind.SUBMIT_STREAM: Budget(places, places)})
+    budgets = Budgets({BudgetKind.SUBMIT_STREAM: Budget(places, places)})
     return (await serve(engine, budgets=budgets))[1]
 
 
@@ -208,7 +208,7 @@ async def test_a_server_that_says_goodbye_leaves_nothing_unknown(engine, serve):
 
 
 async def test_a_client_that_does_not_say_goodbye_is_cut_off(engine, serve, monkeypatch):
-    monkeypatch.setattr(submit_stream, "GOODBYE", 0.1)
+    monkeypatch.setattr(client_servicer, "GOODBYE", 0.1)
     face, port = await serve(engine)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stream: Any = client_pb2_grpc.ClientServiceStub(channel).SubmitStream()
@@ -374,7 +374,7 @@ async def test_the_wire_protocol_by_hand(remote):
 async def test_answers_that_nobody_reads_stop_the_reading():
     """Else a client that only sends has the server keep all of its answers."""
 
-    class Deaf:
+    class Observer:
         """Sends as long as somebody reads, and takes no answer."""
 
         read_so_far = 0
@@ -405,10 +405,10 @@ async def test_answers_that_nobody_reads_stop_the_reading():
     async def submit(specs: object) -> list[Any]:
         return []
 
-    stream: Any = Deaf()
-    served = asyncio.create_task(submit_stream.submit_stream(submit, stream, Calls()))
+    stream: Any = Observer()
+    served = asyncio.create_task(client_servicer.submit_stream(submit, stream, Calls()))
     for _ in range(200):
         await asyncio.sleep(0)
     served.cancel()
     await asyncio.gather(served, return_exceptions=True)
-    assert stream.read_so_far == submit_stream.MAX_IN_FLIGHT
+    assert stream.read_so_far == client_servicer.MAX_IN_FLIGHT

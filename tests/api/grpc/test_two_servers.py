@@ -20,6 +20,7 @@ from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
 from tests.api.grpc.inbox import GatedEngine, RecordingInbox
 from tests.api.grpc.proxy import Proxy
+from tests.engine.rig import session_of
 
 
 class Server:
@@ -291,18 +292,18 @@ async def test_an_old_link_that_its_server_takes_for_alive_brings_no_second_shar
     await two.engine.until(lambda: two.engine.links and two.engine.links[0].granted == 4)
 
     async def dropped() -> bool:
-        return one.engine._scheduler.sessions.get("w") is None
+        return session_of(one.engine, "w") is None
 
     await eventually(dropped)  # long before the connection is found dead
     ids = await submit(one.engine, 20)
     await inbox.until(lambda inbox: len(inbox.jobs) == 4)
     await asyncio.sleep(0.2)
     assert len(inbox.jobs) == 4
-    assert len(await two.engine.store.held("w")) == 4
+    assert len(await two.engine.store.workers.held("w")) == 4
     for _ in range(20):
         job = inbox.jobs.pop()
         assert await link.report([succeed(job)], freed=1) == [True]
-        if len(await two.engine.store.held("w")) > len(inbox.jobs):
+        if len(await two.engine.store.workers.held("w")) > len(inbox.jobs):
             await inbox.until(lambda inbox: inbox.jobs)
         assert len(inbox.jobs) <= 4
     assert {(await two.engine.get(job_id)).state for job_id in ids} == {State.DONE}

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from jobqueue.api.grpc.duplex import Duplex
+from jobqueue.api.grpc.messages import Duplex
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import InvalidArgument, OutcomeUnknown, Unavailable
 from jobqueue.core.job import Assignment, JobSpec, Transition, WorkerStatus
@@ -404,7 +404,7 @@ async def test_the_server_goes_and_comes_back(engine, serve, worker_info, caplog
     await inbox.until(lambda inbox: inbox.jobs)
     await face.stop(2.0)
     async with patience.timeout(10):  # a report that is sent before has an unknown outcome
-        while "the stream broke" not in caplog.text:
+        while "stream broke" not in caplog.text:
             await asyncio.sleep(0.01)
     await serve(engine, port)
     assert await link.report([succeed(inbox.jobs[0])], freed=1) == [True]
@@ -417,6 +417,6 @@ async def test_the_server_goes_and_comes_back(engine, serve, worker_info, caplog
 
 async def test_a_worker_unknown_to_the_server_is_told(engine, remote, worker_info):
     link = await remote.connect(worker_info(), RecordingInbox())
-    await engine.store.set_worker_status("w1", WorkerStatus.OFFLINE)
+    await engine.store.workers.set_status("w1", WorkerStatus.OFFLINE)
     assert not (await asyncio.to_thread(link.pulse, [])).known
     await link.close()

@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.api.http.face import HttpFace
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from tests import patience
 from tests.api.http.fake import FakeBackend
 from tests.plain_http import plain_http
 
-Serve = Callable[[HttpSettings], Awaitable[httpx.AsyncClient]]
+Serve = Callable[[HttpFaceSettings], Awaitable[httpx.AsyncClient]]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def serve(backend: FakeBackend) -> AsyncIterator[Serve]:
     faces: list[HttpFace] = []
     clients: list[httpx.AsyncClient] = []
 
-    async def start(settings: HttpSettings) -> httpx.AsyncClient:
+    async def start(settings: HttpFaceSettings) -> httpx.AsyncClient:
         face = HttpFace(backend, settings)
         faces.append(face)
         port = await face.start("127.0.0.1", 0)
@@ -46,4 +46,4 @@ async def serve(backend: FakeBackend) -> AsyncIterator[Serve]:
 @pytest_asyncio.fixture
 async def http(serve: Serve) -> httpx.AsyncClient:
     """A client of a face with the default settings."""
-    return await serve(HttpSettings())
+    return await serve(HttpFaceSettings())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import FakeBackend
 
@@ -82,7 +82,7 @@ async def test_nothing_accepted_is_an_error(http: httpx.AsyncClient, backend: Fa
 async def test_a_bad_batch_has_no_effect(
     serve: Serve, backend: FakeBackend, body: bytes, field: str, says: str
 ) -> None:
-    http = await serve(HttpSettings(max_batch_jobs=3))
+    http = await serve(HttpFaceSettings(max_batch_jobs=3))
     response = await http.post("/jobs/batch", content=body)
     assert response.status_code == 400
     error = response.json()["error"]
@@ -92,7 +92,7 @@ async def test_a_bad_batch_has_no_effect(
 
 
 async def test_a_batch_is_bounded_in_bytes(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(max_batch_bytes=1000))
+    http = await serve(HttpFaceSettings(max_batch_bytes=1000))
     response = await http.post("/jobs/batch", json={"jobs": [{"payload": "x" * 1000}]})
     assert response.status_code == 413
     assert backend.specs == []

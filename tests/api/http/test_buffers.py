@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from jobqueue.access.callers import EVERY_ROLE, Caller, enter_call
-from jobqueue.api.http.bodies import Buffers
+from jobqueue.api.http.context import BodyBuffers
 from jobqueue.api.http.errors import TooSlow
-from jobqueue.api.http.settings import KIB, MIB, HttpSettings
+from jobqueue.api.http.settings import KIB, MIB, HttpFaceSettings
 from jobqueue.core.errors import Unavailable
 
 LIMIT = 16 * MIB
@@ -53,7 +53,7 @@ def sending(*chunks: tuple[float, int]) -> Request:
 
 def read(loop: _Loop, *chunks: tuple[float, int]) -> int:
     async def whole() -> int:
-        async with Buffers(HttpSettings()).body(sending(*chunks), LIMIT) as body:
+        async with BodyBuffers(HttpFaceSettings()).body(sending(*chunks), LIMIT) as body:
             return len(body)
 
     return loop.run_until_complete(whole())
@@ -91,7 +91,7 @@ def test_a_body_that_does_not_come_is_given_up(
 
 
 def test_callers_leave_as_much_as_they_have_for_the_next_one(loop: _Loop) -> None:
-    buffers = Buffers(HttpSettings(max_buffered_bytes=120))
+    buffers = BodyBuffers(HttpFaceSettings(max_buffered_bytes=120))
 
     async def hold(held: AsyncExitStack, name: str, size: int) -> None:
         enter_call(Caller(name, EVERY_ROLE, "2001:db8::1"))

@@ -12,12 +12,13 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.api.http.face import HttpFace
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.queue import Queue
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.sqlite.store import SqliteStore
-from jobqueue.worker.registry import Registry, define
+from jobqueue.tasks.task import define
+from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
@@ -31,7 +32,7 @@ class System:
         self.path = folder / "jobs.db"
         queue = Queue(name="default", capacity=3, retry_profile="producer")
         self.engine = Engine(SqliteStore(self.path), EngineSettings(queue=queue))
-        self.face = HttpFace(self.engine, HttpSettings(view="producer"))
+        self.face = HttpFace(self.engine, HttpFaceSettings(view="producer"))
         self.broken = True
         self.http: httpx.AsyncClient
         self.worker: WorkerRuntime | None = None

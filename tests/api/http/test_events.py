@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from jobqueue.api.http.face import HttpFace
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
@@ -131,7 +131,7 @@ async def test_no_stream_of_an_unknown_job(http: httpx.AsyncClient, backend: Fak
 async def test_an_idle_stream_is_kept_open_and_ends_in_time(
     serve: Serve, backend: FakeBackend
 ) -> None:
-    http = await serve(HttpSettings(stream_heartbeat=0.02, stream_timeout=0.2))
+    http = await serve(HttpFaceSettings(stream_heartbeat=0.02, stream_timeout=0.2))
     job_id = feed(backend, SUBMITTED)
     response = await http.get(f"/jobs/{job_id}/events?watch=1")
     [first, *idle, last] = response.text.strip().split("\n\n")
@@ -188,7 +188,7 @@ async def test_the_longest_wait_is_capped(serve: Serve, backend: FakeBackend) ->
 
     backend.wait = wait  # type: ignore[method-assign]
     job = backend.add()
-    http = await serve(HttpSettings(max_wait=7))
+    http = await serve(HttpFaceSettings(max_wait=7))
     await http.get(f"/jobs/{job.id}/wait?timeout=1000000")
     await http.get(f"/jobs/{job.id}/wait?timeout=0")
     await http.get(f"/jobs/{job.id}/wait")

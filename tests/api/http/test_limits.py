@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from jobqueue.access.budgets import Budget, Budgets
-from jobqueue.access.rules import Kind
+from jobqueue.access.rules import BudgetKind
 from jobqueue.api.http.face import HttpFace
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.errors import Unavailable
 from tests import patience
 from tests.api.http.conftest import Serve
@@ -100,7 +100,7 @@ async def test_a_body_without_end_is_answered_and_cut_off(
 
 
 async def test_bodies_together_are_bounded(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(max_buffered_bytes=3000))  # one caller has half of it
+    http = await serve(HttpFaceSettings(max_buffered_bytes=3000))  # one caller has half of it
     backend.gate = asyncio.Event()
     first = asyncio.create_task(http.post("/jobs", json={"payload": "x" * 1000}))
     await backend.entered.wait()
@@ -112,19 +112,19 @@ async def test_bodies_together_are_bounded(serve: Serve, backend: FakeBackend) -
 
 
 async def test_a_slow_backend_is_504(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(request_timeout=0.05))
+    http = await serve(HttpFaceSettings(request_timeout=0.05))
     backend.gate = asyncio.Event()
     response = await http.post("/jobs", json={"payload": 1})
     assert response.status_code == 504
     assert response.json()["error"]["code"] == "DEADLINE_EXCEEDED"
-    assert "may still have happened" in response.json()["error"]["message"]
+    assert "may still take effect" in response.json()["error"]["message"]
     assert backend.left.is_set()
     backend.gate = None
     assert (await http.post("/jobs", json={"payload": 1})).status_code == 202
 
 
 async def test_a_body_that_does_not_come_is_504(serve: Serve) -> None:
-    http = await serve(HttpSettings(request_timeout=0.05))
+    http = await serve(HttpFaceSettings(request_timeout=0.05))
     talk = await Talk.to(http)
     talk.writer.write(b"POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20\r\n\r\n{")
     status, heard = await talk.hear()
@@ -134,7 +134,7 @@ async def test_a_body_that_does_not_come_is_504(serve: Serve) -> None:
 
 @pytest.mark.parametrize("said", [b"", b"GET /jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
 async def test_headers_that_do_not_come(serve: Serve, said: bytes) -> None:
-    http = await serve(HttpSettings(head_timeout=0.05))
+    http = await serve(HttpFaceSettings(head_timeout=0.05))
     talk = await Talk.to(http)
     talk.writer.write(said)
     status, heard = await talk.hear()
@@ -171,14 +171,14 @@ async def test_one_connection_serves_many_requests(http: httpx.AsyncClient) -> N
 
 
 async def test_an_idle_connection_is_closed(serve: Serve) -> None:
-    http = await serve(HttpSettings(keep_alive=0.5))
+    http = await serve(HttpFaceSettings(keep_alive=0.5))
     talk = await Talk.to(http)
     talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert (await talk.hear())[0] == 200
 
 
 async def test_too_many_requests_at_once(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(budgets=Budgets({Kind.CALL: Budget(1, 1)})))
+    http = await serve(HttpFaceSettings(budgets=Budgets({BudgetKind.CALL: Budget(1, 1)})))
     job = backend.add()
     backend.gate = asyncio.Event()
     first = asyncio.create_task(http.get(f"/jobs/{job.id}"))
@@ -193,10 +193,11 @@ async def test_too_many_requests_at_once(serve: Serve, backend: FakeBackend) -> 
 
 
 @pytest.mark.parametrize(
-    "settings", [HttpSettings(max_connections=1), HttpSettings(max_connections_per_address=1)]
+    "settings",
+    [HttpFaceSettings(max_connections=1), HttpFaceSettings(max_connections_per_address=1)],
 )
 async def test_too_many_connections_in_use(
-    serve: Serve, backend: FakeBackend, settings: HttpSettings
+    serve: Serve, backend: FakeBackend, settings: HttpFaceSettings
 ) -> None:
     http = await serve(settings)
     backend.gate = asyncio.Event()
@@ -211,7 +212,7 @@ async def test_too_many_connections_in_use(
 
 
 async def test_a_connection_that_waits_makes_room(serve: Serve) -> None:
-    http = await serve(HttpSettings(max_connections=2))
+    http = await serve(HttpFaceSettings(max_connections=2))
     talks = [await Talk.to(http) for _ in range(3)]
     for talk in talks[1:]:
         talk.writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
@@ -383,7 +384,7 @@ async def test_a_body_in_one_byte_chunks_is_fine(http: httpx.AsyncClient) -> Non
 
 async def test_a_trailer_is_not_a_header(serve: Serve, backend: FakeBackend) -> None:
     """Else it would carry what a proxy takes out of the headers past the proxy."""
-    http = await serve(HttpSettings())
+    http = await serve(HttpFaceSettings())
     reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
     # As a header this one makes it a request of another site's page, which is refused.
     writer.write(_chunked(http, b"Sec-Fetch-Site: cross-site\r\nOrigin: http://evil\r\n\r\n"))

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from jobqueue._version import __version__
-from jobqueue.api.http import shapes
+from jobqueue.api.http import answers
 from jobqueue.api.http.app import create_app
 from jobqueue.api.http.bodies import decode_batch, decode_job, decode_queue, decode_queue_patch
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.job import Page
 from tests.api.http.fake import FakeBackend
 
@@ -115,7 +115,7 @@ def test_submit_is_documented(document: dict[str, Any]) -> None:
 
 
 def test_the_examples_are_accepted(document: dict[str, Any]) -> None:
-    settings = HttpSettings()
+    settings = HttpFaceSettings()
     readers: dict[str, Any] = {
         "/jobs": lambda body: decode_job(body, settings),
         "/jobs/batch": lambda body: asyncio.run(decode_batch(body, settings)),
@@ -135,19 +135,20 @@ async def test_answers_are_as_documented(http: httpx.AsyncClient, backend: FakeB
     job = backend.add()
     backend.page = Page([job])
     for path, shape in {
-        f"/jobs/{job.id}": shapes.JobView,
-        "/jobs": shapes.JobPage,
-        "/dlq": shapes.JobPage,
-        f"/jobs/{job.id}/events": shapes.HistoryView,
-        "/queues": shapes.QueueList,
-        "/queues/default": shapes.QueueView,
-        "/workers": shapes.WorkerList,
-        "/status": shapes.StatusView,
-        "/readyz": shapes.Ready,
+        f"/jobs/{job.id}": answers.JobView,
+        "/jobs": answers.JobPage,
+        "/dlq": answers.JobPage,
+        f"/jobs/{job.id}/events": answers.HistoryView,
+        "/queues": answers.QueueList,
+        "/queues/default": answers.QueueView,
+        "/workers": answers.WorkerList,
+        "/status": answers.StatusView,
+        "/readyz": answers.Ready,
     }.items():
         response = await http.get(path)
         assert response.status_code == 200
-        assert msgspec.json.decode(response.content, type=shape), path
+        document: Any = msgspec.json.decode(response.content, type=shape)
+        assert msgspec.json.decode(msgspec.json.encode(document)) == response.json(), path
 
 
 async def test_the_page_needs_nobody_else(http: httpx.AsyncClient) -> None:

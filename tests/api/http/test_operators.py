@@ -7,7 +7,7 @@ import pytest
 
 from jobqueue.access.keyring import Keyring, parse_keys
 from jobqueue.access.policy import Access
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import ComponentHealth
 from jobqueue.core.lifecycle import State
@@ -97,7 +97,7 @@ async def test_jobs_and_workers_are_counted_in_the_words_of_the_view(
     serve: Serve, backend: FakeBackend
 ) -> None:
     backend.depth = {state: 10 ** (state - 1) for state in State}
-    http = await serve(HttpSettings(view="scheduler"))
+    http = await serve(HttpFaceSettings(view="scheduler"))
     words = {"PENDING": 10_001, "SCHEDULED": 10, "RUNNING": 100, "SUCCESS": 1_000, "FAILED": 10**5}
     assert (await http.get("/queues/default")).json()["depth"] == words
     assert (await http.get("/queues")).json()["queues"][0]["depth"] == words
@@ -162,7 +162,7 @@ async def test_strangers_learn_which_part_fails_and_operators_why(
 ) -> None:
     key = "0123456789abcdef"
     access = Access(keys=Keyring(parse_keys([f"ops:operator:{key}"], "auth.api_keys")))
-    http = await serve(HttpSettings(access=access))
+    http = await serve(HttpFaceSettings(access=access))
     for failure in (None, Unavailable("the store at db.example:5432 is away")):
         backend.components.append(ComponentHealth("redis", False, "redis.example:6379 is away"))
         backend.failure = failure
@@ -181,7 +181,7 @@ async def test_a_wrong_credential_at_a_probe_counts_as_one(serve: Serve) -> None
     access = Access(keys=Keyring(parse_keys(["ops:operator:0123456789abcdef"], "auth.api_keys")))
     failures: list[str] = []
     access.refusals.on_failure = failures.append
-    http = await serve(HttpSettings(access=access))
+    http = await serve(HttpFaceSettings(access=access))
     assert (await http.get("/readyz")).status_code == 200
     assert failures == []
     wrong = {"X-API-Key": "fedcba9876543210"}
@@ -209,7 +209,7 @@ async def test_readiness_can_be_given(serve: Serve) -> None:
     async def not_yet() -> bool:
         return False
 
-    http = await serve(HttpSettings(ready=not_yet))
+    http = await serve(HttpFaceSettings(ready=not_yet))
     assert (await http.get("/readyz")).status_code == 503
 
 
@@ -218,7 +218,7 @@ async def test_metrics(serve: Serve) -> None:
     async def render() -> tuple[bytes, str]:
         return b"jobs_submitted_total 1.0\n", "text/plain; version=0.0.4; charset=utf-8"
 
-    http = await serve(HttpSettings(metrics=render))
+    http = await serve(HttpFaceSettings(metrics=render))
     response = await http.get("/metrics")
     assert (response.status_code, response.text) == (200, "jobs_submitted_total 1.0\n")
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

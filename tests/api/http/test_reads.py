@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Cancellation, NotRetried, Page, Retried, RetryQuery
 from jobqueue.core.lifecycle import FAILURES, Reason, State
@@ -124,7 +124,7 @@ async def test_views(
     producer: str,
 ) -> None:
     job = backend.add(state=state)
-    http = await serve(HttpSettings(view="scheduler"))
+    http = await serve(HttpFaceSettings(view="scheduler"))
     path = f"/jobs/{job.id}"
     assert (await http.get(path)).json()["status"] == scheduler
     assert (await http.get(f"{path}?view=canonical")).json()["status"] == canonical
@@ -133,7 +133,7 @@ async def test_views(
 
 def test_an_unknown_view_is_refused_in_the_settings() -> None:
     with pytest.raises(InvalidArgument, match="canonical, scheduler, producer"):
-        HttpSettings(view="poet")
+        HttpFaceSettings(view="poet")
 
 
 @pytest.mark.parametrize("path", ["/jobs/{}", "/jobs/{}/wait", "/jobs/{}/events"])
@@ -224,7 +224,7 @@ async def test_bad_list_parameters(
 
 
 async def test_lists_leave_out_what_is_long(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(max_listed_payload_bytes=10))
+    http = await serve(HttpFaceSettings(max_listed_payload_bytes=10))
     long, short = make_job(payload=b"[1, 2, 3, 4]", result=b'"0123456789"'), make_job()
     backend.page = Page([long, short], "s5")
     body = (await http.get("/jobs")).json()

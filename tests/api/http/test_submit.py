@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.errors import OutcomeUnknown, QueueFull, Unavailable
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.lifecycle import Reason, State
@@ -245,7 +245,7 @@ async def test_did_not_happen_and_may_have_happened_differ(
 
 
 async def test_the_payload_limit_is_exact(serve: Serve, backend: FakeBackend) -> None:
-    http = await serve(HttpSettings(max_payload_bytes=100))
+    http = await serve(HttpFaceSettings(max_payload_bytes=100))
     fits = b'{"payload": "' + b"x" * 98 + b'"}'
     assert (await http.post("/jobs", content=fits)).status_code == 202
     response = await http.post("/jobs", content=fits.replace(b"xx", b"xxx", 1))

@@ -17,18 +17,18 @@ import pytest_asyncio
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.api.http.face import HttpFace
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.config import load
 from jobqueue.core.api import Backend, DispatchApi
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
+from jobqueue.server.process import ServerProcess
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.stores.sqlite.store import SqliteStore
-from jobqueue.topology.embedded import Embedded
 from tests import patience
 from tests.api.public.face import PublicFace
 from tests.api.public.hand import Hand
@@ -54,7 +54,7 @@ async def embedded(store: Store) -> Deployment:
     engine = Engine(store, EngineSettings(queue=queue, max_payload_bytes=MAX_PAYLOAD))
     backend: Backend = engine
     await backend.start()
-    http = HttpFace(backend, HttpSettings(max_payload_bytes=MAX_PAYLOAD))
+    http = HttpFace(backend, HttpFaceSettings(max_payload_bytes=MAX_PAYLOAD))
     grpc = GrpcFace(backend)
 
     async def stop() -> None:
@@ -80,7 +80,7 @@ async def replicated(dsn: str, redis_url: str) -> Deployment:
         "grpc.port": "0",
         "server.shutdown_timeout": "4",
     }
-    servers = [Embedded(load(flags=told, environ={}).settings) for _ in range(2)]
+    servers = [ServerProcess(load(flags=told, environ={}).settings) for _ in range(2)]
     for server in servers:
         await server.start()
     workers_side = GrpcBackend(

@@ -9,7 +9,8 @@ import pytest
 
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.progress import Progress
-from jobqueue.worker.registry import Registry, define
+from jobqueue.tasks.task import define
+from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience

@@ -7,12 +7,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from adapter import URL, WORKERS, Peer, mark
+from adapter import SLOTS, URL, WORKERS, PeerAdapter, mark
 
 QUEUE = Path(URL.removeprefix("sqlite:///"))
 
 
-class FakePeer(Peer):
+class FakePeer(PeerAdapter):
+    def __init__(self) -> None:
+        if SLOTS > WORKERS:
+            raise NotImplementedError("a worker process runs one job at a time")
+
     def version(self) -> str:
         return "1.0"
 

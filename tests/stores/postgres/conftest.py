@@ -26,8 +26,8 @@ async def open_store(postgres_dsn: str) -> AsyncIterator[OpenStore]:
         store = PostgresStore(dsn, **{"patience": patience.stretched(5.0)} | options)
         stores.append(store)
         await store.open()
-        await store.create_queue(Queue(name="q", retry_profile="scheduler"))
-        await store.register_worker(worker(concurrency=1_000))
+        await store.queues.create(Queue(name="q", retry_profile="scheduler"))
+        await store.workers.register(worker(concurrency=1_000))
         return store
 
     yield open_one

@@ -11,7 +11,7 @@ import pytest
 
 from jobqueue.stores.postgres import connections
 
-BIG = {"job_live", "job_record", "job_ended", "job_event", "job_key"}
+BIG = {"job_live", "job_record", "job_ended", "job_event", "job_steps", "job_done", "job_key"}
 
 
 _OF_THE_LIBRARY = "typeinfo_tree"  # it asks about types, once for each connection

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import asyncpg
 import pytest
 
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import Queue
-from jobqueue.core.store import Claim
+from jobqueue.core.store import BEGINNING, Claim
 from jobqueue.core.stream import JobEvent
 from jobqueue.stores.postgres import streaming
-from jobqueue.stores.postgres.statements import SQL, array
+from jobqueue.stores.postgres.following import Snapshot, StreamPlace
+from jobqueue.stores.postgres.statements import BATCH, array
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.driver import accept, new, spec, worker
 
@@ -22,11 +24,11 @@ class Follower:
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._position = 0
+        self._position = BEGINNING
 
     async def read(self, page: int = 3) -> list[str]:
         seen: list[str] = []
-        while found := await self._store.events_after(self._position, page):
+        while found := await self._store.stream.events_after(self._position, page):
             self._position = found[-1][0]
             seen += [event.job_id for _, event in found]
         return seen
@@ -37,12 +39,12 @@ class Streamer:
 
     def __init__(self, store: PostgresStore) -> None:
         self._store = store
-        self._position = 0
+        self._position = BEGINNING
 
     async def read(self, page: int = 3) -> list[str]:
         seen: list[str] = []
         while True:
-            found = await self._store.changes_after(self._position, page, 1 << 20)
+            found = await self._store.stream.changes_after(self._position, page, 1 << 20)
             if not found.items:
                 return seen
             self._position = found.position
@@ -57,8 +59,9 @@ def follower(request: pytest.FixtureRequest, store: PostgresStore) -> Follower |
 async def submit_in(connection) -> str:
     """Submit in a transaction that the test commits when it likes."""
     (job,) = new(spec())
+    await connection.execute("SET jobqueue.layout = 2")
     await connection.fetch(
-        SQL["submit"], ["q"], None, ["q"], array([job.id]), [""], [b"x"], [None], [0], [None],
+        BATCH["submit"], ["q"], None, ["q"], array([job.id]), [""], [b"x"], [None], [0], [None],
         [None], [None], [None], [None], "", None, None,
     )  # fmt: skip
     return job.id
@@ -122,11 +125,13 @@ SELECT seq, pg_current_xact_id()::text::bigint, 1, 2, 1, 1, 2, 2 FROM job_record
 
 
 @pytest.mark.req("jq:FR-011")
+@pytest.mark.parametrize("few", [1, 16])
 async def test_far_behind_what_one_transaction_overtook_keeps_its_place(
-    store, postgres_dsn, monkeypatch
+    open_store, postgres_dsn, monkeypatch, few
 ):
     """A transaction has its number before it touches a job that was written by a later one."""
     monkeypatch.setattr(streaming, "_KEYS_AT_ONCE", 1)
+    store = await open_store(few=few)
     other = await asyncpg.connect(postgres_dsn)
     async with other.transaction():
         first = await submit_in(other)
@@ -135,25 +140,25 @@ async def test_far_behind_what_one_transaction_overtook_keeps_its_place(
     await other.close()
     (last,) = await accept(store)
     for page in (1, 10):
-        position, seen = 0, []
-        while (found := await store.changes_after(position, page, 1 << 20)).items:
+        position, seen = BEGINNING, []
+        while (found := await store.stream.changes_after(position, page, 1 << 20)).items:
             position = found.position
             seen += [(item.event.job_id, item.event.version) for item in found.items]
             # Whoever goes on from the mark finds the same.
-            store._streaming._ahead.clear()
+            store.stream._ahead.clear()
         assert list(dict.fromkeys(seen)) == [(first, 1), (overtaken, 1), (overtaken, 2), (last, 1)]
 
 
 async def test_what_an_older_server_removed_hides_nothing_that_is_large(store, db):
     """It keeps nothing for a stream: what was there to be read may be gone."""
     _, gone, last = await accept(store, 3)
-    found = await store.changes_after(0, 1, 1)
+    found = await store.stream.changes_after(BEGINNING, 1, 1)
     async with db.transaction():
         await db.execute("SET LOCAL jobqueue.retention = 'on'")
         await db.execute(
             "DELETE FROM job_event WHERE seq = (SELECT seq FROM job_record WHERE id = $1)", gone
         )
-    found = await store.changes_after(found.position, 10, 1)
+    found = await store.stream.changes_after(found.position, 10, 1)
     assert [item.event.job_id for item in found.items] == [last]
 
 
@@ -165,13 +170,58 @@ async def test_what_was_read_is_not_undone_by_a_crash(own_postgres):
     store = PostgresStore(server.dsn(), patience=30.0)
     await store.open()
     try:
-        await store.create_queue(Queue(name="q"))
-        await store.register_worker(worker())
+        await store.queues.create(Queue(name="q"))
+        await store.workers.register(worker())
         (job_id,) = await accept(store)
-        await store.claim([Claim(("q",), ["w"])])
-        read = [event for _, event in await store.events_after(0, 10)]
+        await store.jobs.claim([Claim(("q",), ["w"])])
+        read = [event for _, event in await store.stream.events_after(BEGINNING, 10)]
         assert [event.to_state for event in read] == [State.PENDING, State.ASSIGNED]
         await asyncio.to_thread(server.restart, "immediate")
-        assert await store.history(job_id) == read
+        assert await store.reads.history(job_id) == read
     finally:
         await store.close()
+
+
+# What a server wrote before positions were text.
+EARLIER = (
+    "13686535522158116845001963204895433637282883107597086371748055672125988991914936844179118742773"
+    "987693109139138692867421"
+)
+
+
+def test_a_mark_of_an_earlier_version_is_read_and_written():
+    """Servers of both versions run side by side during an upgrade."""
+    place = StreamPlace(Snapshot(748, 755, (748, 751)), Snapshot(760, 762, (760,)), 17, 3, 2, True)
+    assert StreamPlace.of_stored(EARLIER) == place
+    assert place.stored() == EARLIER
+    assert StreamPlace.of(place.text()) == place
+
+
+async def test_a_stream_goes_on_from_the_mark_of_an_earlier_version(store, db):
+    term = await store.leadership.lead(1, 600.0)
+    await store.stream.begin(term)
+    published = await accept(store, 3)
+    found = await store.stream.changes_after(BEGINNING, 10, 1 << 20)
+    await store.stream.move_mark(found.position, term)
+    mark = int(await db.fetchval("SELECT position FROM stream"))
+    raw = mark.to_bytes((mark.bit_length() + 7) // 8)
+    assert raw[1:].decode() == found.position  # what earlier versions wrote, and read
+    left = await accept(store, 2)
+    position = await store.stream.begin(term)
+    following = await store.stream.changes_after(position, 10, 1 << 20)
+    assert [item.event.job_id for item in following.items] == left
+    assert not set(left) & set(published)
+
+
+async def test_a_mark_tells_of_any_number_of_open_transactions(store, db):
+    """Python refuses to write a number of so many digits."""
+    term = await store.leadership.lead(1, 600.0)
+    await store.stream.begin(term)
+    await accept(store)
+    found = await store.stream.changes_after(BEGINNING, 10, 1 << 20)
+    place = StreamPlace.of(found.position)
+    until = place.until
+    opened = replace(until, open=tuple(range(until.above - 500, until.above)))
+    there = replace(place, until=opened)
+    await store.stream.move_mark(there.text(), term)
+    assert await store.stream.begin(term) == there.text()

@@ -37,7 +37,7 @@ async def test_a_clash_in_the_second_part_of_a_submit_repeats_nothing(open_store
     await transaction.start()
     # Plain submits pass this lock, keyed ones wait for it until their time is up.
     await other.execute("LOCK TABLE job_key IN SHARE MODE")
-    submit = asyncio.create_task(store.submit(new(spec(b"plain"), spec(b"keyed", key="k"))))
+    submit = asyncio.create_task(store.jobs.submit(new(spec(b"plain"), spec(b"keyed", key="k"))))
     await until(lambda: waiting(db))
     await until(lambda: not_waiting(db))
     await transaction.rollback()
@@ -60,7 +60,7 @@ async def test_each_job_of_a_submit_that_fails_half_way_has_its_own_answer(
     transaction = other.transaction()
     await transaction.start()
     await other.execute("LOCK TABLE job_key IN SHARE MODE")
-    plain, keyed = (await store.submit(new(spec(b"plain"), spec(b"keyed", key="k")))).results
+    plain, keyed = (await store.jobs.submit(new(spec(b"plain"), spec(b"keyed", key="k")))).results
     await transaction.rollback()
     await other.close()
     assert plain.status is SubmitStatus.ACCEPTED
@@ -72,15 +72,15 @@ async def test_a_report_is_answered_while_every_read_connection_is_busy(open_sto
     """Another server's worker and queue are looked up on the connection of the write."""
     one, two = await open_store(), await open_store()
     await accept(one)
-    (held,) = await one.claim([Claim(("q",), ["w"])])
+    (held,) = await one.jobs.claim([Claim(("q",), ["w"])])
     transaction = db.transaction()
     await transaction.start()
     await db.execute("LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")
-    reads = [asyncio.create_task(two.workers()) for _ in range(20)]
+    reads = [asyncio.create_task(two.workers.all()) for _ in range(20)]
     await until(lambda: waiting(db))
     async with patience.timeout(3):  # a read connection would be waited for longer
         (outcome,) = (
-            await two.apply([Transition.succeeded(held.seq, held.lease, b"r", 1.0)])
+            await two.jobs.apply([Transition.succeeded(held.seq, held.lease, b"r", 1.0)])
         ).outcomes
     await transaction.rollback()
     await asyncio.gather(*reads)
@@ -93,14 +93,14 @@ async def test_what_was_applied_before_a_failure_is_heard_of(open_store, postgre
     await lock_timeout(db, "20ms")
     store = await open_store()
     job_ids = await accept(store, 2)
-    done, stuck = await store.claim([Claim(("q",), ["w"] * 2)])
+    done, stuck = await store.jobs.claim([Claim(("q",), ["w"] * 2)])
     heard: list[Change] = []
     store.on_change(heard.append)
     transaction = db.transaction()
     await transaction.start()
     await db.execute("SELECT 1 FROM job_live WHERE seq = $1 FOR UPDATE", stuck.seq)
     with pytest.raises(Unavailable):
-        await store.apply(
+        await store.jobs.apply(
             [
                 Transition.succeeded(done.seq, done.lease, None, 0.5),
                 Transition.failed(stuck.seq, stuck.lease, "boom"),
@@ -108,18 +108,18 @@ async def test_what_was_applied_before_a_failure_is_heard_of(open_store, postgre
         )
     await transaction.rollback()
     assert [Change.ENDED in change for change in heard] == [True]
-    assert (await store.get(job_ids[0])).state is State.DONE
+    assert (await store.reads.get(job_ids[0])).state is State.DONE
 
 
 async def test_an_end_by_somebody_else_is_not_taken_for_ones_own(cuttable, proxy, open_store):
     """The report was lost on its way, and meanwhile its worker was judged."""
     other = await open_store()
     await accept(cuttable)
-    (held,) = await cuttable.claim([Claim(("q",), ["w"])])
-    await other.apply([Transition.worker_lost(held.seq, held.lease, "gone")])
+    (held,) = await cuttable.jobs.claim([Claim(("q",), ["w"])])
+    await other.jobs.apply([Transition.worker_lost(held.seq, held.lease, "gone")])
     proxy.arm(Cut.BEFORE, 1)
     (outcome,) = (
-        await cuttable.apply([Transition.succeeded(held.seq, held.lease, None, 1.0)])
+        await cuttable.jobs.apply([Transition.succeeded(held.seq, held.lease, None, 1.0)])
     ).outcomes
     assert proxy.cuts == 1
     assert outcome.refusal is Refusal.STALE_LEASE
@@ -129,7 +129,7 @@ async def test_a_server_that_goes_again_and_again_is_waited_for(cuttable, proxy,
     """The line is lost once more while the store looks what became of the first loss."""
     # The submit; then each second command, since a new connection begins with one of its own.
     proxy.arm(Cut.AFTER, 1, 3, 5)
-    (result,) = (await cuttable.submit(new(spec()))).results
+    (result,) = (await cuttable.jobs.submit(new(spec()))).results
     assert proxy.cuts == 3
     assert result.status is SubmitStatus.ACCEPTED
     assert await db.fetchval("SELECT count(*) FROM job_record") == 1
@@ -139,11 +139,11 @@ async def test_a_start_is_recognised_although_its_attempt_has_ended(cuttable, pr
     """The answer to the start was lost, and the next report was faster than the question."""
     other = await open_store()
     await accept(cuttable)
-    (held,) = await cuttable.claim([Claim(("q",), ["w"])])
+    (held,) = await cuttable.jobs.claim([Claim(("q",), ["w"])])
     start = Transition.started(held.seq, held.lease)
-    await other.apply([start, Transition.succeeded(held.seq, held.lease, None, 1.0)])
+    await other.jobs.apply([start, Transition.succeeded(held.seq, held.lease, None, 1.0)])
     proxy.arm(Cut.BEFORE, 1)
-    (outcome,) = (await cuttable.apply([start])).outcomes
+    (outcome,) = (await cuttable.jobs.apply([start])).outcomes
     assert proxy.cuts == 1
     assert outcome.applied
     assert outcome.state is State.DONE

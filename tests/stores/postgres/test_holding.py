@@ -27,10 +27,10 @@ async def pair(postgres_dsn, clock):
     stores = [PostgresStore(postgres_dsn, rules=Rules(), clock=clock) for _ in range(2)]
     for store in stores:
         await store.open()
-        await store.create_queue(Queue(name="q"))
-    stores[0]._holding.measured(1.0)
-    stores[0]._holding.looked((), 0.03)
-    await stores[0].register_worker(worker("w", concurrency=10))
+        await store.queues.create(Queue(name="q"))
+    stores[0].workers._holding.measured(1.0)
+    stores[0].workers._holding.looked((), 0.03)
+    await stores[0].workers.register(worker("w", concurrency=10))
     yield stores
     for store in stores:
         await store.close()
@@ -39,61 +39,61 @@ async def pair(postgres_dsn, clock):
 async def test_its_own_claims_are_known(pair, clock):
     slow, _ = pair
     await accept(slow, 2)
-    held = [*await slow.claim(CLAIM), *await slow.claim(CLAIM)]
-    assert slow._holding.slow
-    assert {one.lease for one in await slow.held()} == {one.lease for one in held}
-    assert [one.running for one in await slow.workers()] == [2]
-    answer = slow.pulse("w", 1, [held[0].lease])
+    held = [*await slow.jobs.claim(CLAIM), *await slow.jobs.claim(CLAIM)]
+    assert slow.workers._holding.slow
+    assert {one.lease for one in await slow.workers.held()} == {one.lease for one in held}
+    assert [one.running for one in await slow.workers.all()] == [2]
+    answer = slow.workers.pulse("w", 1, [held[0].lease])
     assert (answer.lost, [one.lease for one in answer.unlisted]) == ([], [held[1].lease])
     clock.advance(61.0)
-    slow._holding._looked_at = float("inf")  # no full look comes to its help
-    due = await slow.due(10)
+    slow.workers._holding._looked_at = float("inf")  # no full look comes to its help
+    due = await slow.upkeep.due(10)
     assert {one.seq for one in due.transitions} == {one.seq for one in held}
 
 
 async def test_slow_looks_at_what_is_due_are_few(pair, clock):
     slow, _ = pair
     await accept(slow)
-    await slow.claim(CLAIM)
+    await slow.jobs.claim(CLAIM)
     clock.advance(61.0)
-    slow._holding._looked_at = float("inf")
-    slow._holding.read([(number, 0) for number in slow._holding._floors], 10.0)
-    due = await slow.due(10)
+    slow.workers._holding._looked_at = float("inf")
+    slow.workers._holding.read([(number, 0) for number in slow.workers._holding._floors], 10.0)
+    due = await slow.upkeep.due(10)
     assert due.transitions == []
     assert due.next_at is not None
     assert 100.0 < due.next_at - clock.now() <= 200.0
-    slow._holding._readable_at = float("-inf")
-    assert len((await slow.due(10)).transitions) == 1
+    slow.workers._holding._readable_at = float("-inf")
+    assert len((await slow.upkeep.due(10)).transitions) == 1
 
 
 async def test_nobody_is_told_that_a_lease_is_lost_which_another_server_gave(pair):
     slow, other = pair
     await accept(slow, 2)
-    (theirs,) = await other.claim(CLAIM)
-    (own,) = await slow.claim(CLAIM)
+    (theirs,) = await other.jobs.claim(CLAIM)
+    (own,) = await slow.jobs.claim(CLAIM)
     assert theirs.seq < own.seq  # below where it begins to read
-    assert slow.pulse("w", 1, [theirs.lease, own.lease]).lost == []
-    await other.apply([Transition.succeeded(theirs.seq, theirs.lease, None, 0.1)])
-    assert slow.pulse("w", 1, [theirs.lease, own.lease]).lost == [theirs.lease]
+    assert slow.workers.pulse("w", 1, [theirs.lease, own.lease]).lost == []
+    await other.jobs.apply([Transition.succeeded(theirs.seq, theirs.lease, None, 0.1)])
+    assert slow.workers.pulse("w", 1, [theirs.lease, own.lease]).lost == [theirs.lease]
 
 
 async def test_a_full_look_finds_what_others_claimed(pair, clock):
     slow, other = pair
     await accept(slow)
-    (theirs,) = await other.claim(CLAIM)
-    assert await slow.held() == []
-    slow._holding._looked_at = float("-inf")
-    await slow.due(10)
-    assert [one.lease for one in await slow.held()] == [theirs.lease]
+    (theirs,) = await other.jobs.claim(CLAIM)
+    assert await slow.workers.held() == []
+    slow.workers._holding._looked_at = float("-inf")
+    await slow.upkeep.due(10)
+    assert [one.lease for one in await slow.workers.held()] == [theirs.lease]
 
 
 async def test_workers_are_counted_whole_unless_that_is_costly(pair):
     slow, other = pair
     await accept(slow)
-    await other.claim(CLAIM)
-    assert [one.running for one in await slow.workers()] == [1]
-    slow._holding.looked((), 1.0)
-    assert [one.running for one in await slow.workers()] == [0]
+    await other.jobs.claim(CLAIM)
+    assert [one.running for one in await slow.workers.all()] == [1]
+    slow.workers._holding.looked((), 1.0)
+    assert [one.running for one in await slow.workers.all()] == [0]
 
 
 def test_what_is_claimed_during_a_look_is_not_forgotten():

@@ -41,14 +41,14 @@ async def at_every_command(proxy: Proxy, side: Cut, once: Callable[[int], Awaita
 
 async def held_one(store: PostgresStore) -> tuple[int, int, str]:
     (job_id,) = await accept(store)
-    (got,) = await store.claim([Claim(("q",), ["w"])])
+    (got,) = await store.jobs.claim([Claim(("q",), ["w"])])
     assert got.id == job_id
     return got.seq, got.lease, job_id
 
 
 @SIDES
 async def test_a_submit_is_written_once(cuttable, proxy, db, side):
-    await cuttable.create_queue(Queue(name="bounded", capacity=100_000))
+    await cuttable.queues.create(Queue(name="bounded", capacity=100_000))
     submitted = 0
 
     async def once(command: int) -> None:
@@ -61,7 +61,7 @@ async def test_a_submit_is_written_once(cuttable, proxy, db, side):
             spec(b"other", key=f"key {command}"),
             spec(b"nowhere", queue="nowhere"),
         )
-        results = (await cuttable.submit(jobs)).results
+        results = (await cuttable.jobs.submit(jobs)).results
         accepted, duplicate, refused = (
             SubmitStatus.ACCEPTED,
             SubmitStatus.DUPLICATE,
@@ -75,7 +75,7 @@ async def test_a_submit_is_written_once(cuttable, proxy, db, side):
     await at_every_command(proxy, side, once)
     assert await db.fetchval("SELECT count(*) FROM job_record") == submitted
     assert await db.fetchval("SELECT count(DISTINCT id) FROM job_record") == submitted
-    depths = [stats.depth[State.PENDING] for stats in await cuttable.stats()]
+    depths = [stats.depth[State.PENDING] for stats in await cuttable.queues.stats()]
     assert sum(depths) == submitted
 
 
@@ -85,8 +85,8 @@ async def test_a_claim_is_handed_out_once_and_at_once(cuttable, proxy, side):
 
     async def once(command: int) -> None:
         (job_id,) = await accept(cuttable)
-        assert [one.id for one in await cuttable.claim([Claim(("q",), ["w"])])] == [job_id]
-        job = await cuttable.get(job_id)
+        assert [one.id for one in await cuttable.jobs.claim([Claim(("q",), ["w"])])] == [job_id]
+        job = await cuttable.reads.get(job_id)
         assert job is not None
         assert (job.state, job.attempt) == (State.ASSIGNED, 1)
 
@@ -115,14 +115,14 @@ async def test_a_move_is_made_once_and_confirmed(cuttable, proxy, side, name):
     async def once(command: int) -> None:
         seq, lease, job_id = await held_one(cuttable)
         asked, state, reason = moves(seq, lease)[name]
-        (outcome,) = (await cuttable.apply([asked])).outcomes
+        (outcome,) = (await cuttable.jobs.apply([asked])).outcomes
         assert outcome.applied, outcome
         assert (outcome.state, outcome.reason) == (state, reason)
-        job = await cuttable.get(job_id)
+        job = await cuttable.reads.get(job_id)
         assert job is not None
         assert (job.state, job.reason) == (state, reason)
         if state is State.PENDING:  # found at once, not at the next full look
-            (again,) = await cuttable.claim([Claim(("q",), ["w"])])
+            (again,) = await cuttable.jobs.claim([Claim(("q",), ["w"])])
             assert again.id == job_id
 
     await at_every_command(proxy, side, once)
@@ -132,10 +132,10 @@ async def test_a_move_is_made_once_and_confirmed(cuttable, proxy, side, name):
 async def test_a_retry_by_hand_is_made_once_and_confirmed(cuttable, proxy, side):
     async def once(command: int) -> None:
         seq, lease, job_id = await held_one(cuttable)
-        await cuttable.apply([Transition.failed(seq, lease, "boom", retryable=False)])
-        (outcome,) = (await cuttable.apply([Transition(seq, Move.RETRY_BY_HAND)])).outcomes
+        await cuttable.jobs.apply([Transition.failed(seq, lease, "boom", retryable=False)])
+        (outcome,) = (await cuttable.jobs.apply([Transition(seq, Move.RETRY_BY_HAND)])).outcomes
         assert outcome.applied, outcome
-        (again,) = await cuttable.claim([Claim(("q",), ["w"])])
+        (again,) = await cuttable.jobs.claim([Claim(("q",), ["w"])])
         assert (again.id, again.attempt) == (job_id, 2)
 
     await at_every_command(proxy, side, once)
@@ -149,7 +149,7 @@ async def test_a_batch_of_everything_is_applied_once(cuttable, proxy, side):
         held = [await held_one(cuttable) for _ in range(3)]
         (a, a_lease, _), (b, b_lease, _), (c, c_lease, _) = held
         outcomes = (
-            await cuttable.apply(
+            await cuttable.jobs.apply(
                 [
                     Transition.started(a, a_lease),
                     Transition.succeeded(b, b_lease, None, 0.5),
@@ -160,7 +160,7 @@ async def test_a_batch_of_everything_is_applied_once(cuttable, proxy, side):
             )
         ).outcomes
         assert [one.applied for one in outcomes] == [True, True, True, True, False]
-        states = [(await cuttable.get(job_id)).state for _, _, job_id in held]
+        states = [(await cuttable.reads.get(job_id)).state for _, _, job_id in held]
         assert states == [State.DONE, State.DONE, State.FAILED]
 
     await at_every_command(proxy, side, once)
@@ -168,13 +168,13 @@ async def test_a_batch_of_everything_is_applied_once(cuttable, proxy, side):
 
 @pytest.mark.parametrize("name", ["create queue", "delete queue", "delete job"])
 async def test_what_cannot_be_found_out_is_said_to_be_unknown(cuttable, proxy, name):
-    await cuttable.create_queue(Queue(name="empty"))
+    await cuttable.queues.create(Queue(name="empty"))
     seq, lease, job_id = await held_one(cuttable)
-    await cuttable.apply([Transition.succeeded(seq, lease, None, 0.5)])
+    await cuttable.jobs.apply([Transition.succeeded(seq, lease, None, 0.5)])
     call = {
-        "create queue": lambda: cuttable.create_queue(Queue(name="new")),
-        "delete queue": lambda: cuttable.delete_queue("empty"),
-        "delete job": lambda: cuttable.delete_job(job_id),
+        "create queue": lambda: cuttable.queues.create(Queue(name="new")),
+        "delete queue": lambda: cuttable.queues.delete("empty"),
+        "delete job": lambda: cuttable.upkeep.delete_job(job_id),
     }[name]
     proxy.arm(Cut.AFTER, 1)
     with pytest.raises(OutcomeUnknown):
@@ -186,21 +186,21 @@ async def test_what_cannot_be_found_out_is_said_to_be_unknown(cuttable, proxy, n
 async def test_the_rest_is_repeated(cuttable, proxy, side):
     async def once(command: int) -> None:
         seq, lease, _ = await held_one(cuttable)
-        await cuttable.apply([Transition.started(seq, lease)])
-        assert (await cuttable.request_cancel(seq)).cancel_requested
-        assert await cuttable.pause_queue("q", True)
-        assert await cuttable.pause_queue("q", False)
-        changed = await cuttable.update_queue("q", {"capacity": 1_000 + command})
+        await cuttable.jobs.apply([Transition.started(seq, lease)])
+        assert (await cuttable.jobs.request_cancel(seq)).cancel_requested
+        assert await cuttable.queues.pause("q", True)
+        assert await cuttable.queues.pause("q", False)
+        changed = await cuttable.queues.update("q", {"capacity": 1_000 + command})
         assert changed.capacity == 1_000 + command
-        term = await cuttable.lead(7, 60.0)
+        term = await cuttable.leadership.lead(7, 60.0)
         assert term is not None
-        await cuttable.retire_silent(3_600.0, term)
-        await cuttable.prune_done(0.0, 10, term)
-        await cuttable.register_worker(worker("v"))
-        assert await cuttable.retire_worker("v", 1)
+        await cuttable.workers.retire_silent(3_600.0, term)
+        await cuttable.upkeep.prune_done(0.0, 10, term)
+        await cuttable.workers.register(worker("v"))
+        assert await cuttable.workers.retire("v", 1)
         await cuttable.ping()
-        await cuttable.due(100)
-        await cuttable.resign(term)
+        await cuttable.upkeep.due(100)
+        await cuttable.leadership.resign(term)
 
     await at_every_command(proxy, side, once)
-    assert await cuttable.list_jobs(JobFilter(states=(State.RUNNING,), limit=100))
+    assert await cuttable.reads.list_jobs(JobFilter(states=(State.RUNNING,), limit=100))

@@ -74,7 +74,7 @@ async def test_a_store_that_only_looks_changes_no_older_schema(postgres_dsn, db,
     await starting.close()
     assert await applied(db) == [*before, MORE.version]
     await looking.open()
-    assert await looking.stats() == []
+    assert await looking.queues.stats() == []
     await looking.close()
 
 
@@ -154,13 +154,13 @@ async def test_a_table_that_is_in_use_is_not_waited_for_without_end(db, postgres
 
 
 async def test_a_replica_at_work_survives_another_ones_migration(store, db):
-    await store.stats()
+    await store.queues.stats()
     await bring_up(
         db,
         [*migrations(), dataclasses.replace(MORE, sql="ALTER TABLE job_live ADD more int;")],
     )
-    await store.due(10)
-    assert await store.stats()
+    await store.upkeep.due(10)
+    assert await store.queues.stats()
 
 
 async def test_a_role_that_may_not_create_tables_can_start(postgres_dsn, db):

@@ -43,19 +43,19 @@ async def test_another_replica_hears_of_work_and_of_ends(open_store):
     ears = Ears(two)
     await accept(one)
     await ears.hear(Change.WORK)
-    (held,) = await two.claim([Claim(("q",), ["w"])])
+    (held,) = await two.jobs.claim([Claim(("q",), ["w"])])
     ears = Ears(one)
-    await two.apply([Transition.succeeded(held.seq, held.lease, None, 0.1)])
+    await two.jobs.apply([Transition.succeeded(held.seq, held.lease, None, 0.1)])
     await ears.hear(Change.ENDED)
 
 
 async def test_the_end_of_a_lease_by_somebody_else_is_said(open_store):
     one, two = await open_store(), await open_store()
     await accept(one)
-    (held,) = await one.claim([Claim(("q",), ["w"])])
+    (held,) = await one.jobs.claim([Claim(("q",), ["w"])])
     await asyncio.sleep(0.1)  # let the word of the registration pass
     ears = Ears(one)
-    await two.apply([Transition.worker_lost(held.seq, held.lease, "gone")])
+    await two.jobs.apply([Transition.worker_lost(held.seq, held.lease, "gone")])
     await ears.hear(Change.CONTROL)
 
 
@@ -85,13 +85,13 @@ async def test_a_listener_that_is_killed_comes_back_and_looks(open_store, db):
 async def test_a_job_nobody_was_told_of_is_found_by_a_look(open_store, postgres_dsn, db):
     """The word was lost, or it was said by a server that died with it."""
     one, two = await open_store(), await open_store()
-    assert await two.claim([Claim(("q",), ["w"])]) == []
+    assert await two.jobs.claim([Claim(("q",), ["w"])]) == []
     await one._speaker.close()  # says nothing any more
     (job_id,) = await accept(one)
     found: list[str] = []
 
     async def found_it() -> bool:
-        found.extend(got.id for got in await two.claim([Claim(("q",), ["w"])]))
+        found.extend(got.id for got in await two.jobs.claim([Claim(("q",), ["w"])]))
         return bool(found)
 
     await until(found_it)

@@ -45,8 +45,8 @@ async def test_a_restarted_server_is_found_again_and_nothing_is_lost(own_postgre
     store = PostgresStore(server.dsn(), patience=30.0)
     await store.open()
     try:
-        await store.create_queue(Queue(name="q"))
-        await store.register_worker(worker())
+        await store.queues.create(Queue(name="q"))
+        await store.workers.register(worker())
         before = await accept(store, 20)
         restart = asyncio.create_task(asyncio.to_thread(server.restart, mode))
         during: list[str] = []
@@ -54,12 +54,12 @@ async def test_a_restarted_server_is_found_again_and_nothing_is_lost(own_postgre
             during += await accept(store)
         await restart
         await store.ping()
-        got = await store.claim([Claim(("q",), ["w"] * (len(before) + len(during)))])
+        got = await store.jobs.claim([Claim(("q",), ["w"] * (len(before) + len(during)))])
         assert sorted(one.id for one in got) == sorted(before + during)
         done = [Transition.succeeded(one.seq, one.lease, None, 0.1) for one in got]
-        assert all(outcome.applied for outcome in (await store.apply(done)).outcomes)
-        assert store.pulse("w", 1, []).known
-        assert (await store.stats("q"))[0].depth[State.DONE] == len(got)
+        assert all(outcome.applied for outcome in (await store.jobs.apply(done)).outcomes)
+        assert store.workers.pulse("w", 1, []).known
+        assert (await store.queues.stats("q"))[0].depth[State.DONE] == len(got)
     finally:
         await store.close()
 
@@ -70,14 +70,14 @@ async def test_a_server_that_is_away_refuses_and_keeps_nothing(own_postgres):
     store = PostgresStore(server.dsn(), patience=0.3)
     await store.open()
     try:
-        await store.create_queue(Queue(name="q"))
+        await store.queues.create(Queue(name="q"))
         await asyncio.to_thread(server.stop)
         with pytest.raises(Unavailable, match="PostgreSQL"):
-            await store.submit(new(spec()))
+            await store.jobs.submit(new(spec()))
         with pytest.raises(Unavailable, match="PostgreSQL"):
             await store.ping()
         with pytest.raises(Unavailable, match="PostgreSQL"):
-            await asyncio.to_thread(store.pulse, "w", 1, [])
+            await asyncio.to_thread(store.workers.pulse, "w", 1, [])
     finally:
         await store.close()
 
@@ -90,8 +90,8 @@ async def test_a_server_that_may_only_be_read_is_not_ready(store, db):
     with pytest.raises(Unavailable, match="read-only"):
         await store.ping()
     with pytest.raises(Unavailable, match="read-only"):
-        await store.submit(new(spec()))
-    assert await store.stats("q")
+        await store.jobs.submit(new(spec()))
+    assert await store.queues.stats("q")
 
 
 @pytest.mark.req("jq:NFR-005")
@@ -102,11 +102,11 @@ async def test_a_full_disk_is_an_error_to_the_submitter(store, db):
         "CREATE TRIGGER full_disk BEFORE INSERT ON job_event EXECUTE FUNCTION full_disk()"
     )
     with pytest.raises(Unavailable, match="no space left"):
-        await store.submit(new(spec(), spec(key="k")))
+        await store.jobs.submit(new(spec(), spec(key="k")))
     await db.execute("DROP TRIGGER full_disk ON job_event")
     assert await db.fetchval("SELECT count(*) FROM job_record") == 0
     assert await db.fetchval("SELECT count(*) FROM job_key") == 0
-    assert [one.status for one in (await store.submit(new(spec(key="k")))).results] == [
+    assert [one.status for one in (await store.jobs.submit(new(spec(key="k")))).results] == [
         SubmitStatus.ACCEPTED
     ]
 
@@ -119,11 +119,11 @@ async def test_too_many_connections_are_waited_out(own_postgres):
     await store.open()
     others = []
     try:
-        await store.create_queue(Queue(name="q"))
+        await store.queues.create(Queue(name="q"))
         with contextlib.suppress(asyncpg.TooManyConnectionsError):
             while True:
                 others.append(await asyncpg.connect(server.dsn()))
-        submits = [asyncio.create_task(store.submit(new(spec()))) for _ in range(6)]
+        submits = [asyncio.create_task(store.jobs.submit(new(spec()))) for _ in range(6)]
         for one in await asyncio.gather(*submits):  # with the connections it has
             assert one.results[0].status is SubmitStatus.ACCEPTED
         # And with none at all, as soon as there is one again.
@@ -132,7 +132,7 @@ async def test_too_many_connections_are_waited_out(own_postgres):
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
                 " WHERE application_name = 'jobqueue'"
             )
-        submit = asyncio.create_task(store.submit(new(spec())))
+        submit = asyncio.create_task(store.jobs.submit(new(spec())))
         await others.pop().close()
         assert (await submit).results[0].status is SubmitStatus.ACCEPTED
     finally:
@@ -146,7 +146,7 @@ async def test_nothing_is_left_open_by_a_close_while_connections_are_in_use(open
     transaction = db.transaction()
     await transaction.start()
     await db.execute("LOCK TABLE workers IN ACCESS EXCLUSIVE MODE")
-    read = asyncio.create_task(store.workers())
+    read = asyncio.create_task(store.workers.all())
 
     async def waiting() -> bool:
         return bool(await db.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
@@ -167,7 +167,7 @@ async def test_nothing_is_left_open_by_a_close_while_connections_are_in_use(open
 
 async def test_a_nul_harms_no_other_job_of_the_batch(store):
     results = (
-        await store.submit(new(spec(), spec(type="a\0b"), spec(key="a\0b"), spec(key="fine")))
+        await store.jobs.submit(new(spec(), spec(type="a\0b"), spec(key="a\0b"), spec(key="fine")))
     ).results
     assert [one.status for one in results] == [
         SubmitStatus.ACCEPTED,
@@ -181,14 +181,14 @@ async def test_a_nul_harms_no_other_job_of_the_batch(store):
 
 async def test_a_hundred_thousand_bytes_of_odd_text_come_back(store):
     odd = spec(bytes(range(256)) * 400, labels={"nul": "\0", "text": "ä\u2028😀"}, type="ü" * 50)
-    job_id = (await store.submit(new(odd))).results[0].job_id
-    job = await store.get(job_id)
+    job_id = (await store.jobs.submit(new(odd))).results[0].job_id
+    job = await store.reads.get(job_id)
     assert (job.payload, job.labels, job.type) == (odd.payload, odd.labels, odd.type)
 
 
 async def test_a_huge_batch_is_one_write(store, db):
     jobs = new(*(spec(key=f"k{n}" if n % 2 else None) for n in range(20_000)))
-    results = (await store.submit(jobs)).results
+    results = (await store.jobs.submit(jobs)).results
     assert all(one.status is SubmitStatus.ACCEPTED for one in results)
     assert await db.fetchval("SELECT count(*) FROM job_live") == 20_000
 

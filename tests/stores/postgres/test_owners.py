@@ -14,8 +14,8 @@ async def test_only_one_of_two_owners_gets_a_new_id(open_store: OpenStore):
     one, other = await open_store(), await open_store()
     for number in range(40):
         made = await asyncio.gather(
-            one.register_worker(worker(f"w{number}", 1, owner="alice")),
-            other.register_worker(worker(f"w{number}", 2, owner="bob")),
+            one.workers.register(worker(f"w{number}", 1, owner="alice")),
+            other.workers.register(worker(f"w{number}", 2, owner="bob")),
             return_exceptions=True,
         )
         assert {type(answer) for answer in made} == {PermissionDenied, list}, made

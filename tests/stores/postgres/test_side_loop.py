@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.stores.postgres.pulse import SideLoop
+from jobqueue.stores.postgres.database import SideLoop
 from tests import patience
 
 

@@ -29,7 +29,7 @@ async def swallowed(proxy) -> None:
 async def test_a_write_goes_through_soon_after_the_network_is_back(cuttable, proxy, db):
     await accept(cuttable)
     proxy.swallows = True
-    submitting = asyncio.create_task(cuttable.submit(new(spec(b"x"))))
+    submitting = asyncio.create_task(cuttable.jobs.submit(new(spec(b"x"))))
     await swallowed(proxy)
     proxy.swallows = False  # the lines that are there have lost a part of what was said
     (result,) = (await patience.wait_for(submitting, 15)).results
@@ -40,22 +40,22 @@ async def test_a_write_goes_through_soon_after_the_network_is_back(cuttable, pro
 @pytest.mark.req("jq:NFR-005")
 async def test_claims_reports_and_reads_go_through_as_well(cuttable, proxy):
     (job_id,) = await accept(cuttable)
-    await cuttable.get(job_id)
+    await cuttable.reads.get(job_id)
     proxy.swallows = True
-    claiming = asyncio.create_task(cuttable.claim([Claim(("q",), ["w"])]))
-    reading = asyncio.create_task(cuttable.get(job_id))
+    claiming = asyncio.create_task(cuttable.jobs.claim([Claim(("q",), ["w"])]))
+    reading = asyncio.create_task(cuttable.reads.get(job_id))
     await swallowed(proxy)
     proxy.swallows = False
     (got,) = await patience.wait_for(claiming, 20)
     assert (await patience.wait_for(reading, 15)).id == job_id
     proxy.swallows, proxy.swallowed = True, 0
     reporting = asyncio.create_task(
-        cuttable.apply([Transition.succeeded(got.seq, got.lease, b"ok")])
+        cuttable.jobs.apply([Transition.succeeded(got.seq, got.lease, b"ok")])
     )
     await swallowed(proxy)
     proxy.swallows = False
     await patience.wait_for(reporting, 15)
-    assert (await cuttable.get(job_id)).state is State.DONE
+    assert (await cuttable.reads.get(job_id)).state is State.DONE
 
 
 @pytest.mark.req("jq:NFR-005")
@@ -65,7 +65,7 @@ async def test_it_is_not_well_while_writes_are_not_answered(cuttable, proxy, mon
     await accept(cuttable)
     await cuttable.ping()
     proxy.swallows = True
-    submitting = asyncio.create_task(cuttable.submit(new(spec(b"x"))))
+    submitting = asyncio.create_task(cuttable.jobs.submit(new(spec(b"x"))))
     await swallowed(proxy)
     proxy.swallows = False
     async with patience.timeout(20):
@@ -88,7 +88,7 @@ async def test_a_statement_that_is_slow_is_given_more_time(store, db, postgres_d
     other = await asyncpg.connect(postgres_dsn)
     async with other.transaction():
         await other.execute("LOCK TABLE job_record IN ACCESS EXCLUSIVE MODE")
-        submitting = asyncio.create_task(store.submit(new(spec(b"x"))))
+        submitting = asyncio.create_task(store.jobs.submit(new(spec(b"x"))))
         seen = set()
         async with patience.timeout(20):
             while True:

@@ -15,7 +15,7 @@ from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.job import Job, SubmitStatus, Transition
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.queue import Queue
-from jobqueue.core.store import Claim, JobFilter, Rules
+from jobqueue.core.store import BEGINNING, Claim, JobFilter, Rules
 from jobqueue.stores.postgres.store import PostgresStore
 from tests import patience
 from tests.history.checker import Evidence, Run, assert_kept
@@ -55,7 +55,7 @@ class Replica:
         )
         ids = {job.id for job in jobs}
         try:
-            results = (await self.store.submit(jobs)).results
+            results = (await self.store.jobs.submit(jobs)).results
         except OutcomeUnknown:
             self._seen.unknown |= ids
             return
@@ -72,7 +72,7 @@ class Replica:
 
     async def work(self) -> int:
         """Claim some, and report each way that there is; reports are repeated until answered."""
-        held = await self.store.claim([Claim(("q",), [self.name] * BATCH)])
+        held = await self.store.jobs.claim([Claim(("q",), [self.name] * BATCH)])
         reports = []
         for one in held:
             fate = self._chance.random()
@@ -85,7 +85,7 @@ class Replica:
         by_lease = {one.lease: one for one in held}
         while reports:
             with contextlib.suppress(JobQueueError):
-                outcomes = (await self.store.apply(reports)).outcomes
+                outcomes = (await self.store.jobs.apply(reports)).outcomes
                 for asked, outcome in zip(reports, outcomes, strict=True):
                     if outcome.applied and outcome.state is State.DONE:
                         one = by_lease[asked.lease or 0]
@@ -94,9 +94,9 @@ class Replica:
         return len(held)
 
     async def sweep(self) -> None:
-        due = await self.store.due(500)
+        due = await self.store.upkeep.due(500)
         if due.transitions:
-            await self.store.apply(due.transitions)
+            await self.store.jobs.apply(due.transitions)
 
 
 async def kill(dsn: str, chance: random.Random, seen: Witness) -> None:
@@ -125,9 +125,9 @@ async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed
     ]
     for replica in replicas:
         await replica.store.open()
-        await replica.store.register_worker(worker(replica.name, concurrency=10_000))
+        await replica.store.workers.register(worker(replica.name, concurrency=10_000))
     store = replicas[0].store
-    await store.create_queue(Queue(name="q"))
+    await store.queues.create(Queue(name="q"))
     calm = asyncio.Event()
 
     async def again_and_again(*what) -> None:
@@ -147,7 +147,7 @@ async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed
     calm.set()
     await asyncio.gather(*load)
     async with patience.timeout(60):
-        while await store.list_jobs(
+        while await store.reads.list_jobs(
             JobFilter(states=tuple(state for state in State if state not in TERMINAL), limit=1)
         ):
             for replica in replicas:
@@ -155,16 +155,16 @@ async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed
                 await replica.sweep()
             await asyncio.sleep(0.01)
     events = []
-    position = 0
-    while page := await store.events_after(position, 2_000):
+    position = BEGINNING
+    while page := await store.stream.events_after(position, 2_000):
         events += [event for _, event in page]
         position = page[-1][0]
     jobs: dict[str, Job] = {}
     before = None
-    while found := await store.list_jobs(JobFilter(before_seq=before, limit=1_000)):
+    while found := await store.reads.list_jobs(JobFilter(before_seq=before, limit=1_000)):
         jobs |= {job.id: job for job in found}
         before = found[-1].seq
-    depth = (await store.stats("q"))[0].depth
+    depth = (await store.queues.stats("q"))[0].depth
     for replica in replicas:
         await replica.store.close()
     assert_kept(

@@ -41,13 +41,13 @@ def claim(slots: int, types: str | None = None, worker: str = "w") -> list[Claim
 
 
 async def payloads(store, slots: int, types: str | None = None) -> list[int]:
-    return [int(one.payload) for one in await store.claim(claim(slots, types))]
+    return [int(one.payload) for one in await store.jobs.claim(claim(slots, types))]
 
 
 async def submit(store, *types: str, claims: list[Claim] | None = None):
     """Jobs of these types; each has its place as its payload."""
     jobs = new(*(spec(b"%d" % n, type=type) for n, type in enumerate(types)))
-    submission = await store.submit(jobs, claims or [])
+    submission = await store.jobs.submit(jobs, claims or [])
     assert all(one.error is None for one in submission.results)
     return submission
 
@@ -73,7 +73,7 @@ async def test_jobs_of_before_get_the_number_of_their_type(empty_postgres_dsn):
     await store.open()
     try:
         assert await payloads(store, 9, "a") == [0, 3]
-        assert [int(one.payload) for one in await store.claim(claim(9))] == [1, 2]
+        assert [int(one.payload) for one in await store.jobs.claim(claim(9))] == [1, 2]
     finally:
         await store.close()
 
@@ -121,15 +121,15 @@ async def test_servers_with_different_types_drain_one_queue(open_store):
             jobs = [
                 spec(b"%d" % n, type=types[n], priority=n % 3) for n in range(start, start + 30)
             ]
-            await store.submit(new(*jobs))
+            await store.jobs.submit(new(*jobs))
 
     async def work(store, knows: str | None) -> None:
         for _ in range(400):
-            held = await store.claim(claim(9, knows))
+            held = await store.jobs.claim(claim(9, knows))
             got.extend((knows, one.type, int(one.payload)) for one in held)
             ends = [Transition.succeeded(one.seq, one.lease, None, 0.1) for one in held]
             if held:
-                await store.apply(ends)
+                await store.jobs.apply(ends)
             elif len(got) == len(types):
                 return
             await asyncio.sleep(0)
@@ -138,7 +138,7 @@ async def test_servers_with_different_types_drain_one_queue(open_store):
         *(fill(stores[part], part) for part in range(2)),
         *(work(store, knows) for store, knows in zip(stores, known, strict=True)),
     )
-    rest = await stores[2].claim(claim(len(types)))
+    rest = await stores[2].jobs.claim(claim(len(types)))
     got.extend((None, one.type, int(one.payload)) for one in rest)
     assert sorted(n for _, _, n in got) == list(range(len(types)))
     assert all(knows is None or type in knows for knows, type, _ in got)
@@ -179,7 +179,7 @@ async def test_a_job_that_is_meant_is_seen_behind_many_that_are_not(store):
 
 
 async def test_a_paused_queue_hands_nothing_off(store):
-    await store.pause_queue("q", True)
+    await store.queues.pause("q", True)
     assert (await submit(store, "a", claims=claim(1, "a"))).assigned == []
 
 
@@ -200,12 +200,12 @@ async def test_of_very_many_types_each_is_found(open_store):
     await submit(store, *types, *types)
     for n in (0, 7, 59):  # by name, each at once and in order
         wanted = [Claim(("q",), ["w"] * 2, types=frozenset({types[n], "unknown"}))]
-        assert [int(one.payload) for one in await other.claim(wanted)] == [n, 60 + n]
-        assert await other.claim(wanted) == []
+        assert [int(one.payload) for one in await other.jobs.claim(wanted)] == [n, 60 + n]
+        assert await other.jobs.claim(wanted) == []
     found: Counter[str] = Counter()
 
     async def all_found() -> bool:
-        found.update(one.type for one in await other.claim(claim(4)))
+        found.update(one.type for one in await other.jobs.claim(claim(4)))
         return found.total() == 114
 
     await until(all_found)
@@ -216,12 +216,12 @@ async def test_of_very_many_types_each_is_found(open_store):
 async def test_the_most_urgent_of_very_many_types_come_first(open_store):
     store = await open_store()
     await submit(store, *(f"type {n}" for n in range(60)))
-    await store.submit(new(*(spec(type=f"urgent {n}", priority=9) for n in range(20))))
+    await store.jobs.submit(new(*(spec(type=f"urgent {n}", priority=9) for n in range(20))))
     other = await open_store()
     got: list[int] = []
 
     async def all_got() -> bool:
-        got.extend(one.priority for one in await other.claim(claim(7)))
+        got.extend(one.priority for one in await other.jobs.claim(claim(7)))
         return len(got) >= 80
 
     await until(all_got)
@@ -248,7 +248,7 @@ async def crowded(store, few_kinds, monkeypatch) -> str:
 
 async def look_only_now(store: PostgresStore) -> None:
     store._heads.forget()
-    assert await store.claim([Claim(("q",), ["w"], types=frozenset({"none"}))]) == []
+    assert await store.jobs.claim([Claim(("q",), ["w"], types=frozenset({"none"}))]) == []
     store._heads._look_took = 3_600.0
 
 
@@ -256,17 +256,17 @@ async def test_who_hears_of_a_new_job_knows_not_yet_which_waited_before(store, c
     await look_only_now(store)
     await submit(store, crowded)
     wanted = [Claim(("q",), ["w"] * 9, types=frozenset({crowded}))]
-    seqs = [one.seq for one in await store.claim(wanted)]
+    seqs = [one.seq for one in await store.jobs.claim(wanted)]
     assert len(seqs) == 3
     assert seqs == sorted(seqs)
 
 
 async def test_who_sees_a_job_that_came_back_knows_not_yet_of_fresh_ones(store, crowded):
     known = frozenset({crowded})
-    (held,) = await store.claim([Claim(("q",), ["w"], types=known)])
-    await store.apply([Transition.handed_back(held.seq, held.lease)])
+    (held,) = await store.jobs.claim([Claim(("q",), ["w"], types=known)])
+    await store.jobs.apply([Transition.handed_back(held.seq, held.lease)])
     await look_only_now(store)
-    seqs = [one.seq for one in await store.claim([Claim(("q",), ["w"] * 3, types=known)])]
+    seqs = [one.seq for one in await store.jobs.claim([Claim(("q",), ["w"] * 3, types=known)])]
     assert len(seqs) == 2
     assert seqs[0] == held.seq
 
@@ -277,7 +277,7 @@ async def test_types_that_nothing_waits_of_do_not_keep_a_claim_from_the_others(s
     known = frozenset(f"type {n}" for n in range(500))
     for slots in (3, 17, 20):
         wanted = [Claim(("q",), ["w"] * slots, types=known)]
-        seqs = [one.seq for one in await store.claim(wanted)]
+        seqs = [one.seq for one in await store.jobs.claim(wanted)]
         assert len(seqs) == slots
         assert seqs == sorted(seqs)
 
@@ -295,11 +295,11 @@ def test_what_is_said_of_very_many_types_is_bounded(monkeypatch):
 async def test_waiting_types_of_one_queue_and_of_all(open_store):
     store = await open_store()
     for name in ("p", "r"):
-        await store.create_queue(Queue(name=name))
-    await store.submit(new(*(spec(type=t, queue=q) for q in "pqr" for t in ("b", "a", "b"))))
-    every = await store.waiting_types(10)
+        await store.queues.create(Queue(name=name))
+    await store.jobs.submit(new(*(spec(type=t, queue=q) for q in "pqr" for t in ("b", "a", "b"))))
+    every = await store.queues.waiting_types(10)
     assert [(one.queue, one.type, one.jobs) for one in every] == [
         (queue, type, jobs) for queue in "pqr" for type, jobs in (("a", 1), ("b", 2))
     ]
     for queue in "pqr":
-        assert await store.waiting_types(10, queue) == [o for o in every if o.queue == queue]
+        assert await store.queues.waiting_types(10, queue) == [o for o in every if o.queue == queue]

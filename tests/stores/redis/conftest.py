@@ -13,8 +13,8 @@ import pytest_asyncio
 from redis.asyncio import Redis
 
 from jobqueue.core.queue import Queue
+from jobqueue.fleet.backing import PrivateRedis
 from jobqueue.stores.redis.store import RedisStore
-from jobqueue.topology.backing import PrivateRedis
 from tests.stores.driver import NO_BACKOFF
 from tests.stores.redis.proxy import Proxy
 
@@ -72,7 +72,7 @@ async def open_store(redis_url: str) -> AsyncIterator[OpenStore]:
     async def open_one(url: str = redis_url, **options: Any) -> RedisStore:
         stores.append(RedisStore(url, **options))
         await stores[-1].open()
-        await stores[-1].create_queue(Queue(name="q", retry_profile=NO_BACKOFF))
+        await stores[-1].queues.create(Queue(name="q", retry_profile=NO_BACKOFF))
         return stores[-1]
 
     yield open_one

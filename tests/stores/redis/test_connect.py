@@ -7,11 +7,12 @@ import json
 import pytest
 from redis.asyncio import Redis
 
+from jobqueue.connect.backends import create_backend, create_store
+from jobqueue.connect.urls import parse_url
 from jobqueue.core.errors import InvalidArgument, NotFound
 from jobqueue.core.job import JobSpec
 from jobqueue.core.queue import Queue
 from jobqueue.stores.redis.store import RedisStore
-from jobqueue.topology.connect import create_backend, create_store, parse_url
 from tests.cli import processes
 from tests.stores.redis.conftest import DURABLE, Victim
 from tests.stores.redis.test_dry_run import SECRET, checks
@@ -64,10 +65,10 @@ async def test_a_store_that_was_closed_opens_again_and_keeps_its_connections(own
     async with Redis.from_url(url) as client:
         for _ in range(2):
             await store.open()
-            await store.create_queue(Queue(name="q"))
+            await store.queues.create(Queue(name="q"))
             before = (await client.info("stats"))["total_connections_received"]
             for _ in range(20):
-                await store.stats()
+                await store.queues.stats()
             after = (await client.info("stats"))["total_connections_received"]
             assert after - before <= 1  # whoever listens may come late
             await store.close()

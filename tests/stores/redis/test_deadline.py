@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from jobqueue.stores.redis.deadline import within
+from jobqueue.stores.redis.connections import within
 
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

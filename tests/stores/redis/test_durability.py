@@ -14,7 +14,7 @@ from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Job, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import Queue
-from jobqueue.core.store import Claim, JobFilter, Store
+from jobqueue.core.store import BEGINNING, Claim, JobFilter, Store
 from jobqueue.stores.redis.store import RedisStore
 from tests import patience
 from tests.history.checker import Evidence, assert_kept
@@ -83,26 +83,26 @@ async def test_settings_that_may_not_be_read_are_not_trusted(own_redis, open_sto
 
 async def everything(store: Store) -> list[object]:
     """All that a store shows."""
-    jobs = await store.list_jobs(JobFilter(limit=1_000))
+    jobs = await store.reads.list_jobs(JobFilter(limit=1_000))
     return [
         jobs,
-        [await store.history(job.id) for job in jobs],
-        await store.events_after(0, 10_000),
-        await store.stats(),
-        sorted(await store.held(), key=lambda held: held.seq),
-        [dataclasses.replace(one, running=one.running) for one in await store.workers()],
+        [await store.reads.history(job.id) for job in jobs],
+        await store.stream.events_after(BEGINNING, 10_000),
+        await store.queues.stats(),
+        sorted(await store.workers.held(), key=lambda held: held.seq),
+        [dataclasses.replace(one, running=one.running) for one in await store.workers.all()],
     ]
 
 
 async def test_a_restart_keeps_everything(own_redis, open_store):
     victim = Victim(own_redis(DURABLE))
     store = await open_store(victim.url)
-    await store.create_queue(Queue(name="r", capacity=7, priority_weights={9: 2}, ttl=60.0))
-    await store.register_worker(worker())
-    await store.submit(new(*(spec(b"\x00\xff%d" % n, key=f"k{n}") for n in range(8))))
-    await store.submit(new(spec(queue="r", delay=60.0, labels={"a": "ü"})))
-    got = await store.claim([Claim(("q",), ["w"] * 6)])
-    await store.apply(
+    await store.queues.create(Queue(name="r", capacity=7, priority_weights={9: 2}, ttl=60.0))
+    await store.workers.register(worker())
+    await store.jobs.submit(new(*(spec(b"\x00\xff%d" % n, key=f"k{n}") for n in range(8))))
+    await store.jobs.submit(new(spec(queue="r", delay=60.0, labels={"a": "ü"})))
+    got = await store.jobs.claim([Claim(("q",), ["w"] * 6)])
+    await store.jobs.apply(
         [
             Transition.succeeded(got[0].seq, got[0].lease, b"\x00result"),
             Transition.failed(got[1].seq, got[1].lease, "boom"),
@@ -110,17 +110,17 @@ async def test_a_restart_keeps_everything(own_redis, open_store):
             Transition.started(got[3].seq, got[3].lease),
         ]
     )
-    await store.request_cancel(got[3].seq)
-    term = await store.lead(7, 60.0)
+    await store.jobs.request_cancel(got[3].seq)
+    term = await store.leadership.lead(7, 60.0)
     before = await everything(store)
     victim.stop()
     victim.start()
     assert await everything(store) == before
-    assert await store.lead(8, 60.0) is None
-    assert await store.lead(7, 60.0) == term
-    (again,) = (await store.submit(new(spec(b"\x00\xff0", key="k0")))).results
+    assert await store.leadership.lead(8, 60.0) is None
+    assert await store.leadership.lead(7, 60.0) == term
+    (again,) = (await store.jobs.submit(new(spec(b"\x00\xff0", key="k0")))).results
     assert again.job_id == got[0].id
-    outcomes = (await store.apply([Transition.started(got[4].seq, got[4].lease)])).outcomes
+    outcomes = (await store.jobs.apply([Transition.started(got[4].seq, got[4].lease)])).outcomes
     assert outcomes[0].applied
 
 
@@ -135,7 +135,7 @@ async def test_nothing_accepted_is_lost_when_redis_is_killed_under_load(own_redi
     async def produce() -> None:
         while not stop.is_set():
             try:
-                results = (await store.submit(new(*(spec() for _ in range(10))))).results
+                results = (await store.jobs.submit(new(*(spec() for _ in range(10))))).results
             except JobQueueError:
                 continue
             accepted.update(one.job_id for one in results if one.error is None)
@@ -143,9 +143,9 @@ async def test_nothing_accepted_is_lost_when_redis_is_killed_under_load(own_redi
     async def work(name: str) -> None:
         while not stop.is_set():
             try:
-                got = await store.claim([Claim(("q",), [name] * 5)])
+                got = await store.jobs.claim([Claim(("q",), [name] * 5)])
                 asked = [Transition.succeeded(one.seq, one.lease, one.id.encode()) for one in got]
-                outcomes = (await store.apply(asked)).outcomes
+                outcomes = (await store.jobs.apply(asked)).outcomes
             except JobQueueError:
                 continue
             for one, outcome in zip(got, outcomes, strict=True):
@@ -173,15 +173,15 @@ async def test_nothing_accepted_is_lost_when_redis_is_killed_under_load(own_redi
         await asyncio.gather(*tasks, return_exceptions=True)
     jobs: dict[str, Job] = {}
     before: int | None = None
-    while page := await store.list_jobs(JobFilter(before_seq=before, limit=500)):
+    while page := await store.reads.list_jobs(JobFilter(before_seq=before, limit=500)):
         jobs |= {job.id: job for job in page}
         before = page[-1].seq
     assert accepted <= jobs.keys()
     for job_id, result in finished.items():
         assert (jobs[job_id].state, jobs[job_id].result) == (State.DONE, result)
-    events = [event for _, event in await store.events_after(0, 1_000_000)]
+    events = [event for _, event in await store.stream.events_after(BEGINNING, 1_000_000)]
     assert_kept(Evidence(events=events, jobs=jobs, accepted=accepted, removed=set()))
     # What the indexes count is what there is.
-    (stats,) = await store.stats("q")
+    (stats,) = await store.queues.stats("q")
     for state in State:
         assert stats.depth[state] == sum(job.state is state for job in jobs.values())

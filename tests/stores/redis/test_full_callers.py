@@ -27,21 +27,21 @@ async def test_a_refused_worker_costs_the_same_whatever_its_caller_has(
     open_store: OpenStore, victim: Victim
 ) -> None:
     store = await open_store(victim.url, rules=Rules(workers_per_owner=MOST))
-    await store.register_worker(worker("only", owner="bob"))
+    await store.workers.register(worker("only", owner="bob"))
     for n in range(MOST):
-        await store.register_worker(worker(f"w{n}", owner="alice"))
+        await store.workers.register(worker(f"w{n}", owner="alice"))
     redis = Redis.from_url(victim.url)
     async with redis:
         before = await commands(redis)
         for n in range(10):
             with pytest.raises(RateLimited):
-                await store.register_worker(worker(f"more{n}", owner="alice"))
+                await store.workers.register(worker(f"more{n}", owner="alice"))
         assert await commands(redis) - before < MOST
         for n in range(3):
-            await store.set_worker_status(f"w{n}", WorkerStatus.OFFLINE)
+            await store.workers.set_status(f"w{n}", WorkerStatus.OFFLINE)
         for n in range(3):
-            await store.register_worker(worker(f"more{n}", owner="alice"))
+            await store.workers.register(worker(f"more{n}", owner="alice"))
         with pytest.raises(RateLimited):
-            await store.register_worker(worker("more3", owner="alice"))
-    known = {one.info.id for one in await store.workers()}
+            await store.workers.register(worker("more3", owner="alice"))
+    known = {one.info.id for one in await store.workers.all()}
     assert known == {"only", "more0", "more1", "more2"} | {f"w{n}" for n in range(3, MOST)}

@@ -15,7 +15,7 @@ from jobqueue.core.errors import OutcomeUnknown, Unavailable
 from jobqueue.core.job import Held, SubmitStatus, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Move, Reason, State
 from jobqueue.core.queue import Queue
-from jobqueue.core.store import Claim
+from jobqueue.core.store import BEGINNING, Claim
 from jobqueue.stores.redis.store import RedisStore
 from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec, worker
@@ -41,7 +41,7 @@ async def at_every_script(proxy: Proxy, side: Cut, once: Callable[[int], Awaitab
 
 async def held_one(store: RedisStore) -> tuple[int, int, str]:
     (job_id,) = await accept(store)
-    (got,) = await store.claim(CLAIM)
+    (got,) = await store.jobs.claim(CLAIM)
     assert got.id == job_id
     return got.seq, got.lease, job_id
 
@@ -59,7 +59,7 @@ async def test_a_submit_is_written_once(cuttable, proxy, client, side):
             spec(b"other", key=f"key {script}"),
             spec(b"nowhere", queue="nowhere"),
         )
-        submission = await cuttable.submit(jobs, [Claim(("q",), ["w"])])
+        submission = await cuttable.jobs.submit(jobs, [Claim(("q",), ["w"])])
         accepted, duplicate, refused = SubmitStatus
         assert [one.status for one in submission.results] == [
             accepted, accepted, duplicate, refused, refused,
@@ -71,17 +71,21 @@ async def test_a_submit_is_written_once(cuttable, proxy, client, side):
     await at_every_script(proxy, side, once)
     assert await client.zcard("{jq}:jobs") == submitted
     assert len(await client.keys("{jq}:job:*")) == submitted
-    assert len(await cuttable.events_after(0, 1_000)) == submitted + len(await cuttable.held())
+    assert len(await cuttable.stream.events_after(BEGINNING, 1_000)) == submitted + len(
+        await cuttable.workers.held()
+    )
 
 
 @SIDES
 async def test_a_claim_is_handed_out_once_and_at_once(cuttable, proxy, side):
     async def once(script: int) -> None:
         (job_id,) = await accept(cuttable)
-        (got,) = await cuttable.claim(CLAIM)
+        (got,) = await cuttable.jobs.claim(CLAIM)
         assert got.id == job_id
-        assert [held.lease for held in await cuttable.held("w")] == [got.lease]
-        (done,) = (await cuttable.apply([Transition.succeeded(got.seq, got.lease, b"r")])).outcomes
+        assert [held.lease for held in await cuttable.workers.held("w")] == [got.lease]
+        (done,) = (
+            await cuttable.jobs.apply([Transition.succeeded(got.seq, got.lease, b"r")])
+        ).outcomes
         assert done.applied
 
     await at_every_script(proxy, side, once)
@@ -106,16 +110,16 @@ async def test_a_move_is_made_once_and_confirmed(cuttable, proxy, side, name):
     async def once(script: int) -> None:
         seq, lease, job_id = await held_one(cuttable)
         asked, state, reason = moves(seq, lease)[name]
-        (outcome,) = (await cuttable.apply([asked])).outcomes
+        (outcome,) = (await cuttable.jobs.apply([asked])).outcomes
         assert outcome.applied, outcome
         assert (outcome.state, outcome.reason, outcome.lease) == (state, reason, lease)
-        job = await cuttable.get(job_id)
+        job = await cuttable.reads.get(job_id)
         assert (job.state, job.reason) == (state, reason)
-        assert [event.version for event in await cuttable.history(job_id)] == list(
+        assert [event.version for event in await cuttable.reads.history(job_id)] == list(
             range(1, job.version + 1)
         )
         if state is State.PENDING:
-            assert [one.id for one in await cuttable.claim(CLAIM)] == [job_id]
+            assert [one.id for one in await cuttable.jobs.claim(CLAIM)] == [job_id]
 
     await at_every_script(proxy, side, once)
 
@@ -126,7 +130,7 @@ async def test_a_batch_of_everything_is_applied_once(cuttable, proxy, side):
         (a, a_lease, _), (b, b_lease, _), (c, c_lease, _) = [
             await held_one(cuttable) for _ in range(3)
         ]
-        application = await cuttable.apply(
+        application = await cuttable.jobs.apply(
             [
                 Transition.started(a, a_lease),
                 Transition.succeeded(b, b_lease, None, 0.5),
@@ -141,10 +145,10 @@ async def test_a_batch_of_everything_is_applied_once(cuttable, proxy, side):
         assert applied == [True, True, True, True, False, True]
         (again,) = application.assigned
         assert (again.seq, again.attempt) == (c, 2)
-        await cuttable.apply([Transition.succeeded(c, again.lease, None)])
+        await cuttable.jobs.apply([Transition.succeeded(c, again.lease, None)])
 
     await at_every_script(proxy, side, once)
-    (stats,) = await cuttable.stats("q")
+    (stats,) = await cuttable.queues.stats("q")
     assert stats.depth[State.DONE] == stats.succeeded > 0
     assert stats.failed == stats.succeeded // 3
 
@@ -155,42 +159,42 @@ async def test_what_tells_yes_from_no_tells_the_truth(cuttable, proxy, side):
 
     async def once(script: int) -> None:
         name = f"queue-{script}"
-        assert await cuttable.create_queue(Queue(name=name))
-        assert not await cuttable.create_queue(Queue(name=name))
-        assert await cuttable.delete_queue(name) == 0
+        assert await cuttable.queues.create(Queue(name=name))
+        assert not await cuttable.queues.create(Queue(name=name))
+        assert await cuttable.queues.delete(name) == 0
         seq, lease, job_id = await held_one(cuttable)
-        await cuttable.apply([Transition.started(seq, lease)])
-        assert (await cuttable.request_cancel(seq)).cancel_requested
-        await cuttable.register_worker(worker("w", 2 * script))
-        lost = await cuttable.register_worker(worker("w", 2 * script + 1))
+        await cuttable.jobs.apply([Transition.started(seq, lease)])
+        assert (await cuttable.jobs.request_cancel(seq)).cancel_requested
+        await cuttable.workers.register(worker("w", 2 * script))
+        lost = await cuttable.workers.register(worker("w", 2 * script + 1))
         assert lost == [Held(seq, lease, "w", State.RUNNING, True)]
-        await cuttable.apply([Transition.worker_lost(seq, lease, "restarted")])
-        assert await cuttable.delete_job(job_id) is State.DEAD_LETTERED
-        assert await cuttable.set_worker_status("w", WorkerStatus.OFFLINE)
-        assert await cuttable.forget_worker("w")
-        await cuttable.register_worker(worker("v", 1))
-        assert await cuttable.retire_worker("v", 1)
-        await cuttable.register_worker(worker("quiet", 1))
-        term = await cuttable.lead(script, 60.0)
+        await cuttable.jobs.apply([Transition.worker_lost(seq, lease, "restarted")])
+        assert await cuttable.upkeep.delete_job(job_id) is State.DEAD_LETTERED
+        assert await cuttable.workers.set_status("w", WorkerStatus.OFFLINE)
+        assert await cuttable.workers.forget("w")
+        await cuttable.workers.register(worker("v", 1))
+        assert await cuttable.workers.retire("v", 1)
+        await cuttable.workers.register(worker("quiet", 1))
+        term = await cuttable.leadership.lead(script, 60.0)
         assert term is not None
-        assert await cuttable.retire_silent(-1.0, term) == ["quiet"]
-        assert await cuttable.forget_worker("quiet")
+        assert await cuttable.workers.retire_silent(-1.0, term) == ["quiet"]
+        assert await cuttable.workers.forget("quiet")
         seq, lease, _ = await held_one(cuttable)
-        await cuttable.apply([Transition.succeeded(seq, lease, None)])
-        assert await cuttable.prune_done(2e9, 10, term) == 1
-        await cuttable.resign(term)
-        assert await cuttable.lead(-script, 60.0) != term
-        assert (await cuttable.due(10)).transitions == []
-        await cuttable.resign(await cuttable.lead(-script, 60.0))
+        await cuttable.jobs.apply([Transition.succeeded(seq, lease, None)])
+        assert await cuttable.upkeep.prune_done(2e9, 10, term) == 1
+        await cuttable.leadership.resign(term)
+        assert await cuttable.leadership.lead(-script, 60.0) != term
+        assert (await cuttable.upkeep.due(10)).transitions == []
+        await cuttable.leadership.resign(await cuttable.leadership.lead(-script, 60.0))
 
     await at_every_script(proxy, side, once)
 
 
 async def test_a_heartbeat_survives_a_cut_line(cuttable, proxy):
-    await cuttable.register_worker(worker())
+    await cuttable.workers.register(worker())
     for side in Cut:
         proxy.arm(side, 1)
-        assert (await asyncio.to_thread(cuttable.pulse, "w", 1, [])).known
+        assert (await asyncio.to_thread(cuttable.workers.pulse, "w", 1, [])).known
     assert proxy.cuts == 2
 
 
@@ -198,21 +202,21 @@ async def test_a_call_that_was_given_up_does_not_come_after_a_later_one(cuttable
     """A connection that was given up may still carry a command: it must find its lane moved on."""
     runner = cuttable._runner
     asked: tuple[Any, ...] = ("late", ["name", "late", "max_retries", 1, "capacity", 0], [])
-    await cuttable.create_queue(Queue(name="first"))
+    await cuttable.queues.create(Queue(name="first"))
     lanes = await client.keys("{jq}:lane:*")
     (lane,) = [key for key in lanes if await client.getrange(key, 0, 1) == "2:"]
     found, *rest = runner.arguments("create_queue", asked, lane.removeprefix("{jq}:lane:"), 1)
     with pytest.raises(Exception, match="OVERTAKEN"):
         await client.eval(found.text.decode(), *rest)
-    assert await cuttable.stats("late") == []
+    assert await cuttable.queues.stats("late") == []
 
 
 async def test_a_write_into_the_dark_is_unknown_and_a_read_unavailable(proxy, open_store):
     store = await open_store(proxy.url, patience=0.5)
     proxy.deaf = True
     with pytest.raises(OutcomeUnknown, match="Redis"):
-        await store.submit(new(spec()))
+        await store.jobs.submit(new(spec()))
     with pytest.raises(Unavailable, match="Redis"):
-        await store.get("00000000-0000-4000-8000-000000000000")
+        await store.reads.get("00000000-0000-4000-8000-000000000000")
     proxy.deaf = False
     assert len(await accept(store)) == 1

@@ -27,21 +27,21 @@ SPECS: tuple[dict[str, Any], ...] = (
 async def _made(
     store, clock: ManualClock, move: str, ran_for: float | None, fields: dict, started: bool
 ) -> tuple[list[Outcome], Job, list[Event], list[object]]:
-    (result,) = (await store.submit(new(spec(b"p", **fields)))).results
-    (got,) = await store.claim([Claim(("q",), ["w"])])
+    (result,) = (await store.jobs.submit(new(spec(b"p", **fields)))).results
+    (got,) = await store.jobs.claim([Claim(("q",), ["w"])])
     clock.advance(1.25)
     if started:
-        await store.apply([Transition.started(got.seq, got.lease)])
+        await store.jobs.apply([Transition.started(got.seq, got.lease)])
         clock.advance(2.5)
     start = Transition.started(got.seq, got.lease)
     succeed = Transition.succeeded(got.seq, got.lease, b"\x00r", ran_for)
     asked = {"start": [start], "succeed": [succeed], "start and succeed": [start, succeed]}[move]
-    outcomes = (await store.apply(asked)).outcomes
-    job = await store.get(result.job_id)
-    due = await store.due(10)
-    stats = (await store.stats("q"))[0]
+    outcomes = (await store.jobs.apply(asked)).outcomes
+    job = await store.reads.get(result.job_id)
+    due = await store.upkeep.due(10)
+    stats = (await store.queues.stats("q"))[0]
     figures = [due.next_at, stats.depth, stats.succeeded, stats.failed, stats.run_seconds]
-    return outcomes, job, await store.history(job.id), figures
+    return outcomes, job, await store.reads.history(job.id), figures
 
 
 def _without_names(outcomes: list[Outcome], job: Job, events: list[Event]) -> list[object]:
@@ -73,8 +73,8 @@ async def test_a_script_does_what_decide_does(
 
 async def test_the_plain_way_is_one_script(open_store, monkeypatch):
     store = await open_store()
-    await store.submit(new(*(spec() for _ in range(20))))
-    got = await store.claim([Claim(("q",), ["w"] * 20)])
+    await store.jobs.submit(new(*(spec() for _ in range(20))))
+    got = await store.jobs.claim([Claim(("q",), ["w"] * 20)])
     asked: list[str] = []
     write = store._runner.write
 
@@ -84,7 +84,7 @@ async def test_the_plain_way_is_one_script(open_store, monkeypatch):
 
     monkeypatch.setattr(store._runner, "write", counted)
     outcomes = (
-        await store.apply([Transition.succeeded(one.seq, one.lease, b"r") for one in got])
+        await store.jobs.apply([Transition.succeeded(one.seq, one.lease, b"r") for one in got])
     ).outcomes
     assert all(outcome.applied for outcome in outcomes)
     assert asked == ["apply"]
@@ -93,10 +93,10 @@ async def test_the_plain_way_is_one_script(open_store, monkeypatch):
 async def test_moves_of_one_job_are_told_in_their_order(open_store):
     """One that has to be decided holds up those behind it."""
     store = await open_store()
-    await store.submit(new(spec()))
-    (got,) = await store.claim([Claim(("q",), ["w"])])
+    await store.jobs.submit(new(spec()))
+    (got,) = await store.jobs.claim([Claim(("q",), ["w"])])
     outcomes = (
-        await store.apply(
+        await store.jobs.apply(
             [
                 Transition.succeeded(got.seq, got.lease + 1, b"wrong"),
                 Transition.succeeded(got.seq, got.lease, b"right"),
@@ -109,4 +109,4 @@ async def test_moves_of_one_job_are_told_in_their_order(open_store):
         (None, State.DONE),
         (Refusal.STALE_LEASE, State.DONE),
     ]
-    assert (await store.get(got.id)).result == b"right"
+    assert (await store.reads.get(got.id)).result == b"right"

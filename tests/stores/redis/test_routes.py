@@ -17,8 +17,8 @@ pytestmark = pytest.mark.req("sch:WORKER")
 
 
 async def allotted(store: RedisStore, worker_id: str, incarnation: int = 1) -> int | None:
-    await store.register_worker(worker(worker_id, incarnation))
-    return await store.partition_of(worker_id, incarnation)
+    await store.workers.register(worker(worker_id, incarnation))
+    return await store.workers.partition_of(worker_id, incarnation)
 
 
 # -- partitions ------------------------------------------------------------------------------
@@ -34,24 +34,24 @@ async def test_every_worker_has_the_lowest_free_one(open_store, client):
     store = await open_store(partitions=3)
     assert [await allotted(store, name) for name in "abc"] == [0, 1, 2]
     assert await client.hget("{jq}:worker:b", "partition") == "1"
-    assert await store.partition_of("b", 2) is None  # of another incarnation
-    assert await store.partition_of("nobody", 1) is None
+    assert await store.workers.partition_of("b", 2) is None  # of another incarnation
+    assert await store.workers.partition_of("nobody", 1) is None
 
 
 async def test_when_all_are_taken_the_one_with_the_fewest_readers_is_shared(open_store):
     store = await open_store(partitions=2)
     assert [await allotted(store, name) for name in "abcde"] == [0, 1, 0, 1, 0]
-    assert await store.retire_worker("b", 1)
-    assert await store.retire_worker("d", 1)
+    assert await store.workers.retire("b", 1)
+    assert await store.workers.retire("d", 1)
     assert [await allotted(store, name) for name in "fg"] == [1, 1]
 
 
 async def test_a_reconnect_keeps_it(open_store):
     store = await open_store(partitions=3)
     assert [await allotted(store, name) for name in "ab"] == [0, 1]
-    await store.retire_worker("a", 1)
+    await store.workers.retire("a", 1)
     assert await allotted(store, "b") == 1
-    await store.set_worker_status("b", WorkerStatus.DRAINING)
+    await store.workers.set_status("b", WorkerStatus.DRAINING)
     assert await allotted(store, "b") == 1
     assert await allotted(store, "c") == 0
 
@@ -59,9 +59,9 @@ async def test_a_reconnect_keeps_it(open_store):
 async def test_a_new_incarnation_need_not_keep_it(open_store):
     store = await open_store(partitions=3)
     assert [await allotted(store, name) for name in "ab"] == [0, 1]
-    await store.retire_worker("a", 1)
+    await store.workers.retire("a", 1)
     assert await allotted(store, "b", 2) == 0
-    assert await store.partition_of("b", 1) is None
+    assert await store.workers.partition_of("b", 1) is None
     assert await allotted(store, "b", 3) == 0  # what it had itself is free
 
 
@@ -72,12 +72,12 @@ async def test_a_worker_that_is_offline_has_none(open_store, how):
     assert [await allotted(store, name) for name in "ab"] == [0, 1]
     if how == "silent":
         clock.advance(60.0)
-        await store.register_worker(worker("b"))
-        term = await store.lead(1, 60.0)
-        assert await store.retire_silent(30.0, term) == ["a"]
+        await store.workers.register(worker("b"))
+        term = await store.leadership.lead(1, 60.0)
+        assert await store.workers.retire_silent(30.0, term) == ["a"]
     else:
-        await store.set_worker_status("a", WorkerStatus.OFFLINE)
-    assert await store.partition_of("a", 1) is None
+        await store.workers.set_status("a", WorkerStatus.OFFLINE)
+    assert await store.workers.partition_of("a", 1) is None
     assert await allotted(store, "c") == 0
     assert await allotted(store, "a") == 2  # back again, and its place is taken
 
@@ -91,7 +91,7 @@ async def test_an_assignment_carries_the_route_of_its_worker(open_store):
     await allotted(store, "a")
     await allotted(store, "b", largest)
     await accept(store, 3)
-    await store.claim([Claim(("q",), ["b", "a", "stranger"])])
+    await store.jobs.claim([Claim(("q",), ["b", "a", "stranger"])])
     events = [item for item in await read(store) if isinstance(item, JobEvent)]
     routes = {item.event.worker_id: item.route for item in events if item.event.worker_id}
     assert routes == {"a": Route(0, 1), "b": Route(1, largest), "stranger": None}
@@ -103,26 +103,26 @@ async def test_what_stands_is_what_was_claimed(open_store):
     jobs = new(
         spec(b"one", ttl=60.0, timeout=5.0, labels={"a": "b"}, priority=9), spec(b"two"), spec()
     )
-    await store.submit(jobs)
-    first, second = await store.claim([Claim(("q",), ["w"] * 2)])
-    (of_another,) = await store.claim([Claim(("q",), ["another"])])
+    await store.jobs.submit(jobs)
+    first, second = await store.jobs.claim([Claim(("q",), ["w"] * 2)])
+    (of_another,) = await store.jobs.claim([Claim(("q",), ["another"])])
     ids = [second.id, of_another.id, "no such job", first.id]
-    assert await store.standing(ids, "w") == [second, first]
-    assert await store.standing([], "w") == []
-    await store.apply([Transition.started(first.seq, first.lease)])
-    assert await store.standing(ids, "w") == [second]
-    await store.apply([Transition.worker_lost(second.seq, second.lease, "gone")])
-    assert await store.standing(ids, "w") == []
+    assert await store.jobs.standing(ids, "w") == [second, first]
+    assert await store.jobs.standing([], "w") == []
+    await store.jobs.apply([Transition.started(first.seq, first.lease)])
+    assert await store.jobs.standing(ids, "w") == [second]
+    await store.jobs.apply([Transition.worker_lost(second.seq, second.lease, "gone")])
+    assert await store.jobs.standing(ids, "w") == []
 
 
 @pytest.mark.req("sch:IDEMP")
 async def test_an_assignment_to_the_same_worker_again_has_its_new_lease(open_store):
     store = await open_store()
     (job_id,) = await accept(store)
-    (first,) = await store.claim([Claim(("q",), ["w"])])
-    await store.apply([Transition.handed_back(first.seq, first.lease)])
-    (second,) = await store.claim([Claim(("q",), ["w"])])
-    (standing,) = await store.standing([job_id], "w")
+    (first,) = await store.jobs.claim([Claim(("q",), ["w"])])
+    await store.jobs.apply([Transition.handed_back(first.seq, first.lease)])
+    (second,) = await store.jobs.claim([Claim(("q",), ["w"])])
+    (standing,) = await store.jobs.standing([job_id], "w")
     assert standing == second
     assert standing.lease != first.lease
 
@@ -130,9 +130,9 @@ async def test_an_assignment_to_the_same_worker_again_has_its_new_lease(open_sto
 async def test_a_batch_of_any_size_stands(open_store):
     store = await open_store()
     ids = await accept(store, 1_100)
-    held = await store.claim([Claim(("q",), ["w"] * 1_100)])
+    held = await store.jobs.claim([Claim(("q",), ["w"] * 1_100)])
     assert {one.id for one in held} == set(ids)
-    assert await store.standing([one.id for one in held], "w") == held
+    assert await store.jobs.standing([one.id for one in held], "w") == held
 
 
 # -- who is there ---------------------------------------------------------------------------
@@ -143,20 +143,20 @@ async def test_a_leader_assigns_nothing_to_a_worker_that_is_not_there(open_store
     """It hears of a worker's end later. What it claims until then would be lost with the worker:
     an attempt less for a job that nobody began."""
     store = await open_store(partitions=3)
-    term = await store.lead(1, 60.0)
+    term = await store.leadership.lead(1, 60.0)
     for name in ("gone", "there"):
-        await store.register_worker(worker(name))
+        await store.workers.register(worker(name))
     if gone == "left":
-        assert await store.retire_worker("gone", 1)
+        assert await store.workers.retire("gone", 1)
     elif gone == "elsewhere":  # connected to a server, which alone assigns to it
-        await (await open_store()).register_worker(worker("gone", 2))
+        await (await open_store()).workers.register(worker("gone", 2))
     else:
         status = WorkerStatus.DRAINING if gone == "draining" else WorkerStatus.OFFLINE
-        await store.set_worker_status("gone", status)
+        await store.workers.set_status("gone", status)
     await accept(store, 3)
-    got = await store.claim([Claim(("q",), ["gone", "there", "gone"])], term=term)
+    got = await store.jobs.claim([Claim(("q",), ["gone", "there", "gone"])], term=term)
     assert [one.worker_id for one in got] == ["there"]
-    assert (await store.stats("q"))[0].depth[State.PENDING] == 2
+    assert (await store.queues.stats("q"))[0].depth[State.PENDING] == 2
 
 
 # -- assignments that are said once more -----------------------------------------------------
@@ -170,10 +170,10 @@ class Leading:
 
     async def assigned(self, count: int = 1, to: str = "w"):
         await accept(self.store, count)
-        return await self.store.claim([Claim(("q",), [to] * count)])
+        return await self.store.jobs.claim([Claim(("q",), [to] * count)])
 
     async def repeated(self, limit: int = 100) -> int:
-        return await self.store.repeat_assignments(5.0, limit, self.term)
+        return await self.store.jobs.repeat_assignments(5.0, limit, self.term)
 
     async def said(self) -> list[AssignmentRepeated]:
         return [item for item in await read(self.store) if isinstance(item, AssignmentRepeated)]
@@ -183,9 +183,9 @@ class Leading:
 async def leading(open_store) -> Leading:
     clock = ManualClock()
     store = await open_store(clock=clock, partitions=4)
-    term = await store.lead(1, 3_600.0)
-    await store.begin_stream(term)
-    await store.register_worker(worker("w", 7))
+    term = await store.leadership.lead(1, 3_600.0)
+    await store.stream.begin(term)
+    await store.workers.register(worker("w", 7))
     return Leading(store, clock, term)
 
 
@@ -210,7 +210,7 @@ async def test_what_was_not_started_is_said_again_once_in_that_time(leading: Lea
 
 async def test_what_moved_on_is_not_said_again(leading: Leading):
     started, done, lost, back, left = await leading.assigned(5)
-    await leading.store.apply(
+    await leading.store.jobs.apply(
         [
             Transition.started(started.seq, started.lease),
             Transition.succeeded(done.seq, done.lease, None),
@@ -226,8 +226,8 @@ async def test_what_moved_on_is_not_said_again(leading: Leading):
 async def test_a_job_that_is_assigned_again_waits_anew(leading: Leading):
     (got,) = await leading.assigned()
     leading.clock.advance(4.0)
-    await leading.store.apply([Transition.handed_back(got.seq, got.lease)])
-    await leading.store.claim([Claim(("q",), ["w"])])
+    await leading.store.jobs.apply([Transition.handed_back(got.seq, got.lease)])
+    await leading.store.jobs.claim([Claim(("q",), ["w"])])
     leading.clock.advance(4.0)
     assert await leading.repeated() == 0
     leading.clock.advance(2.0)
@@ -237,13 +237,13 @@ async def test_a_job_that_is_assigned_again_waits_anew(leading: Leading):
 
 
 async def test_the_hint_goes_where_the_worker_reads_now(leading: Leading):
-    await leading.store.register_worker(worker("other"))
+    await leading.store.workers.register(worker("other"))
     await leading.assigned(1, to="other")
-    await leading.store.set_worker_status("w", WorkerStatus.OFFLINE)
-    await leading.store.set_worker_status("other", WorkerStatus.OFFLINE)
+    await leading.store.workers.set_status("w", WorkerStatus.OFFLINE)
+    await leading.store.workers.set_status("other", WorkerStatus.OFFLINE)
     leading.clock.advance(6.0)
     assert await leading.repeated() == 0  # nowhere to say it
-    await leading.store.register_worker(worker("other"))
+    await leading.store.workers.register(worker("other"))
     leading.clock.advance(6.0)
     assert await leading.repeated() == 1
     assert [item.route for item in await leading.said()] == [Route(0, 1)]
@@ -261,10 +261,10 @@ async def test_without_a_stream_or_a_route_nothing_is_said(leading: Leading):
     leading.clock.advance(6.0)
     assert await leading.repeated() == 0
     await leading.assigned()
-    await leading.store.end_stream(leading.term)
+    await leading.store.stream.end(leading.term)
     leading.clock.advance(6.0)
     assert await leading.repeated() == 0
-    await leading.store.begin_stream(leading.term)
+    await leading.store.stream.begin(leading.term)
     assert await leading.repeated() == 1
 
 
@@ -273,7 +273,7 @@ async def test_nothing_is_said_again_under_an_old_term(leading: Leading):
     leading.clock.advance(3_600.0)
     with pytest.raises(TermEnded):
         await leading.repeated()
-    assert await leading.store.lead(2, 60.0) is not None
+    assert await leading.store.leadership.lead(2, 60.0) is not None
     with pytest.raises(TermEnded):
         await leading.repeated()
     assert await leading.said() == []

@@ -27,7 +27,7 @@ class Server:
     def __init__(self, dsn: str, redis_url: str, name: str) -> None:
         self.name = name
         self.metrics = Metrics()
-        self.locks = RedisLocks(redis_url, observer=self.metrics, timeout=0.2)
+        self.locks = RedisLocks(redis_url, observer=self.metrics, timeout=patience.stretched(0.5))
         self.store = PostgresStore(
             dsn, observer=self.metrics, locks=self.locks, patience=patience.stretched(5.0)
         )
@@ -36,7 +36,7 @@ class Server:
     async def claim_until(self, enough) -> None:
         while not enough():
             claims = [Claim(("q",), [self.name] * 7)]
-            found = await asyncio.gather(*(self.store.claim(claims) for _ in range(3)))
+            found = await asyncio.gather(*(self.store.jobs.claim(claims) for _ in range(3)))
             self.got += [assignment.id for one in found for assignment in one]
 
     def answered(self) -> float:
@@ -50,8 +50,8 @@ async def servers(postgres_dsn, victim) -> AsyncIterator[list[Server]]:
     try:
         for server in made:
             await server.store.open()
-            await server.store.register_worker(worker(server.name, concurrency=JOBS))
-        await made[0].store.create_queue(Queue(name="q"))
+            await server.store.workers.register(worker(server.name, concurrency=JOBS))
+        await made[0].store.queues.create(Queue(name="q"))
         yield made
     finally:
         for server in made:
@@ -100,7 +100,7 @@ async def test_redis_in_trouble_costs_no_job(servers, victim, trouble):
         await asyncio.to_thread(victim.start)
     await claim(JOBS)
     assert sorted(servers[0].got + servers[1].got) == sorted(accepted)
-    (stats,) = await servers[1].store.stats("q")
+    (stats,) = await servers[1].store.queues.stats("q")
     assert stats.depth[State.ASSIGNED] == JOBS
     well = trouble in ("flushed", "restarted")
     for server in servers:
@@ -109,7 +109,7 @@ async def test_redis_in_trouble_costs_no_job(servers, victim, trouble):
                 await asyncio.sleep(0.01)
                 if not well:  # a server that has asked nothing since knows nothing of it
                     await accept(server.store)
-                    await server.store.claim([Claim(("q",), ["one"])])
+                    await server.store.jobs.claim([Claim(("q",), ["one"])])
 
 
 @pytest.mark.req("jq:FR-015")
@@ -128,7 +128,7 @@ async def test_a_job_whose_lock_another_server_holds_is_not_handed_out(
 
     held: list[str] = []
     monkeypatch.setattr(one.locks, "take", too_late)
-    got = await one.store.claim([Claim(("q",), ["one"] * 3)])
+    got = await one.store.jobs.claim([Claim(("q",), ["one"] * 3)])
     assert [assignment.id for assignment in got] == accepted[1:]
     victim.send("FLUSHALL")  # the lock is gone, and the job is found again
     await one.claim_until(lambda: one.got)

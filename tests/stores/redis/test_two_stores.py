@@ -47,41 +47,41 @@ async def test_each_hears_what_the_other_changed(open_store):
     await ear.hears(~Change(0))  # it began to listen
     await accept(one)
     await ear.hears(Change.WORK)
-    (got,) = await one.claim(CLAIM)
-    await one.apply([Transition.started(got.seq, got.lease)])
-    await one.request_cancel(got.seq)
+    (got,) = await one.jobs.claim(CLAIM)
+    await one.jobs.apply([Transition.started(got.seq, got.lease)])
+    await one.jobs.request_cancel(got.seq)
     await ear.hears(Change.CONTROL)
-    await one.apply([Transition.succeeded(got.seq, got.lease, None)])
+    await one.jobs.apply([Transition.succeeded(got.seq, got.lease, None)])
     await ear.hears(Change.ENDED)
-    await one.register_worker(worker())
+    await one.workers.register(worker())
     await ear.hears(Change.CONTROL)
-    await one.set_worker_status("w", WorkerStatus.DRAINING)
+    await one.workers.set_status("w", WorkerStatus.DRAINING)
     await ear.hears(Change.CONTROL)
-    term = await one.lead(1, 60.0)
-    await one.resign(term)
+    term = await one.leadership.lead(1, 60.0)
+    await one.leadership.resign(term)
     await ear.hears(Change.CONTROL)
-    await one.submit(new(spec(delay=0.05)))
+    await one.jobs.submit(new(spec(delay=0.05)))
     async with patience.timeout(15):
-        while not (await one.due(10)).promoted:
+        while not (await one.upkeep.due(10)).promoted:
             await asyncio.sleep(0.01)
     await ear.hears(Change.WORK)
-    (got,) = await one.claim(CLAIM)
-    await one.apply([Transition.worker_lost(got.seq, got.lease, "gone")])
+    (got,) = await one.jobs.claim(CLAIM)
+    await one.jobs.apply([Transition.worker_lost(got.seq, got.lease, "gone")])
     await ear.hears(Change.CONTROL)
 
 
 async def test_nobody_hears_itself(open_store):
     one, two = await open_store(), await open_store()
     await accept(one)
-    (got,) = await two.claim(CLAIM)
+    (got,) = await two.jobs.claim(CLAIM)
     ear = Ear(one)
     async with patience.timeout(15):
         while Change.CONTROL not in ear.heard:  # until it listens
-            await two.register_worker(worker())
+            await two.workers.register(worker())
             await asyncio.sleep(0.01)
     ear.heard = Change(0)
     await accept(one)
-    await two.apply([Transition.succeeded(got.seq, got.lease, None)])
+    await two.jobs.apply([Transition.succeeded(got.seq, got.lease, None)])
     await ear.hears(Change.ENDED)  # what is said later is heard later
     assert Change.WORK not in ear.past
 
@@ -90,7 +90,7 @@ async def test_claims_share_no_job(open_store):
     stores = [await open_store(), await open_store()]
     await accept(stores[0], 300)
     got = await asyncio.gather(
-        *(store.claim([Claim(("q",), ["w"] * 7)]) for store in stores for _ in range(30))
+        *(store.jobs.claim([Claim(("q",), ["w"] * 7)]) for store in stores for _ in range(30))
     )
     ids = [one.id for part in got for one in part]
     assert len(ids) == len(set(ids)) == 300
@@ -99,7 +99,11 @@ async def test_claims_share_no_job(open_store):
 async def test_equal_keys_at_once_are_one_job(open_store):
     stores = [await open_store(), await open_store()]
     answers = await asyncio.gather(
-        *(store.submit(new(spec(key="k"), spec(key="l"))) for store in stores for _ in range(10))
+        *(
+            store.jobs.submit(new(spec(key="k"), spec(key="l")))
+            for store in stores
+            for _ in range(10)
+        )
     )
     statuses = [one.status for answer in answers for one in answer.results]
     assert statuses.count(SubmitStatus.ACCEPTED) == 2
@@ -111,27 +115,27 @@ async def test_of_two_that_decide_at_once_one_wins(open_store):
     one, two = await open_store(), await open_store()
     for _ in range(20):
         (job_id,) = await accept(one)
-        (got,) = await one.claim(CLAIM)
+        (got,) = await one.jobs.claim(CLAIM)
         outcomes = [
             outcome
             for application in await asyncio.gather(
-                one.apply([Transition.failed(got.seq, got.lease, "boom", retry_after=60.0)]),
-                two.apply([Transition.failed(got.seq, got.lease, "bang", retry_after=60.0)]),
-                one.apply([Transition.succeeded(got.seq, got.lease, b"r")]),
-                two.apply([Transition.worker_lost(got.seq, got.lease, "gone")]),
+                one.jobs.apply([Transition.failed(got.seq, got.lease, "boom", retry_after=60.0)]),
+                two.jobs.apply([Transition.failed(got.seq, got.lease, "bang", retry_after=60.0)]),
+                one.jobs.apply([Transition.succeeded(got.seq, got.lease, b"r")]),
+                two.jobs.apply([Transition.worker_lost(got.seq, got.lease, "gone")]),
             )
             for outcome in application.outcomes
         ]
         assert sum(outcome.applied for outcome in outcomes) == 1
-        events = await one.history(job_id)
+        events = await one.reads.history(job_id)
         assert [event.version for event in events] == list(range(1, len(events) + 1))
 
 
 async def test_a_cancel_between_reading_and_writing_is_not_overlooked(open_store, monkeypatch):
     one, two = await open_store(), await open_store()
     (job_id,) = await accept(one)
-    (got,) = await one.claim(CLAIM)
-    await one.apply([Transition.started(got.seq, got.lease)])
+    (got,) = await one.jobs.claim(CLAIM)
+    await one.jobs.apply([Transition.started(got.seq, got.lease)])
     write = one._runner.write
     asked = 0
 
@@ -139,30 +143,30 @@ async def test_a_cancel_between_reading_and_writing_is_not_overlooked(open_store
         nonlocal asked
         asked += 1
         if asked == 2:  # it has read and decided, and is about to write
-            assert (await two.request_cancel(got.seq)) is not None
+            assert (await two.jobs.request_cancel(got.seq)) is not None
         return await write(name, what)
 
     monkeypatch.setattr(one._runner, "write", slow)
-    (outcome,) = (await one.apply([Transition.failed(got.seq, got.lease, "boom")])).outcomes
-    assert asked == 4  # read, refused, read again, written
+    (outcome,) = (await one.jobs.apply([Transition.failed(got.seq, got.lease, "boom")])).outcomes
+    assert asked == 3  # read; refused, with the job as it is now; written
     assert outcome.state is State.DEAD_LETTERED
-    assert (await two.get(job_id)).cancel_requested
+    assert (await two.reads.get(job_id)).cancel_requested
 
 
 async def test_no_job_is_retried_into_a_queue_that_is_deleted(open_store):
     one, two = await open_store(), await open_store()
     for _ in range(15):
-        await one.create_queue(Queue(name="brief"))
-        (result,) = (await one.submit(new(spec(queue="brief")))).results
-        seq = (await one.get(result.unwrap())).seq
-        await one.apply([Transition.cancelled(seq)])
+        await one.queues.create(Queue(name="brief"))
+        (result,) = (await one.jobs.submit(new(spec(queue="brief")))).results
+        seq = (await one.reads.get(result.unwrap())).seq
+        await one.jobs.apply([Transition.cancelled(seq)])
         applied, left = await asyncio.gather(
-            one.apply([Transition(seq, Move.RETRY_BY_HAND)]), two.delete_queue("brief")
+            one.jobs.apply([Transition(seq, Move.RETRY_BY_HAND)]), two.queues.delete("brief")
         )
         assert applied.outcomes[0].applied == (left == 1)
-        await one.apply([Transition.dropped_with_queue(seq)])
-        await two.delete_queue("brief")
-        (refused,) = (await two.submit(new(spec(queue="brief")))).results
+        await one.jobs.apply([Transition.dropped_with_queue(seq)])
+        await two.queues.delete("brief")
+        (refused,) = (await two.jobs.submit(new(spec(queue="brief")))).results
         assert isinstance(refused.error, NotFound)
 
 
@@ -170,53 +174,55 @@ async def test_no_job_is_retried_into_a_queue_that_is_deleted(open_store):
 async def test_an_old_leader_assigns_and_moves_nothing(open_store):
     """The term is checked in the script that writes: there is no moment in between."""
     old, new_leader = await open_store(partitions=1), await open_store(partitions=1)
-    await old.register_worker(worker())
+    await old.workers.register(worker())
     (job_id,) = await accept(old)
-    first = await old.lead(1, 60.0)
-    await old.resign(first)
-    second = await new_leader.lead(2, 60.0)
+    first = await old.leadership.lead(1, 60.0)
+    await old.leadership.resign(first)
+    second = await new_leader.leadership.lead(2, 60.0)
     for stale in (first, Term(1, second.epoch), Term(2, first.epoch)):
         with pytest.raises(TermEnded):
-            await old.claim(CLAIM, term=stale)
+            await old.jobs.claim(CLAIM, term=stale)
         with pytest.raises(TermEnded):
-            await old.apply([Transition.cancelled(1)], term=stale)
-    assert (await old.get(job_id)).version == 1
-    (got,) = await new_leader.claim(CLAIM, term=second)
+            await old.jobs.apply([Transition.cancelled(1)], term=stale)
+    assert (await old.reads.get(job_id)).version == 1
+    (got,) = await new_leader.jobs.claim(CLAIM, term=second)
     assert got.id == job_id
     assert (
-        (await new_leader.apply([Transition.cancelled(got.seq)], term=second)).outcomes[0].applied
+        (await new_leader.jobs.apply([Transition.cancelled(got.seq)], term=second))
+        .outcomes[0]
+        .applied
     )
 
 
 @pytest.mark.req("sch:LEADER")
 async def test_a_wiped_counter_revives_no_old_leader(open_store, client):
     store = await open_store()
-    first = await store.lead(1, 60.0)
+    first = await store.leadership.lead(1, 60.0)
     await client.delete("{jq}:leader", "{jq}:term")
-    second = await store.lead(2, 60.0)
+    second = await store.leadership.lead(2, 60.0)
     assert second.epoch == first.epoch
     with pytest.raises(TermEnded):
-        await store.retire_silent(1.0, first)
-    assert await store.retire_silent(1.0, second) == []
+        await store.workers.retire_silent(1.0, first)
+    assert await store.workers.retire_silent(1.0, second) == []
 
 
 @pytest.mark.req("sch:LEADER")
 async def test_who_leads_is_a_key_that_ends_by_itself(open_store, client):
     store = await open_store()
-    first = await store.lead(7, 60.0)
+    first = await store.leadership.lead(7, 60.0)
     assert await client.get("{jq}:leader") == f"7:{first.epoch}"
     assert 0 < await client.pttl("{jq}:leader") <= 60_000
-    assert await store.lead(7, 600.0) == first
+    assert await store.leadership.lead(7, 600.0) == first
     assert await client.pttl("{jq}:leader") > 60_000  # renewed
-    await store.resign(first)
+    await store.leadership.resign(first)
     assert await client.exists("{jq}:leader") == 0
-    assert (await store.lead(8, 60.0)).epoch == first.epoch + 1
+    assert (await store.leadership.lead(8, 60.0)).epoch == first.epoch + 1
 
 
 @pytest.mark.req("sch:LEADER")
 async def test_a_lead_by_another_clock_is_not_ended_by_that_of_redis(open_store, client):
     store = await open_store(clock=ManualClock())
-    await store.lead(7, 60.0)
+    await store.leadership.lead(7, 60.0)
     assert await client.pttl("{jq}:leader") == -1
 
 
@@ -224,28 +230,28 @@ async def test_a_lead_by_another_clock_is_not_ended_by_that_of_redis(open_store,
 async def test_a_lead_whose_key_is_gone_does_not_stand(open_store, client):
     """Redis ends it, or a person does: whoever asks first has it then."""
     one, two = await open_store(), await open_store()
-    first = await one.lead(1, 60.0)
+    first = await one.leadership.lead(1, 60.0)
     await client.delete("{jq}:leader")
     with pytest.raises(TermEnded):
-        await one.retire_silent(1.0, first)
-    assert await one.lead(1, 60.0) == first  # late, and nobody else came
+        await one.workers.retire_silent(1.0, first)
+    assert await one.leadership.lead(1, 60.0) == first  # late, and nobody else came
     await client.delete("{jq}:leader")
-    second = await two.lead(2, 60.0)
+    second = await two.leadership.lead(2, 60.0)
     assert second.epoch == first.epoch + 1
-    assert await one.lead(1, 60.0) is None
+    assert await one.leadership.lead(1, 60.0) is None
 
 
 @pytest.mark.req("sch:LEADER")
 async def test_a_lead_runs_out_by_the_clock_of_redis(open_store):
     one, two = await open_store(), await open_store()
-    first = await one.lead(1, 0.3)
+    first = await one.leadership.lead(1, 0.3)
     assert first is not None
-    assert await two.lead(2, 60.0) is None
+    assert await two.leadership.lead(2, 60.0) is None
     async with patience.timeout(15):
-        while (second := await two.lead(2, 60.0)) is None:
+        while (second := await two.leadership.lead(2, 60.0)) is None:
             await asyncio.sleep(0.01)
     assert second.epoch == first.epoch + 1
-    assert await one.lead(1, 60.0) is None
+    assert await one.leadership.lead(1, 60.0) is None
 
 
 @pytest.mark.parametrize("hours", [-3, 3])
@@ -253,32 +259,32 @@ async def test_the_clock_of_a_server_does_not_matter(open_store, monkeypatch, ho
     """Only Redis's counts; what a server sleeps by is its own."""
     store = await open_store()
     (done,) = await accept(store)
-    (held,) = await store.claim(CLAIM)
-    await store.apply([Transition.succeeded(held.seq, held.lease, None, 0.1)])
+    (held,) = await store.jobs.claim(CLAIM)
+    await store.jobs.apply([Transition.succeeded(held.seq, held.lease, None, 0.1)])
     true = time.time
 
     def wrong() -> float:
         return true() + 3_600.0 * hours
 
     monkeypatch.setattr(time, "time", wrong)
-    await store.submit(new(spec(delay=60.0)))
-    assert await store.claim(CLAIM) == []
-    due = await store.due(10)
+    await store.jobs.submit(new(spec(delay=60.0)))
+    assert await store.jobs.claim(CLAIM) == []
+    due = await store.upkeep.due(10)
     assert (due.transitions, due.promoted) == ([], 0)
     assert due.next_at == pytest.approx(wrong() + 60.0, abs=20.0)
-    term = await store.lead(1, 60.0)
-    assert await store.prune_done(wrong() - 3_600.0, 10, term) == 0
-    assert await store.prune_done(wrong() + 3_600.0, 10, term) == 1
-    assert await store.get(done) is None
+    term = await store.leadership.lead(1, 60.0)
+    assert await store.upkeep.prune_done(wrong() - 3_600.0, 10, term) == 0
+    assert await store.upkeep.prune_done(wrong() + 3_600.0, 10, term) == 1
+    assert await store.reads.get(done) is None
 
 
 async def test_a_thousand_queues(open_store):
     store, other = await open_store(), await open_store()
     for n in range(1_000):
-        await store.create_queue(Queue(name=f"queue-{n}"))
+        await store.queues.create(Queue(name=f"queue-{n}"))
     jobs = new(*(spec(queue=f"queue-{n}") for n in range(1_000)))
-    assert all(one.error is None for one in (await store.submit(jobs)).results)
+    assert all(one.error is None for one in (await store.jobs.submit(jobs)).results)
     got = await asyncio.gather(
-        *(each.claim([Claim(("*",), ["w"] * 500)]) for each in (store, other))
+        *(each.jobs.claim([Claim(("*",), ["w"] * 500)]) for each in (store, other))
     )
     assert sorted(one.id for part in got for one in part) == sorted(job.id for job in jobs)

@@ -11,16 +11,16 @@ from typing import Any
 from jobqueue import TaskQueueClient
 from jobqueue.access.tls import Credentials
 from jobqueue.core.errors import JobQueueError
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components.model import (
     Canceled,
     Envelope,
+    JobRecord,
     Listing,
-    Page,
-    Record,
     Spec,
     Status,
     Submitted,
     Summary,
+    SummaryPage,
 )
 
 NODES = [f"127.0.0.1:{6001 + n}" for n in range(6)]
@@ -81,9 +81,9 @@ class Server:
         self._called("submit", timeout, spec, key)
         return Submitted(JOB_ID, 1)
 
-    async def status(self, job_id: str, *, timeout: float) -> Record:
+    async def status(self, job_id: str, *, timeout: float) -> JobRecord:
         self._called("status", timeout, job_id)
-        return Record(Summary(job_id, Status.FAILED, "", 1, 2, 3), Spec(""), "broken")
+        return JobRecord(Summary(job_id, Status.FAILED, "", 1, 2, 3), Spec(""), "broken")
 
     async def result(self, job_id: str, *, timeout: float) -> Envelope | None:
         self._called("result", timeout, job_id)
@@ -93,9 +93,9 @@ class Server:
         self._called("cancel", timeout, job_id, reason)
         return Canceled(job_id, True, Status.CANCELED, already_terminal=False)
 
-    async def list(self, listing: Listing, *, timeout: float) -> Page:
+    async def list(self, listing: Listing, *, timeout: float) -> SummaryPage:
         self._called("list", timeout, listing)
-        return Page((Summary(JOB_ID, Status.DONE, "noop", 1),), listing.offset + 1)
+        return SummaryPage((Summary(JOB_ID, Status.DONE, "noop", 1),), listing.offset + 1)
 
     async def close(self) -> None:
         self.servers.closed.append(self.target)

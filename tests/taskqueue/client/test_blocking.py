@@ -11,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jobqueue import DeadlineExceeded, SyncTaskQueueClient, TaskQueueClient
-from jobqueue.client.sync import LoopThread
+from jobqueue.core.bridge import LoopThread
 from jobqueue.core.errors import Conflict, NotFound
 from jobqueue.taskqueue import Deadlines, JobSpec, JobStatus
-from jobqueue.topology.taskqueue.together import design_b
 from tests import patience
 from tests.taskqueue.client.fakes import JOB_ID, NODES, Servers
+from tests.taskqueue.together import design_b
 
 PATIENCE = patience.longest(30.0)
 UNHURRIED = Deadlines(20, 20, 20, 20, 20)

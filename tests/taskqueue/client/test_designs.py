@@ -6,21 +6,22 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from jobqueue import DeadlineExceeded, InvalidArgument, TaskQueueClient
-from jobqueue.api.grpc.taskqueue.host import ServiceHost
 from jobqueue.core.errors import KeyConflict, NotFound, Unavailable
-from jobqueue.services.owners import owner_index
-from jobqueue.services.protocols import Jobs, Queue, Results, TaskQueue
 from jobqueue.taskqueue import Deadlines, JobSort, JobStatus
-from jobqueue.topology.taskqueue.catalogue import SERVICES
-from jobqueue.topology.taskqueue.links import DIRECT, Links
-from jobqueue.topology.taskqueue.programs import PROGRAMS
-from jobqueue.topology.taskqueue.together import design_a, design_b
+from jobqueue.taskqueue.components.model import owner_index
+from jobqueue.taskqueue.components.protocols import JobOwner, QueueOwner, ResultOwner, TaskQueue
+from jobqueue.taskqueue.designs.catalogue import SERVICES
+from jobqueue.taskqueue.designs.wiring import DIRECT, PROGRAMS, Links
+from jobqueue.taskqueue.grpc.host import ServiceHost
+from jobqueue.taskqueue.grpc.servicers import PublicServicer
 from tests import patience, ports
+from tests.taskqueue.together import design_a, design_b
 
 PATIENCE = patience.longest(30.0)
 # This machine may be busy: what is tested here is not how fast it is.
@@ -144,14 +145,14 @@ class Counting(Links):
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
 
-    def jobs(self, jobs: Jobs) -> Jobs:
-        return cast(Jobs, Counted("jobs", jobs, self.calls))
+    def jobs(self, jobs: JobOwner) -> JobOwner:
+        return cast(JobOwner, Counted("jobs", jobs, self.calls))
 
-    def queue(self, queue: Queue) -> Queue:
-        return cast(Queue, Counted("queue", queue, self.calls))
+    def queue(self, queue: QueueOwner) -> QueueOwner:
+        return cast(QueueOwner, Counted("queue", queue, self.calls))
 
-    def results(self, results: Results) -> Results:
-        return cast(Results, Counted("results", results, self.calls))
+    def results(self, results: ResultOwner) -> ResultOwner:
+        return cast(ResultOwner, Counted("results", results, self.calls))
 
 
 class Counted:
@@ -210,7 +211,7 @@ class Stuck:
 async def test_a_server_that_does_not_answer_is_given_up_on() -> None:
     stuck = Stuck()
     host = ServiceHost("gateway")
-    host.add_public(cast(TaskQueue, stuck))
+    host.add(partial(PublicServicer, cast(TaskQueue, stuck)))
     port = await host.start("127.0.0.1", 0)
     soon = Deadlines(0.3, 0.3, 0.3, 0.3, 0.3)
     try:

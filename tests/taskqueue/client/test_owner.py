@@ -1,4 +1,4 @@
-"""Which node owns a key: the published vectors, which any client can be checked against."""
+"""The owner of a key: the published vectors, against which any client can be checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried again, how often, with which pauses and deadlines."""
+"""Calls are retried as the profile says, with its pauses and deadlines."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from jobqueue.core.errors import (
     Unauthenticated,
     Unavailable,
 )
-from jobqueue.services.model import Envelope, Status
 from jobqueue.taskqueue import Deadlines
+from jobqueue.taskqueue.components.model import Envelope, Status
 from tests.taskqueue.client.fakes import JOB_ID, Servers, call_each
 
 RETRIED = [

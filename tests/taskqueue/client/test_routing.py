@@ -1,4 +1,4 @@
-"""Where calls go."""
+"""The client sends each call to the right node."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from jobqueue import InvalidArgument, SyncTaskQueueClient, TaskQueueClient, Tls
 from jobqueue.core.errors import Unavailable
-from jobqueue.services.owners import owner_index
 from jobqueue.taskqueue import JobSort, JobSpec, JobStatus
+from jobqueue.taskqueue.components.model import owner_index
 from tests.taskqueue.client.fakes import JOB_ID, JOB_SCOPED, NODES, Servers, call_each
 
 

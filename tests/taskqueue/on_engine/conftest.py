@@ -13,10 +13,10 @@ from jobqueue.core.clock import SystemClock
 from jobqueue.core.store import Rules
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
-from jobqueue.services.engine_job import QUEUE
-from jobqueue.services.model import Envelope, Record, Status
-from jobqueue.services.on_engine import EngineTaskQueue
-from jobqueue.services.protocols import TaskQueue
+from jobqueue.taskqueue.components.model import Envelope, JobRecord, Status
+from jobqueue.taskqueue.components.protocols import TaskQueue
+from jobqueue.taskqueue.engine_job import QUEUE, task
+from jobqueue.taskqueue.on_engine import EngineTaskQueue
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
@@ -61,16 +61,23 @@ async def hand(engine: Engine) -> AsyncIterator[Hand]:
     await hand.link.close()
 
 
+def with_task() -> Registry:
+    """The tasks of a worker that executes the task queue's jobs."""
+    registry = Registry()
+    registry.provide(task())
+    return registry
+
+
 @pytest_asyncio.fixture
 async def pool(engine: Engine) -> AsyncIterator[WorkerRuntime]:
     """A worker with the built-in tasks."""
-    pool = WorkerRuntime(engine, Registry(), WorkerSettings(id="pool", queues=(QUEUE,)))
+    pool = WorkerRuntime(engine, with_task(), WorkerSettings(id="pool", queues=(QUEUE,)))
     await pool.start()
     yield pool
     await pool.stop(5.0)
 
 
-async def until_status(tasks: TaskQueue, job_id: str, wanted: Status) -> Record:
+async def until_status(tasks: TaskQueue, job_id: str, wanted: Status) -> JobRecord:
     """Wait for a status."""
     async with patience.timeout(PATIENCE):
         while (record := await tasks.status(job_id)).summary.status is not wanted:

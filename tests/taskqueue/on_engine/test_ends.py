@@ -1,4 +1,4 @@
-"""How jobs end, as the face shows it, beside how they end in the document's own services."""
+"""Jobs on the engine end as in the document's own services."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from jobqueue.core.lifecycle import Move, Reason
 from jobqueue.core.queue import QueueSpec
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.engine.engine import Engine
-from jobqueue.services.coordinator import Coordinator
-from jobqueue.services.engine_job import QUEUE, RECOVERIES
-from jobqueue.services.gateway import Gateway
-from jobqueue.services.job_ledger import JobLedger
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components.coordinator import Coordinator
+from jobqueue.taskqueue.components.gateway import Gateway
+from jobqueue.taskqueue.components.model import (
     CANCELED_UNSTARTED,
     MAX_OUTPUT_BYTES,
     Envelope,
@@ -27,17 +25,16 @@ from jobqueue.services.model import (
     Status,
     checksum,
 )
-from jobqueue.services.on_engine import EngineTaskQueue
-from jobqueue.services.ready_queue import ReadyQueue
-from jobqueue.services.result_shelf import ResultShelf
-from jobqueue.services.simulation import simulate
-from jobqueue.services.worker_loop import WorkerLoop
-from jobqueue.worker.registry import Registry, define
+from jobqueue.taskqueue.components.owners import JobLedger, ReadyQueue, ResultShelf
+from jobqueue.taskqueue.components.worker_loop import WorkerLoop, simulate
+from jobqueue.taskqueue.engine_job import QUEUE, RECOVERIES
+from jobqueue.taskqueue.on_engine import EngineTaskQueue
+from jobqueue.tasks.task import define
 from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
 from tests.api.public.hand import Hand
-from tests.taskqueue.on_engine.conftest import until_result, until_status
+from tests.taskqueue.on_engine.conftest import until_result, until_status, with_task
 
 SPECS = [
     Spec("any"),
@@ -73,7 +70,7 @@ async def test_it_waits_for_a_worker_that_knows_its_type(engine: Engine, tasks: 
         waiting = await tasks.submit(Spec("any"), "")
         (own,) = await engine.submit([JobSpec(payload=b"1", queue=QUEUE, type="add")])
         assert (await stranger.take()).id == own.unwrap()
-        pool = WorkerRuntime(engine, Registry(), WorkerSettings(id="pool", queues=(QUEUE,)))
+        pool = WorkerRuntime(engine, with_task(), WorkerSettings(id="pool", queues=(QUEUE,)))
         await pool.start()
         try:
             assert (await until_result(tasks, waiting.job_id)).status is Status.DONE
@@ -85,7 +82,7 @@ async def test_it_waits_for_a_worker_that_knows_its_type(engine: Engine, tasks: 
 
 
 async def test_an_apps_worker_runs_it_beside_its_own_tasks(engine: Engine, tasks: EngineTaskQueue):
-    registry = Registry()
+    registry = with_task()
     registry.add(define(_add))
     app = WorkerRuntime(engine, registry, WorkerSettings(id="app", queues=(QUEUE,)))
     await app.start()

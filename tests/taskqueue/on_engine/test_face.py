@@ -19,7 +19,6 @@ from jobqueue.access.callers import Role
 from jobqueue.access.rules import grpc_rule
 from jobqueue.access.tls import Credentials, Tls
 from jobqueue.api.grpc.server import GrpcFace
-from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.cli.worker import _queues
 from jobqueue.client.app import JobQueue
 from jobqueue.core.errors import (
@@ -31,12 +30,14 @@ from jobqueue.core.errors import (
 )
 from jobqueue.core.job import JobSpec
 from jobqueue.pb import taskqueue_public_pb2
-from jobqueue.services.engine_job import QUEUE
-from jobqueue.services.model import Listing, Spec, Status
-from jobqueue.services.protocols import TaskQueue
-from jobqueue.topology import options
-from jobqueue.topology.embedded import Embedded
-from jobqueue.topology.remote_worker import RemoteWorker
+from jobqueue.server import options
+from jobqueue.server.process import ServerProcess
+from jobqueue.server.worker import WorkerProcess
+from jobqueue.taskqueue.components.model import Listing, Spec, Status
+from jobqueue.taskqueue.components.protocols import TaskQueue
+from jobqueue.taskqueue.engine_job import QUEUE
+from jobqueue.taskqueue.grpc.remote import RemoteTaskQueue
+from jobqueue.taskqueue.grpc.servicers import taskqueue_service
 from tests import patience
 from tests.access.certificates import Authority
 from tests.taskqueue.on_engine.conftest import PATIENCE, until_result, until_status
@@ -51,15 +52,15 @@ KEYS = {
 SERVICE = "taskqueue.v1.TaskQueuePublicService"
 METHODS = [method.name for method in taskqueue_public_pb2.DESCRIPTOR.services_by_name[
     "TaskQueuePublicService"].methods]  # fmt: skip
-Serve = Callable[..., Awaitable[Embedded]]
+Serve = Callable[..., Awaitable[ServerProcess]]
 Connect = Callable[..., RemoteTaskQueue]
 
 
 @pytest_asyncio.fixture
 async def serve() -> AsyncIterator[Serve]:
-    servers: list[Embedded] = []
+    servers: list[ServerProcess] = []
 
-    async def start(**flags: str) -> Embedded:
+    async def start(**flags: str) -> ServerProcess:
         told = {
             "db.url": "memory://",
             "http.enabled": "false",
@@ -67,7 +68,7 @@ async def serve() -> AsyncIterator[Serve]:
             "server.shutdown_timeout": "4",
             **{name.replace("__", "."): value for name, value in flags.items()},
         }
-        servers.append(Embedded(config.load(flags=told, environ={}).settings))
+        servers.append(ServerProcess(config.load(flags=told, environ={}).settings))
         await servers[-1].start()
         return servers[-1]
 
@@ -80,7 +81,7 @@ async def serve() -> AsyncIterator[Serve]:
 async def connect() -> AsyncIterator[Connect]:
     clients: list[RemoteTaskQueue] = []
 
-    def to(server: Embedded, api_key: str | None = None) -> RemoteTaskQueue:
+    def to(server: ServerProcess, api_key: str | None = None) -> RemoteTaskQueue:
         clients.append(RemoteTaskQueue(server.grpc_target, Credentials(api_key=api_key)))
         return clients[-1]
 
@@ -118,10 +119,10 @@ async def test_a_server_as_it_comes_runs_the_jobs_itself(
 async def test_servers_and_workers_on_postgresql_as_they_come(
     postgres_dsn: str, serve: Serve, connect: Connect
 ):
-    """What one server accepted a worker of the other runs, and either shows it."""
+    """A worker of one server runs a job that the other accepted, and either shows it."""
     first, second = await serve(db__url=postgres_dsn), await serve(db__url=postgres_dsn)
     loaded = config.load(flags={"worker.metrics_port": "0"}, environ={})
-    worker = RemoteWorker(
+    worker = WorkerProcess(
         loaded.settings, f"grpc://{second.grpc_target}", queues=_queues(loaded, None, None)
     )
     await worker.start()
@@ -265,7 +266,7 @@ async def test_a_certificate_has_the_role_that_the_server_gives_it_whatever_its_
 @pytest.mark.req("tq:CODES")
 async def test_a_call_that_the_stop_cuts_off_is_unavailable():
     hung = parts.task_queue(submit=parts.FOREVER)
-    face = GrpcFace(cast(Any, hung), taskqueue=hung)
+    face = GrpcFace(cast(Any, hung), services=taskqueue_service(hung))
     port = await face.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         waiting = asyncio.create_task(ask(channel, "SubmitJob"))

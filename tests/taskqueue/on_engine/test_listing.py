@@ -8,14 +8,14 @@ import pytest
 
 from jobqueue.core.job import Assignment, Transition
 from jobqueue.engine.engine import Engine
-from jobqueue.services.model import Listing, Page, Sort, Spec, Status
-from jobqueue.services.on_engine import EngineTaskQueue
+from jobqueue.taskqueue.components.model import Listing, Sort, Spec, Status, SummaryPage
+from jobqueue.taskqueue.on_engine import EngineTaskQueue
 from tests.api.public.hand import Hand
 
 ASC, DESC = Sort.CREATED_AT_ASC, Sort.CREATED_AT_DESC
 
 
-def ids(page: Page) -> list[str]:
+def ids(page: SummaryPage) -> list[str]:
     return [job.job_id for job in page.jobs]
 
 
@@ -95,7 +95,7 @@ async def test_pages_by_offset_make_the_whole(engine: Engine, tasks: EngineTaskQ
             offset = page.next_offset
         assert found == ids(whole)
     assert (await tasks.list(Listing(sort=sort, limit=21))).next_offset is None
-    assert await tasks.list(Listing(sort=sort, offset=10**18 - 1)) == Page(())
+    assert await tasks.list(Listing(sort=sort, offset=10**18 - 1)) == SummaryPage(())
 
 
 @pytest.mark.req("tq:LIST")

@@ -11,9 +11,9 @@ from jobqueue.core.errors import InvalidArgument, KeyConflict, NotFound, RateLim
 from jobqueue.core.job import JobSpec, SubmitResult
 from jobqueue.core.queue import QueueSpec
 from jobqueue.engine.engine import Engine
-from jobqueue.services.engine_job import QUEUE, RECOVERIES, TYPE, to_job, to_spec
-from jobqueue.services.model import Listing, Spec, Status
-from jobqueue.services.on_engine import EngineTaskQueue
+from jobqueue.taskqueue.components.model import Listing, Spec, Status
+from jobqueue.taskqueue.engine_job import QUEUE, RECOVERIES, TYPE, to_job, to_spec
+from jobqueue.taskqueue.on_engine import EngineTaskQueue
 
 SPEC = Spec("resize", 5, 7, {"b": "2", "a": "ä"})
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobqueue.services import journal
+from jobqueue.taskqueue.components import journal
 from tests.taskqueue.protocols.rig import Lines, Rig
 
 

@@ -43,7 +43,7 @@ Fault = Callable[[Call], Awaitable[Any]]
 
 
 class Failpoints:
-    """What goes wrong, and what was called."""
+    """The faults to come, and the calls that were made."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []

@@ -9,26 +9,24 @@ from dataclasses import dataclass, field
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import NotFound
-from jobqueue.services import journal
-from jobqueue.services.coordinator import Coordinator
-from jobqueue.services.gateway import Gateway
-from jobqueue.services.job_ledger import JobLedger
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.coordinator import Coordinator
+from jobqueue.taskqueue.components.gateway import Gateway
+from jobqueue.taskqueue.components.model import (
     MAX_PAGE_SIZE,
     RETRY_AFTER_MS,
     Envelope,
     Listing,
-    Outcome,
     Report,
     Spec,
     Status,
     Summary,
     Work,
+    WorkOutcome,
 )
-from jobqueue.services.protocols import Coordination, new_request_id
-from jobqueue.services.ready_queue import MAX_QUEUED, ReadyQueue
-from jobqueue.services.reconciler import Reconciler
-from jobqueue.services.result_shelf import ResultShelf
+from jobqueue.taskqueue.components.owners import MAX_QUEUED, JobLedger, ReadyQueue, ResultShelf
+from jobqueue.taskqueue.components.protocols import Coordination, new_request_id
+from jobqueue.taskqueue.components.reconciler import Reconciler
 from tests.taskqueue.protocols.faulty import Failpoints
 
 SPEC = Spec("simulate", 5, 3, {"team": "a"})
@@ -136,13 +134,13 @@ class Rig:
     async def report(
         self,
         job_id: str,
-        outcome: Outcome = Outcome.SUCCEEDED,
+        outcome: WorkOutcome = WorkOutcome.SUCCEEDED,
         *,
         worker_id: str = WORKER,
         request_id: str = "",
         output: bytes = b"out",
     ) -> bool:
-        reason = "boom" if outcome is Outcome.FAILED else ""
+        reason = "boom" if outcome is WorkOutcome.FAILED else ""
         output = b"" if reason else output
         return await self.coordination.report(
             Report(worker_id, job_id, outcome, 7, reason, "made", output),
@@ -168,7 +166,7 @@ class Rig:
                 return executed
 
     async def reconcile(self) -> None:
-        """What is missing is a suspect at first, and is dealt with then."""
+        """Run two rounds: a missing job is a suspect in the first, and settled in the second."""
         await self.reconciler.round()
         await self.reconciler.round()
 

@@ -7,17 +7,17 @@ import asyncio
 import pytest
 
 from jobqueue.core.errors import DeadlineExceeded, NotFound, Unavailable, Unreachable
-from jobqueue.services import journal
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.model import (
     CANCELED_RUNNING,
     CANCELED_UNSTARTED,
     Applied,
     Canceled,
     Envelope,
-    Outcome,
     Status,
+    WorkOutcome,
 )
-from jobqueue.services.protocols import new_request_id
+from jobqueue.taskqueue.components.protocols import new_request_id
 from tests.taskqueue.protocols.faulty import (
     Hold,
     answers,
@@ -86,7 +86,7 @@ async def test_a_cancel_of_an_unknown_job_is_not_found(rig: Rig):
 
 
 @pytest.mark.req("tq:CANCEL", "tq:LOCK-39")
-@pytest.mark.parametrize("outcome", Outcome, ids=lambda outcome: outcome.name)
+@pytest.mark.parametrize("outcome", WorkOutcome, ids=lambda outcome: outcome.name)
 @virtual_time
 async def test_a_running_job_goes_on_and_is_canceled_by_its_report(rig: Rig, outcome):
     job_id = await rig.running()

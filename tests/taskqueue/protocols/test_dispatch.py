@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from jobqueue.core.deadline import deadline, remaining
 from jobqueue.core.errors import (
     DeadlineExceeded,
     Internal,
@@ -14,9 +13,10 @@ from jobqueue.core.errors import (
     QueueFull,
     Unavailable,
 )
-from jobqueue.services import journal
-from jobqueue.services.coordinator import Coordinator
-from jobqueue.services.model import (
+from jobqueue.core.waiting import deadline, remaining
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.coordinator import Coordinator
+from jobqueue.taskqueue.components.model import (
     RETRY_AFTER_RANGE_MS,
     Actor,
     Applied,
@@ -438,7 +438,7 @@ async def test_a_stop_says_how_many_takes_were_never_answered(rig: Rig):
         await rig.fetch()
     await rig.coordinator.stop()
     (line,) = rig.lines.anomalies()
-    assert "1 takes unanswered" in line.getMessage()
+    assert "1 dequeues unanswered" in line.getMessage()
 
 
 @pytest.mark.req("tq:NFR-5")

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from jobqueue.core.errors import DeadlineExceeded, Unavailable
-from jobqueue.services import journal
-from jobqueue.services.model import Status
-from jobqueue.services.ready_queue import ReadyQueue
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.model import Status
+from jobqueue.taskqueue.components.owners import ReadyQueue
 from tests.taskqueue.protocols.faulty import (
     Failpoints,
     Hold,

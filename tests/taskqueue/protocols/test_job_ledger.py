@@ -15,8 +15,8 @@ from jobqueue.core.errors import (
     PermissionDenied,
     QueueFull,
 )
-from jobqueue.services.job_ledger import JobLedger
-from jobqueue.services.model import Actor, Applied, Created, Spec, Status
+from jobqueue.taskqueue.components.model import Actor, Applied, CreatedJob, Spec, Status
+from jobqueue.taskqueue.components.owners import JobLedger
 from tests.taskqueue.protocols.rig import SPEC, Lines
 
 Q, R, D, F, C = Status
@@ -45,7 +45,7 @@ def ledger(clock: ManualClock) -> JobLedger:
     return JobLedger(clock=clock)
 
 
-async def create(ledger: JobLedger, key: str = "", spec: Spec = SPEC) -> Created:
+async def create(ledger: JobLedger, key: str = "", spec: Spec = SPEC) -> CreatedJob:
     return await ledger.create(spec, key, request_id=rid())
 
 
@@ -86,7 +86,7 @@ async def test_the_same_key_and_spec_is_the_same_job_whatever_the_order_of_label
     spec = Spec("t", 1, 2, {"a": "1", "b": "2"})
     first = await create(ledger, "k", spec)
     again = await create(ledger, "k", Spec("t", 1, 2, {"b": "2", "a": "1"}))
-    assert again == Created(first.job_id, Q, created=False)
+    assert again == CreatedJob(first.job_id, Q, created=False)
     assert len(ledger) == 1
 
 
@@ -120,7 +120,7 @@ async def test_without_a_key_every_create_is_a_new_job(ledger: JobLedger):
 async def test_a_duplicate_is_told_the_status_that_the_job_has_now(ledger: JobLedger):
     job_id = (await create(ledger, "k")).job_id
     await move(ledger, job_id, Q, R)
-    assert await create(ledger, "k") == Created(job_id, R, created=False)
+    assert await create(ledger, "k") == CreatedJob(job_id, R, created=False)
 
 
 @pytest.mark.req("tq:DEDUP", "tq:LOCK-25")
@@ -149,7 +149,7 @@ async def test_a_delete_frees_no_key_that_another_job_has_by_now(clock: ManualCl
     await create(ledger, "l")  # pushes out k
     new = (await create(ledger, "k")).job_id
     await ledger.delete_if(old, Q, request_id=rid())
-    assert await create(ledger, "k") == Created(new, Q, created=False)
+    assert await create(ledger, "k") == CreatedJob(new, Q, created=False)
 
 
 # -- delete ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Who is alive, by heartbeats alone; no work for the others."""
+"""Heartbeats alone decide which workers are alive; the others get no work."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from jobqueue.core.errors import InvalidArgument, QueueFull, Unavailable
-from jobqueue.services import journal, liveness
-from jobqueue.services.liveness import Liveness
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components import journal, liveness
+from jobqueue.taskqueue.components.liveness import Liveness
+from jobqueue.taskqueue.components.model import (
     CANCELED_LOST,
     HEARTBEAT_INTERVAL_MS,
     RETRY_AFTER_MS,
     WORKER_TIMEOUT_MS,
     Status,
 )
-from jobqueue.services.protocols import new_request_id
+from jobqueue.taskqueue.components.protocols import new_request_id
 from tests.taskqueue.protocols.faulty import first, loses_reply
 from tests.taskqueue.protocols.rig import WORKER, Rig
 from tests.taskqueue.protocols.virtual_time import virtual_time
@@ -275,7 +275,7 @@ async def lost(rig: Rig) -> str:
 
 
 async def search(rig: Rig) -> None:
-    """What is missing may be on its way at first, and is lost then."""
+    """Run the search twice: a missing job may be on its way in the first round."""
     await rig.coordinator.find_lost()
     await rig.coordinator.find_lost()
 

@@ -1,4 +1,4 @@
-"""Which node owns a key."""
+"""Every key has one owner among the nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from jobqueue.services.owners import owned_job_id, owner_index
+from jobqueue.taskqueue.components.model import owner_index
+from jobqueue.taskqueue.components.owners import owned_job_id
 
 # The first eight bytes as `sha256sum` prints them.
 VECTORS = {

@@ -24,12 +24,12 @@ from jobqueue.core.errors import (
     OutcomeUnknown,
     Unavailable,
 )
-from jobqueue.services import journal
-from jobqueue.services.model import Spec, Status
-from jobqueue.services.worker_loop import Output, WorkerLoop
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.model import Spec, Status
+from jobqueue.taskqueue.components.worker_loop import Output, WorkerLoop
 from tests.taskqueue.protocols.faulty import Call, Failpoints, Fault
 from tests.taskqueue.protocols.rig import Lines, Rig
-from tests.taskqueue.protocols.virtual_time import VirtualTimeLoop
+from tests.virtual_time import VirtualTimeLoop
 
 ERRORS = (Unavailable, DeadlineExceeded, OutcomeUnknown)
 NAMED = 6  # jobs with a key, submitted by two clients each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobqueue.services.ready_queue import ReadyQueue
+from jobqueue.taskqueue.components.owners import ReadyQueue
 
 
 class Asking:

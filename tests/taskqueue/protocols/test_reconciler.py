@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.services import journal
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.model import (
     CANCELED_UNSTARTED,
     DEFAULT_PAGE_SIZE,
     Canceled,

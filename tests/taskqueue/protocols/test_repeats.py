@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.services.repeats import Protocols, Repeats, in_hand
+from jobqueue.taskqueue.components.repeats import Protocols, Repeats, in_hand
 from tests.taskqueue.protocols.rig import Lines
 from tests.taskqueue.protocols.virtual_time import virtual_time
 

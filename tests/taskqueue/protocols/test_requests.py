@@ -1,12 +1,12 @@
-"""What may be asked, and the message of what may not."""
+"""The limits of requests, and the messages of those beyond."""
 
 from __future__ import annotations
 
 import pytest
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.services.model import Spec
-from jobqueue.services.requests import (
+from jobqueue.taskqueue.components.model import Spec
+from jobqueue.taskqueue.components.requests import (
     check_key,
     check_reason,
     check_spec,
@@ -61,7 +61,7 @@ def test_a_spec_at_its_limits_is_accepted(spec: Spec):
 @pytest.mark.parametrize("key", ["x" * 256, "a\tb", "\n"])
 @virtual_time
 async def test_a_bad_key_is_refused_and_creates_nothing(rig: Rig, key):
-    with pytest.raises(InvalidArgument, match="client_request_id: 1 to 255"):
+    with pytest.raises(InvalidArgument, match="client_request_id: must have 1 to 255"):
         await rig.gateway.submit(Spec("t"), key)
     assert rig.gateway_calls.calls == []
 

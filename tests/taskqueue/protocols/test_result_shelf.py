@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components.model import (
     MAX_OUTPUT_BYTES,
     Envelope,
     Status,
     Stored,
 )
-from jobqueue.services.result_shelf import ResultShelf
+from jobqueue.taskqueue.components.owners import ResultShelf
 from tests.taskqueue.protocols.rig import Lines
 
 DONE = Envelope("j", Status.DONE, 5, "made", b"out")

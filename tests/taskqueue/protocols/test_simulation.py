@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from jobqueue.services.model import MAX_OUTPUT_BYTES, OUTPUT_TOO_LARGE, Spec
-from jobqueue.services.simulation import FAILING_TYPE, FAILURE, WorkFailed, simulate
+from jobqueue.taskqueue.components.model import MAX_OUTPUT_BYTES, OUTPUT_TOO_LARGE, Spec
+from jobqueue.taskqueue.components.worker_loop import FAILING_TYPE, FAILURE, WorkFailed, simulate
 from tests.taskqueue.protocols.virtual_time import virtual_time
 
 

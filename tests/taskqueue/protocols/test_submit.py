@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from jobqueue.core.deadline import deadline, remaining
 from jobqueue.core.errors import (
     DeadlineExceeded,
     Internal,
@@ -16,8 +15,9 @@ from jobqueue.core.errors import (
     Unavailable,
     Unreachable,
 )
-from jobqueue.services import journal
-from jobqueue.services.model import Spec, Status
+from jobqueue.core.waiting import deadline, remaining
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.model import Spec, Status
 from tests.taskqueue.protocols.faulty import (
     Call,
     Hold,

@@ -8,37 +8,37 @@ import itertools
 import pytest
 
 from jobqueue.core.errors import NotFound, Unavailable
-from jobqueue.services.coordinator import NO_REASON
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components.coordinator import NO_REASON
+from jobqueue.taskqueue.components.model import (
     MAX_OUTPUT_BYTES,
     MAX_SUMMARY,
     OUTPUT_TOO_LARGE,
     Actor,
     Envelope,
-    Outcome,
     Report,
     Status,
+    WorkOutcome,
     checksum,
 )
-from jobqueue.services.protocols import new_request_id
+from jobqueue.taskqueue.components.protocols import new_request_id
 from tests.taskqueue.protocols.faulty import Hold, fails, first, loses_reply, then, twice
 from tests.taskqueue.protocols.rig import WORKER, Rig
 from tests.taskqueue.protocols.virtual_time import virtual_time
 
 ENDS = {
-    Outcome.SUCCEEDED: Status.DONE,
-    Outcome.FAILED: Status.FAILED,
-    Outcome.CANCELED: Status.CANCELED,
+    WorkOutcome.SUCCEEDED: Status.DONE,
+    WorkOutcome.FAILED: Status.FAILED,
+    WorkOutcome.CANCELED: Status.CANCELED,
 }
-outcomes = pytest.mark.parametrize("outcome", Outcome, ids=lambda outcome: outcome.name)
+outcomes = pytest.mark.parametrize("outcome", WorkOutcome, ids=lambda outcome: outcome.name)
 pairs = pytest.mark.parametrize(
     ("one", "two"),
-    list(itertools.permutations(Outcome, 2)),
+    list(itertools.permutations(WorkOutcome, 2)),
     ids=lambda outcome: outcome.name,
 )
 
 
-def end_point(outcome: Outcome) -> str:
+def end_point(outcome: WorkOutcome) -> str:
     return f"jobs.transition RUNNING->{ENDS[outcome].name}"
 
 
@@ -62,9 +62,9 @@ async def test_the_envelope_comes_before_the_status(rig: Rig, outcome):
     assert envelope.runtime_ms == 7
     assert envelope.checksum == checksum(envelope.output)
     assert envelope.output_summary
-    assert (envelope.output == b"out") is (outcome is Outcome.SUCCEEDED)
+    assert (envelope.output == b"out") is (outcome is WorkOutcome.SUCCEEDED)
     reason = (await rig.ledger.get(job_id)).failure_reason
-    assert reason == ("boom" if outcome is Outcome.FAILED else "")
+    assert reason == ("boom" if outcome is WorkOutcome.FAILED else "")
     await rig.check()
 
 
@@ -73,7 +73,7 @@ async def test_the_envelope_comes_before_the_status(rig: Rig, outcome):
 async def test_a_failure_always_has_a_context_of_bounded_length(rig: Rig):
     for given, shown in (("", NO_REASON), ("x" * 10_000, "x" * MAX_SUMMARY)):
         job_id = await rig.running()
-        report = Report(WORKER, job_id, Outcome.FAILED, failure_reason=given)
+        report = Report(WORKER, job_id, WorkOutcome.FAILED, failure_reason=given)
         assert await rig.coordination.report(report, request_id=new_request_id())
         assert (await kept(rig, job_id)).output_summary == shown
         assert (await rig.ledger.get(job_id)).failure_reason == shown
@@ -191,7 +191,7 @@ async def test_a_status_that_came_first_stays_though_the_envelope_is_another(rig
 @pytest.mark.req("tq:CANCEL", "tq:TERMINAL", "tq:LOCK-39")
 @pytest.mark.parametrize(
     ("point", "wins"),
-    [("jobs.get", True), ("results.store", False), (end_point(Outcome.SUCCEEDED), False)],
+    [("jobs.get", True), ("results.store", False), (end_point(WorkOutcome.SUCCEEDED), False)],
 )
 @virtual_time
 async def test_a_cancel_wins_if_it_is_recorded_before_the_report_is_looked_at(rig, point, wins):
@@ -282,7 +282,7 @@ async def test_a_report_whose_answer_was_lost_is_answered_the_same_again(rig: Ri
 async def test_an_envelope_without_its_status_is_not_shown(rig: Rig):
     """The canonical status decides, not what lies on the shelf."""
     job_id = await rig.running()
-    rig.coordinator_calls.on(end_point(Outcome.SUCCEEDED), fails())
+    rig.coordinator_calls.on(end_point(WorkOutcome.SUCCEEDED), fails())
     with pytest.raises(Unavailable):
         await rig.report(job_id)
     assert await rig.shelf.get(job_id) is not None
@@ -297,7 +297,7 @@ async def test_an_envelope_without_its_status_is_not_shown(rig: Rig):
 @virtual_time
 async def test_a_cancel_between_a_stored_envelope_and_its_status_comes_too_late(rig: Rig):
     job_id = await rig.running()
-    rig.coordinator_calls.on(end_point(Outcome.SUCCEEDED), fails())
+    rig.coordinator_calls.on(end_point(WorkOutcome.SUCCEEDED), fails())
     with pytest.raises(Unavailable):
         await rig.report(job_id)
     await rig.gateway.cancel(job_id, "")
@@ -358,7 +358,7 @@ async def test_a_result_that_cannot_be_read_now_is_unavailable_and_no_anomaly(ri
 
 
 @pytest.mark.req("tq:TERMINAL", "tq:LOCK-15")
-@pytest.mark.parametrize("step", ["jobs.get", "results.store", end_point(Outcome.SUCCEEDED)])
+@pytest.mark.parametrize("step", ["jobs.get", "results.store", end_point(WorkOutcome.SUCCEEDED)])
 @pytest.mark.parametrize("where", ["before", "after"])
 @virtual_time
 async def test_a_report_whose_worker_left_ends_the_job(rig: Rig, step, where):

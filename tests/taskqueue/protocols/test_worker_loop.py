@@ -13,19 +13,19 @@ from types import SimpleNamespace
 import pytest
 
 from jobqueue.core.errors import Internal, JobQueueError, NotFound, Unavailable
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components.model import (
     HEARTBEAT_INTERVAL_MS,
     MAX_SUMMARY,
     OUTPUT_TOO_LARGE,
     WORKER_TIMEOUT_MS,
-    Outcome,
     Report,
     Spec,
     Status,
     Work,
+    WorkOutcome,
     checksum,
 )
-from jobqueue.services.worker_loop import Output, WorkerLoop
+from jobqueue.taskqueue.components.worker_loop import Output, WorkerLoop
 from tests.taskqueue.protocols.faulty import fails, loses_reply
 from tests.taskqueue.protocols.rig import Lines, Rig
 from tests.taskqueue.protocols.virtual_time import until, virtual_time
@@ -96,7 +96,7 @@ class Script:
 
 
 class Waiting:
-    """What jobs do: wait until they are let, and count who is inside."""
+    """The work of jobs: they wait for their release, and are counted meanwhile."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -308,7 +308,7 @@ async def test_what_a_job_made_is_reported_with_its_checksum_and_time():
     async with running(script, execute):
         await until(lambda: bool(script.reports))
     report, _ = script.reports[0]
-    assert report.outcome is Outcome.SUCCEEDED
+    assert report.outcome is WorkOutcome.SUCCEEDED
     assert (report.output, report.output_summary) == (b"12345678", "just fits")
     assert report.checksum == checksum(b"12345678")
     assert report.failure_reason == ""
@@ -326,7 +326,7 @@ async def test_an_output_over_the_cap_is_not_sent_but_reported_as_a_failure():
     async with running(script, execute):
         await until(lambda: bool(script.reports))
     report, _ = script.reports[0]
-    assert report.outcome is Outcome.FAILED
+    assert report.outcome is WorkOutcome.FAILED
     assert report.failure_reason.startswith(OUTPUT_TOO_LARGE)
     assert report.output == b""
     assert report.checksum == checksum(b"")
@@ -354,7 +354,7 @@ async def test_an_exception_is_a_failure_and_its_text_the_reason(error, reason):
     async with running(script, execute):
         await until(lambda: bool(script.reports))
     report, _ = script.reports[0]
-    assert (report.outcome, report.failure_reason) == (Outcome.FAILED, reason)
+    assert (report.outcome, report.failure_reason) == (WorkOutcome.FAILED, reason)
 
 
 @pytest.mark.req("tq:RESULT")
@@ -364,7 +364,7 @@ async def test_a_runtime_is_never_less_than_the_job_took(monkeypatch):
     script.add(1)
     times = iter([10.0, 10.0301])
     told = SimpleNamespace(monotonic=lambda: next(times), time=time.time)
-    monkeypatch.setattr("jobqueue.services.worker_loop.time", told)
+    monkeypatch.setattr("jobqueue.taskqueue.components.worker_loop.time", told)
     async with running(script):
         await until(lambda: len(script.reports) == 1)
     assert script.reports[0][0].runtime_ms == 31

@@ -1,39 +1,13 @@
-"""An event loop whose time jumps to the next timer when nothing else can happen.
-
-Waiting costs nothing, every run is the same, and a test that waits for what cannot come fails at
-once instead of hanging.
-"""
+"""Tests in virtual time, each run of which is the same, and the poll that goes with it."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
-import selectors
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-
-class _Jump(selectors.DefaultSelector):
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise RuntimeError("everything waits for something that will not come")
-        self.now += max(0.0, timeout)
-        return super().select(0)
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Starts at 0 seconds."""
-
-    def __init__(self) -> None:
-        self._jump = _Jump()
-        super().__init__(self._jump)
-
-    def time(self) -> float:
-        return self._jump.now
+from tests.virtual_time import VirtualTimeLoop
 
 
 def virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""What each service is told: the document's tables, and messages for what is missing or wrong."""
+"""The variables of each service are the document's; missing and wrong values are named."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.pb import taskqueue_internal_pb2, taskqueue_public_pb2
-from jobqueue.services import model
-from jobqueue.topology.taskqueue import catalogue
-from jobqueue.topology.taskqueue.catalogue import DESIGN_A, SERVICES
-from jobqueue.topology.taskqueue.running import worker_name
+from jobqueue.taskqueue.components import model
+from jobqueue.taskqueue.designs.catalogue import DESIGN_A, SERVICES
+from jobqueue.taskqueue.designs.settings import texts_of
+from jobqueue.taskqueue.designs.wiring import worker_name
 from tests.access.certificates import Authority
 
 OWNERS = {
@@ -61,7 +61,7 @@ def test_the_endpoints_are_those_of_the_document() -> None:
     assert found == ENDPOINTS
     for service in SERVICES.values():
         if service.port:
-            assert service.read(ENOUGH[service.name])[catalogue.BIND_HOST] == "0.0.0.0"
+            assert service.read(ENOUGH[service.name]).bind_host == "0.0.0.0"
 
 
 @pytest.mark.req("tq:STARTUP", "tq:LOCK-26")
@@ -81,18 +81,18 @@ def test_variables_and_defaults_are_those_of_the_document(name: str) -> None:
     required = {variable for variable, default in wanted.items() if default is REQUIRED}
     assert {one.name for one in service.all_variables if one.required} == required
     values = service.read(ENOUGH[name])  # the required ones are enough
-    assert dict(values)["LOG_LEVEL"] == "INFO"
+    assert dict(texts_of(values))["LOG_LEVEL"] == "INFO"
 
 
 @pytest.mark.req("tq:LOCK-32", "tq:LOCK-18", "tq:LOCK-25", "tq:LOCK-13")
 @pytest.mark.req("tq:LIVENESS", "tq:RESULT", "tq:DEDUP")
 def test_the_values_that_count_are_the_locked_ones() -> None:
     coordinator = SERVICES["coordinator"].read(OWNERS)
-    assert coordinator[catalogue.HEARTBEAT_INTERVAL_MS] == 1_000
-    assert coordinator[catalogue.WORKER_TIMEOUT_MS] == 4_000
-    assert coordinator[catalogue.RETRY_AFTER_MS] == 200
-    assert SERVICES["job"].read({})[catalogue.MAX_DEDUP_KEYS] == 10_000
-    assert SERVICES["result"].read({})[catalogue.MAX_OUTPUT_BYTES] == 262_144
+    assert coordinator.heartbeat_interval_ms == 1_000
+    assert coordinator.worker_timeout_ms == 4_000
+    assert coordinator.retry_after_ms == 200
+    assert SERVICES["job"].read({}).max_dedup_keys == 10_000
+    assert SERVICES["result"].read({}).max_output_bytes == 262_144
 
 
 @pytest.mark.req("tq:STARTUP")
@@ -110,7 +110,7 @@ def test_a_required_variable_that_is_missing_is_named(
     with pytest.raises(InvalidArgument, match=rf"^{missing}: is required: ") as caught:
         SERVICES[service].read(environ)
     variable = next(one for one in SERVICES[service].variables if one.name == missing)
-    assert variable.kind.allowed in caught.value.message
+    assert variable.allowed() in caught.value.message
 
 
 def test_all_that_is_missing_or_wrong_is_named_at_once() -> None:
@@ -169,7 +169,7 @@ def test_a_value_that_is_not_allowed_is_named(service: str, variable: str, text:
 @pytest.mark.parametrize("text", ["[::1]:50052", "job.example.org:1", "127.0.0.1:65535"])
 def test_addresses_that_are_allowed(text: str) -> None:
     values = SERVICES["gateway"].read({**OWNERS, "JOB_SERVICE_ADDR": text})
-    assert values[catalogue.JOB_SERVICE_ADDR] == text
+    assert values.job_service_addr == text
 
 
 @pytest.mark.parametrize("broken", ["TLS_CERT", "TLS_KEY", "TLS_CA"])
@@ -178,7 +178,7 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path, broken: str) -> No
     pair = authority.issue("job", "IP:127.0.0.1")
     files = {"TLS_CERT": pair.cert, "TLS_KEY": pair.key, "TLS_CA": authority.ca}
     environ = {name: str(file) for name, file in files.items()}
-    assert SERVICES["job"].read(environ)[catalogue.TLS_CA] == str(authority.ca)
+    assert SERVICES["job"].read(environ).tls_ca == str(authority.ca)
     with pytest.raises(InvalidArgument, match=rf"^{broken}: .*nowhere: No such file"):
         SERVICES["job"].read({**environ, broken: str(tmp_path / "nowhere")})
 
@@ -194,6 +194,6 @@ def test_a_worker_is_named_by_the_variable_or_else_by_its_host(service: str) -> 
 
 @pytest.mark.req("tq:FAIR", "tq:LOCK-2", "tq:NFR-6")
 def test_both_designs_have_six_slots_by_default() -> None:
-    one_worker = SERVICES["worker"].read(ENOUGH["worker"])[catalogue.WORKER_SLOTS]
-    each_node = SERVICES["node"].read(NODE)[catalogue.NODE_SLOTS]
+    one_worker = SERVICES["worker"].read(ENOUGH["worker"]).worker_slots
+    each_node = SERVICES["node"].read(NODE).worker_slots
     assert one_worker == 6 * each_node == model.TOTAL_WORKER_SLOTS == 6

@@ -9,7 +9,7 @@ import pytest
 
 from jobqueue import logs
 from jobqueue.cli import service as program
-from jobqueue.topology.taskqueue.catalogue import SERVICES
+from jobqueue.taskqueue.designs.catalogue import SERVICES
 from tests.cli import processes
 from tests.taskqueue.startup.test_catalogue import ENOUGH
 

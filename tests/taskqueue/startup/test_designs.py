@@ -13,25 +13,32 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from jobqueue.access.tls import Credentials, Tls
-from jobqueue.api.grpc.taskqueue.peer import Peer
-from jobqueue.api.grpc.taskqueue.remote import RemoteJobs, RemoteQueue
-from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
 from jobqueue.core.errors import PermissionDenied, QueueFull, Unavailable
-from jobqueue.services.coordinator import Coordinator
-from jobqueue.services.model import MAX_OUTPUT_BYTES, Actor, Envelope, Listing, Spec, Status
-from jobqueue.services.owners import owner_index
-from jobqueue.services.protocols import Coordination, Jobs, Queue, Results, new_request_id
-from jobqueue.services.worker_loop import WorkerLoop
-from jobqueue.topology.taskqueue import catalogue, microservices
-from jobqueue.topology.taskqueue import node as nodes
-from jobqueue.topology.taskqueue import running as running_module
-from jobqueue.topology.taskqueue.links import Links
-from jobqueue.topology.taskqueue.node import node
-from jobqueue.topology.taskqueue.programs import PROGRAMS
-from jobqueue.topology.taskqueue.running import Grace
-from jobqueue.topology.taskqueue.together import design_a, design_b
+from jobqueue.taskqueue.components.coordinator import Coordinator
+from jobqueue.taskqueue.components.model import (
+    MAX_OUTPUT_BYTES,
+    Actor,
+    Envelope,
+    Listing,
+    Spec,
+    Status,
+    owner_index,
+)
+from jobqueue.taskqueue.components.protocols import (
+    Coordination,
+    JobOwner,
+    QueueOwner,
+    ResultOwner,
+    new_request_id,
+)
+from jobqueue.taskqueue.components.worker_loop import WorkerLoop
+from jobqueue.taskqueue.designs import catalogue, wiring
+from jobqueue.taskqueue.designs.wiring import PROGRAMS, Grace, Links, node
+from jobqueue.taskqueue.grpc.peer import Peer
+from jobqueue.taskqueue.grpc.remote import RemoteJobs, RemoteQueue, RemoteTaskQueue
 from tests import patience
 from tests.access.certificates import Authority
+from tests.taskqueue.together import design_a, design_b
 
 PATIENCE = 20.0
 LOOPBACK = {"BIND_HOST": "127.0.0.1"}
@@ -187,9 +194,8 @@ async def test_times_that_were_set_count(design: str, monkeypatch: pytest.Monkey
 
         return Noting
 
-    for module in (microservices, nodes):
-        for part in (Coordinator, WorkerLoop):
-            monkeypatch.setattr(module, part.__name__, noting(part))
+    for part in (Coordinator, WorkerLoop):
+        monkeypatch.setattr(wiring, part.__name__, noting(part))
     environ = {
         "HEARTBEAT_INTERVAL_MS": "700",
         "WORKER_TIMEOUT_MS": "7000",
@@ -212,13 +218,13 @@ class Counting(Links):
     def __init__(self) -> None:
         self.calls: set[str] = set()
 
-    def jobs(self, jobs: Jobs) -> Jobs:
+    def jobs(self, jobs: JobOwner) -> JobOwner:
         return self._watch("jobs", jobs)
 
-    def queue(self, queue: Queue) -> Queue:
+    def queue(self, queue: QueueOwner) -> QueueOwner:
         return self._watch("queue", queue)
 
-    def results(self, results: Results) -> Results:
+    def results(self, results: ResultOwner) -> ResultOwner:
         return self._watch("results", results)
 
     def coordination(self, coordination: Coordination) -> Coordination:
@@ -271,7 +277,7 @@ class Held(Links):
         self.begun = asyncio.Event()
         self.go = asyncio.Event()
 
-    def queue(self, queue: Queue) -> Queue:
+    def queue(self, queue: QueueOwner) -> QueueOwner:
         held = self
 
         class Waiting:
@@ -374,7 +380,7 @@ async def test_a_node_that_stops_finishes_what_it_runs(caplog: pytest.LogCapture
 async def test_calls_and_jobs_that_do_not_end_share_the_time_of_the_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running_module, "_CLOSING", 0.0)  # calls may take all of it, as jobs may
+    monkeypatch.setattr(wiring, "_CLOSING", 0.0)  # calls may take all of it, as jobs may
     told = {**LOOPBACK, "NODE_PORT": "0", "NODES": "a:1", "NODE_INDEX": "0"}
     values = catalogue.NODE.read({**told, "SHUTDOWN_TIMEOUT_MS": "4000"})
     async with contextlib.AsyncExitStack() as stack:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.topology.taskqueue import catalogue
+from jobqueue.taskqueue.designs import catalogue
 from scripts import healthcheck
 from tests import patience, ports
 from tests.taskqueue.fleet import REQUIRED

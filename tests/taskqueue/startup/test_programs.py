@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.services.model import Listing, Spec, Status
-from jobqueue.topology.taskqueue.catalogue import DESIGN_A
+from jobqueue.taskqueue.components.model import Listing, Spec, Status
+from jobqueue.taskqueue.designs.catalogue import DESIGN_A
 from scripts import healthcheck
 from tests.cli.processes import Service
 from tests.taskqueue.fleet import REQUIRED, WORKER_ID, Fleet, event

@@ -6,22 +6,38 @@ import io
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import grpc.aio
 import pytest
 import pytest_asyncio
 
-from jobqueue.api.grpc.taskqueue import peer as peer_module
-from jobqueue.api.grpc.taskqueue import remote_public
-from jobqueue.api.grpc.taskqueue.host import ServiceHost
-from jobqueue.api.grpc.taskqueue.peer import Peer
-from jobqueue.api.grpc.taskqueue.remote_public import RemoteTaskQueue
-from jobqueue.core.deadline import remaining
+from jobqueue.core.waiting import remaining
 from jobqueue.logs import JsonFormatter
-from jobqueue.services.model import Actor
+from jobqueue.taskqueue.components.model import Actor
+from jobqueue.taskqueue.grpc import peer as peer_module
+from jobqueue.taskqueue.grpc import remote as remote_module
+from jobqueue.taskqueue.grpc.host import ServiceHost
+from jobqueue.taskqueue.grpc.peer import Peer
+from jobqueue.taskqueue.grpc.remote import RemoteTaskQueue
+from jobqueue.taskqueue.grpc.servicers import (
+    CoordinatorServicer,
+    JobServicer,
+    PublicServicer,
+    QueueServicer,
+    ResultServicer,
+)
 from tests.access.certificates import Authority
 from tests.taskqueue.wire import parts
+
+SERVICERS: dict[str, Any] = {
+    "public": PublicServicer,
+    "jobs": JobServicer,
+    "queue": QueueServicer,
+    "results": ResultServicer,
+    "coordination": CoordinatorServicer,
+}
 
 
 class Services:
@@ -35,7 +51,7 @@ class Services:
         self.parts = given
 
     def calls(self) -> list[str]:
-        """What reached the parts."""
+        """Return the calls that reached the parts."""
         return [call[0] for part in self.parts.values() for call in part.calls]
 
 
@@ -58,7 +74,7 @@ async def serve() -> AsyncIterator[Serve]:
             **given,
         }
         for name, part in chosen.items():
-            getattr(host, f"add_{name}")(part)
+            host.add(partial(SERVICERS[name], part))
         bound = await host.start("127.0.0.1", port)
         hosts.append(host)
         return Services(host, bound, tap, chosen)
@@ -110,7 +126,7 @@ async def channel() -> AsyncIterator[Callable[[str], grpc.aio.Channel]]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls have more time than the document gives them, for tests that are not about time."""
-    for module in (peer_module, remote_public):
+    for module in (peer_module, remote_module):
         monkeypatch.setattr(module, "remaining", lambda most: remaining(20.0))
 
 

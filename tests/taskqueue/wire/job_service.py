@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 
-from jobqueue.api.grpc.taskqueue.host import ServiceHost
-from jobqueue.services.job_ledger import JobLedger
+from jobqueue.taskqueue.components.owners import JobLedger
+from jobqueue.taskqueue.grpc.host import ServiceHost
+from jobqueue.taskqueue.grpc.servicers import JobServicer
 
 
 async def main(port: int) -> None:
     host = ServiceHost("job")
-    host.add_jobs(JobLedger())
+    host.add(partial(JobServicer, JobLedger()))
     print(await host.start("127.0.0.1", port), flush=True)
     await asyncio.Event().wait()
 

@@ -14,26 +14,26 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from jobqueue.api.grpc.taskqueue.callers import CALLER, PURPOSE, REQUEST_ID
-from jobqueue.core.deadline import remaining
-from jobqueue.services.journal import METHOD
-from jobqueue.services.model import (
+from jobqueue.core.waiting import remaining
+from jobqueue.taskqueue.components.journal import METHOD
+from jobqueue.taskqueue.components.model import (
     Applied,
     Canceled,
-    Created,
+    CreatedJob,
     Envelope,
-    Outcome,
-    Page,
-    Record,
+    JobRecord,
     Report,
     Spec,
     Status,
     Stored,
     Submitted,
     Summary,
+    SummaryPage,
     Work,
+    WorkOutcome,
     checksum,
 )
+from jobqueue.taskqueue.grpc.callers import CALLER, PURPOSE, REQUEST_ID
 
 JOB = "0b4ee0a2-1111-4222-8333-444455556666"
 OTHER = "0b4ee0a2-1111-4222-8333-444455557777"
@@ -42,12 +42,12 @@ LONG = 1000.0
 
 SPEC = Spec("simulate", 1_500, 70_000, {"team": "ä", "empty": ""})
 SUMMARY = Summary(JOB, Status.CANCELED, "simulate", 2**41 + 1, 2**41 + 2, 2**41 + 3, True)
-RECORD = Record(SUMMARY, SPEC, "it broke\nhere")
+RECORD = JobRecord(SUMMARY, SPEC, "it broke\nhere")
 ENVELOPE = Envelope(JOB, Status.DONE, 4_000_000_000, "all well", b"\x00\xff", checksum(b"\x00\xff"))
 REPORT = Report(
-    "worker-1", JOB, Outcome.CANCELED, 17, "stopped", "half", b"\x01\x00", checksum(b"\x01\x00")
+    "worker-1", JOB, WorkOutcome.CANCELED, 17, "stopped", "half", b"\x01\x00", checksum(b"\x01\x00")
 )
-PAGE = Page((SUMMARY, Summary(OTHER, Status.QUEUED, "noop", 5)), 150)
+PAGE = SummaryPage((SUMMARY, Summary(OTHER, Status.QUEUED, "noop", 5)), 150)
 
 
 class Part:
@@ -99,7 +99,7 @@ def task_queue(**answers: Any) -> Any:
 def jobs(**answers: Any) -> Any:
     return Part(
         **{
-            "create": Created(JOB, Status.RUNNING, created=True),
+            "create": CreatedJob(JOB, Status.RUNNING, created=True),
             "delete_if": Applied(True, None),
             "get": RECORD,
             "list": PAGE,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
 from jobqueue.core.errors import DeadlineExceeded, NotFound, Unavailable
+from jobqueue.taskqueue.grpc.remote import RemoteJobs
 from tests import patience, ports
 from tests.taskqueue.wire.parts import SPEC
 

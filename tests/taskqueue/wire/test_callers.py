@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from jobqueue.api.grpc.taskqueue.callers import MATRIX
-from jobqueue.api.grpc.taskqueue.remote import RemoteQueue
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
-from jobqueue.services.model import Status
+from jobqueue.taskqueue.components.model import Status
+from jobqueue.taskqueue.grpc.callers import MATRIX
+from jobqueue.taskqueue.grpc.remote import RemoteQueue
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import JOB, as_caller
 from tests.taskqueue.wire.requests import REQUESTS, ask

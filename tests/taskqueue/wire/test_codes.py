@@ -7,9 +7,6 @@ from typing import Any
 import grpc
 import pytest
 
-from jobqueue.api.grpc.taskqueue.host import ServiceHost
-from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
-from jobqueue.api.grpc.taskqueue.statuses import STATUS
 from jobqueue.core.errors import (
     AlreadyExists,
     Code,
@@ -29,7 +26,10 @@ from jobqueue.core.errors import (
 )
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
-from jobqueue.services.model import Actor, Listing, Status
+from jobqueue.taskqueue.components.model import Actor, Listing, Status
+from jobqueue.taskqueue.grpc.errors import STATUS
+from jobqueue.taskqueue.grpc.host import ServiceHost
+from jobqueue.taskqueue.grpc.remote import RemoteJobs
 from tests import patience
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import JOB, SPEC, as_caller
@@ -176,7 +176,7 @@ BAD = [
         "cancel_requested: must be true",
     ),
     ("EnqueueJob", internal.EnqueueJobRequest(job_id="7"), f"job_id: '7' {BAD_ID}"),
-    ("DequeueJob", internal.DequeueJobRequest(), "worker_id: 1 to 255"),
+    ("DequeueJob", internal.DequeueJobRequest(), "worker_id: must have 1 to 255"),
     ("RemoveJobIfPresent", internal.RemoveJobIfPresentRequest(), f"job_id: '' {BAD_ID}"),
     (
         "ReportWorkOutcome",

@@ -9,20 +9,20 @@ import grpc
 import grpc.aio
 import pytest
 
-from jobqueue.api.grpc.taskqueue import peer as peer_module
-from jobqueue.api.grpc.taskqueue import remote_public
-from jobqueue.api.grpc.taskqueue.remote import (
+from jobqueue.core.errors import DeadlineExceeded, OutcomeUnknown, Unavailable
+from jobqueue.core.waiting import deadline
+from jobqueue.pb import taskqueue_public_pb2 as public
+from jobqueue.pb import taskqueue_public_pb2_grpc as public_grpc
+from jobqueue.taskqueue.components.gateway import Gateway
+from jobqueue.taskqueue.components.model import Actor, Listing, Status
+from jobqueue.taskqueue.grpc import peer as peer_module
+from jobqueue.taskqueue.grpc import remote as remote_module
+from jobqueue.taskqueue.grpc.remote import (
     RemoteCoordination,
     RemoteJobs,
     RemoteQueue,
     RemoteResults,
 )
-from jobqueue.core.deadline import deadline
-from jobqueue.core.errors import DeadlineExceeded, OutcomeUnknown, Unavailable
-from jobqueue.pb import taskqueue_public_pb2 as public
-from jobqueue.pb import taskqueue_public_pb2_grpc as public_grpc
-from jobqueue.services.gateway import Gateway
-from jobqueue.services.model import Actor, Listing, Status
 from tests import patience
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.drawing import Rng
@@ -70,7 +70,7 @@ async def test_the_internal_defaults(serve, peer, monkeypatch):
 @pytest.mark.req("tq:DEADLINE")
 async def test_the_client_defaults(serve, client, monkeypatch):
     services = await serve()
-    most = asked_of(monkeypatch, remote_public)
+    most = asked_of(monkeypatch, remote_module)
     remote = client(services.target)
     await remote.submit(SPEC, "")
     await remote.cancel(JOB, "")
@@ -121,7 +121,7 @@ async def test_without_time_nothing_is_sent(serve, peer, client):
 
 @pytest.mark.req("tq:RETRY", "tq:DEADLINE")
 async def test_no_pause_goes_beyond_the_deadline(serve, peer):
-    """What failed is told at once, if the time would be up before the next attempt."""
+    """A failure is reported at once if the time would be up before the next attempt."""
     services = await serve(jobs=parts.jobs(get=Unavailable("down")))
     rng = Rng(1_000.0)  # a pause of 100 s, though none is that long
     async with patience.timeout(30):

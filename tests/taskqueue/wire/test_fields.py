@@ -6,29 +6,29 @@ import dataclasses
 
 import pytest
 
-from jobqueue.api.grpc.taskqueue import codec
-from jobqueue.api.grpc.taskqueue.remote import (
-    RemoteCoordination,
-    RemoteJobs,
-    RemoteQueue,
-    RemoteResults,
-)
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.pb import taskqueue_internal_pb2 as internal
 from jobqueue.pb import taskqueue_public_pb2 as public
-from jobqueue.services.model import (
+from jobqueue.taskqueue.components.model import (
     Actor,
     Applied,
-    Created,
+    CreatedJob,
+    JobRecord,
     Listing,
-    Outcome,
-    Page,
-    Record,
     Sort,
     Spec,
     Status,
     Stored,
+    SummaryPage,
     Work,
+    WorkOutcome,
+)
+from jobqueue.taskqueue.grpc import codec
+from jobqueue.taskqueue.grpc.remote import (
+    RemoteCoordination,
+    RemoteJobs,
+    RemoteQueue,
+    RemoteResults,
 )
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import ENVELOPE, JOB, PAGE, RECORD, REPORT, SPEC
@@ -49,7 +49,7 @@ async def through_everything(serve, peer, client):
         "accepted_at_ms": 2**41,
     }
     seen = await remote.status(JOB)
-    assert seen == Record(
+    assert seen == JobRecord(
         dataclasses.replace(RECORD.summary, job_type=""), Spec(""), "it broke\nhere"
     )
     assert await remote.result(JOB) == ENVELOPE
@@ -65,7 +65,7 @@ async def through_everything(serve, peer, client):
 
     by_gateway = peer(services.target)
     jobs = RemoteJobs(by_gateway)
-    assert await jobs.create(SPEC, "k", request_id="r1") == Created(JOB, Status.RUNNING, True)
+    assert await jobs.create(SPEC, "k", request_id="r1") == CreatedJob(JOB, Status.RUNNING, True)
     assert await jobs.delete_if(JOB, Status.QUEUED, request_id="r2") == Applied(True, None)
     assert await jobs.get(JOB) == RECORD
     assert await jobs.list(LISTING) == PAGE
@@ -150,7 +150,7 @@ async def test_every_field_arrives(serve, peer, client):
 
 async def test_what_is_not_there(serve, peer, client):
     services = await serve(
-        public=parts.task_queue(result=None, list=Page(())),
+        public=parts.task_queue(result=None, list=SummaryPage(())),
         jobs=parts.jobs(
             delete_if=Applied(False, Status.RUNNING), request_cancel=Applied(False, Status.DONE)
         ),
@@ -161,7 +161,7 @@ async def test_what_is_not_there(serve, peer, client):
     remote = client(services.target)
     assert await remote.result(JOB) is None
     assert services.tap.answers[-1][1] == public.GetJobResultResponse(job_id=JOB)
-    assert await remote.list(Listing()) == Page((), None)
+    assert await remote.list(Listing()) == SummaryPage((), None)
     gateway = peer(services.target)
     jobs = RemoteJobs(gateway)
     gone = await jobs.delete_if(JOB, Status.QUEUED, request_id="")
@@ -186,7 +186,7 @@ def test_each_status(status):
     assert codec.status_from(status.value) is status
 
 
-@pytest.mark.parametrize("outcome", Outcome)
+@pytest.mark.parametrize("outcome", WorkOutcome)
 def test_each_outcome(outcome):
     report = dataclasses.replace(REPORT, outcome=outcome)
     assert codec.report_to_pb(report).outcome == outcome.value

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from jobqueue.api.grpc.taskqueue.host import ServiceHost
-from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
 from jobqueue.core.errors import NotFound, OutcomeUnknown, Unavailable
+from jobqueue.taskqueue.grpc.host import ServiceHost
+from jobqueue.taskqueue.grpc.remote import RemoteJobs
+from jobqueue.taskqueue.grpc.servicers import JobServicer
 from tests import patience, ports
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, RECORD
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("patient")
 async def test_a_taken_port(serve):
     services = await serve()
     second = ServiceHost("job")
-    second.add_jobs(parts.jobs())
+    second.add(partial(JobServicer, parts.jobs()))
     with pytest.raises(
         Unavailable, match=f"the job service: JOB_PORT: 127.0.0.1:{services.port} is in use"
     ):
@@ -33,7 +35,7 @@ async def test_a_taken_port(serve):
 async def test_stop_before_start_and_twice():
     host = ServiceHost("job")
     await host.stop(0)
-    host.add_jobs(parts.jobs())
+    host.add(partial(JobServicer, parts.jobs()))
     await host.start("127.0.0.1", 0)
     await host.stop(0)
     await host.stop(0)
@@ -41,7 +43,7 @@ async def test_stop_before_start_and_twice():
 
 async def test_health(channel):
     host = ServiceHost("job")
-    host.add_jobs(parts.jobs())
+    host.add(partial(JobServicer, parts.jobs()))
     port = await host.start("127.0.0.1", 0)
     stub: Any = health_pb2_grpc.HealthStub(channel(f"127.0.0.1:{port}"))
     for name in ("", "taskqueue.internal.v1.JobInternalService"):
@@ -88,14 +90,14 @@ async def test_a_service_that_was_restarted_has_lost_its_state(serve, peer, line
     (line,) = lines.of("state_lost")
     assert line["level"] == "WARNING"
     assert line["peer"] == "job"
-    assert line["message"] == ("the job service was restarted: what it had in memory is lost")
+    assert line["message"] == ("the job service was restarted: its memory is lost")
 
 
 async def test_a_late_answer_of_the_one_before_is_no_restart(serve, peer, lines):
     """Calls overtake each other; only what was never seen is new."""
     services = await serve()
     one = peer(services.target)
-    line = one._line
+    line = one._server
     for incarnation in ("a", "b", "a", "b", "c", "b"):
         line.answered((("tq-incarnation", incarnation),))
     assert len(lines.of("state_lost")) == 2

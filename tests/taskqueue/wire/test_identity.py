@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from jobqueue.access.tls import Credentials, ServerTls, Tls
-from jobqueue.api.grpc.taskqueue.host import ServiceHost
-from jobqueue.api.grpc.taskqueue.remote import RemoteJobs
 from jobqueue.core.errors import PermissionDenied, Unavailable
-from jobqueue.services.model import Actor
+from jobqueue.taskqueue.components.model import Actor
+from jobqueue.taskqueue.grpc.host import ServiceHost
+from jobqueue.taskqueue.grpc.remote import RemoteJobs
 from tests.taskqueue.wire.parts import JOB, RECORD
 
 pytestmark = [pytest.mark.req("tq:MATRIX"), pytest.mark.usefixtures("patient")]

@@ -7,11 +7,11 @@ import asyncio
 import grpc
 import pytest
 
-from jobqueue.api.grpc.taskqueue.host import ServiceHost
-from jobqueue.core.deadline import deadline
 from jobqueue.core.errors import DeadlineExceeded, KeyConflict, NotFound, QueueFull, Unavailable
+from jobqueue.core.waiting import deadline
 from jobqueue.pb import taskqueue_public_pb2 as public
-from jobqueue.services.job_ledger import JobLedger
+from jobqueue.taskqueue.components.owners import JobLedger
+from jobqueue.taskqueue.grpc.host import ServiceHost
 from tests import patience
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.parts import FOREVER, JOB, SPEC, as_caller

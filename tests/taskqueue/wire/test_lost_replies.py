@@ -8,27 +8,25 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from jobqueue.api.grpc.taskqueue.remote import (
+from jobqueue.taskqueue.components.coordinator import Coordinator
+from jobqueue.taskqueue.components.model import (
+    Actor,
+    Applied,
+    CreatedJob,
+    Envelope,
+    Report,
+    Status,
+    Stored,
+    Work,
+    WorkOutcome,
+)
+from jobqueue.taskqueue.components.owners import JobLedger, ReadyQueue, ResultShelf
+from jobqueue.taskqueue.grpc.remote import (
     RemoteCoordination,
     RemoteJobs,
     RemoteQueue,
     RemoteResults,
 )
-from jobqueue.services.coordinator import Coordinator
-from jobqueue.services.job_ledger import JobLedger
-from jobqueue.services.model import (
-    Actor,
-    Applied,
-    Created,
-    Envelope,
-    Outcome,
-    Report,
-    Status,
-    Stored,
-    Work,
-)
-from jobqueue.services.ready_queue import ReadyQueue
-from jobqueue.services.result_shelf import ResultShelf
 from tests.taskqueue.wire.parts import ENVELOPE, JOB, OTHER, SPEC
 
 pytestmark = [pytest.mark.req("tq:RETRY", "tq:CODES"), pytest.mark.usefixtures("patient")]
@@ -51,7 +49,7 @@ class Owners:
         return RemoteJobs(self.gateway)
 
     def lost(self, method: str) -> None:
-        """What was called was carried out twice as far as gRPC knows, with equal answers."""
+        """Assert that gRPC carried out every call twice, with equal answers."""
         answers = [answer for name, answer in self.services.tap.answers if name == method]
         assert len(answers) == 2
         assert answers[0] == answers[1]
@@ -87,7 +85,7 @@ async def queued(owners) -> str:
 async def test_create(owners):
     owners.services.tap.lose("CreateJob")
     created = await owners.jobs.create(SPEC, "", request_id="r")
-    assert created == Created(created.job_id, Status.QUEUED, created=True)
+    assert created == CreatedJob(created.job_id, Status.QUEUED, created=True)
     assert len(owners.ledger) == 1
     owners.lost("CreateJob")
 
@@ -171,7 +169,7 @@ async def test_report(owners):
     await worker.heartbeat("w", 1, 1)
     await worker.fetch("w", request_id="f")
     owners.services.tap.lose("ReportWorkOutcome")
-    report = Report("w", job_id, Outcome.SUCCEEDED, output=b"made")
+    report = Report("w", job_id, WorkOutcome.SUCCEEDED, output=b"made")
     assert await worker.report(report, request_id="r") is True
     owners.lost("ReportWorkOutcome")
     kept = await owners.shelf.get(job_id)

@@ -9,13 +9,6 @@ from collections import deque
 import grpc
 import pytest
 
-from jobqueue.api.grpc.taskqueue import retrying
-from jobqueue.api.grpc.taskqueue.remote import (
-    RemoteCoordination,
-    RemoteJobs,
-    RemoteQueue,
-    RemoteResults,
-)
 from jobqueue.core.errors import (
     Code,
     DeadlineExceeded,
@@ -30,9 +23,24 @@ from jobqueue.core.errors import (
     Unavailable,
     Unreachable,
 )
-from jobqueue.services.gateway import Gateway
-from jobqueue.services.model import Actor, Applied, Created, Listing, Record, Status, Summary
-from jobqueue.services.protocols import is_uncertain
+from jobqueue.taskqueue.components.gateway import Gateway
+from jobqueue.taskqueue.components.model import (
+    Actor,
+    Applied,
+    CreatedJob,
+    JobRecord,
+    Listing,
+    Status,
+    Summary,
+)
+from jobqueue.taskqueue.components.protocols import is_uncertain
+from jobqueue.taskqueue.grpc import errors
+from jobqueue.taskqueue.grpc.remote import (
+    RemoteCoordination,
+    RemoteJobs,
+    RemoteQueue,
+    RemoteResults,
+)
 from tests import patience, ports
 from tests.taskqueue.wire import parts
 from tests.taskqueue.wire.drawing import Rng
@@ -40,8 +48,8 @@ from tests.taskqueue.wire.parts import ENVELOPE, FOREVER, JOB, RECORD, SPEC
 
 pytestmark = pytest.mark.usefixtures("patient")
 
-CREATED = Created(JOB, Status.QUEUED, created=True)
-QUEUED = Record(Summary(JOB, Status.QUEUED, "t", 1), SPEC)
+CREATED = CreatedJob(JOB, Status.QUEUED, created=True)
+QUEUED = JobRecord(Summary(JOB, Status.QUEUED, "t", 1), SPEC)
 TRANSIENT = [Unavailable("down"), DeadlineExceeded("slow"), QueueFull("full")]
 REFUSED, LOST = Unreachable("refused"), OutcomeUnknown("the connection broke")
 FINAL = [
@@ -56,22 +64,22 @@ FINAL = [
 @pytest.mark.req("tq:RETRY", "tq:LOCK-33")
 def test_four_attempts_with_full_jitter():
     rng = Rng(0.5)
-    assert list(retrying.delays(rng)) == pytest.approx([0.05, 0.1, 0.2])
+    assert list(errors.delays(rng)) == pytest.approx([0.05, 0.1, 0.2])
     assert [least for least, _ in rng.ranges] == [0.0] * 3
     assert [most for _, most in rng.ranges] == pytest.approx([0.1, 0.2, 0.4])
-    assert [retrying.longest_delay(retry) for retry in range(6)] == pytest.approx(
+    assert [errors.longest_delay(retry) for retry in range(6)] == pytest.approx(
         [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
     )
 
 
 @pytest.mark.req("tq:RETRY", "tq:LOCK-33")
 def test_three_codes_are_retried():
-    assert {status.name for status in grpc.StatusCode if retrying.is_retryable(status)} == {
+    assert {status.name for status in grpc.StatusCode if errors.is_retryable(status)} == {
         "UNAVAILABLE",
         "DEADLINE_EXCEEDED",
         "RESOURCE_EXHAUSTED",
     }
-    assert {code for code in Code if retrying.is_retryable(code)} == {
+    assert {code for code in Code if errors.is_retryable(code)} == {
         Code.UNAVAILABLE,
         Code.OUTCOME_UNKNOWN,
         Code.DEADLINE_EXCEEDED,
@@ -157,7 +165,7 @@ async def test_only_a_call_that_never_reached_anybody_is_certain_not_to_have_hap
     async def fail(*_: object, **__: object) -> None:
         raise left.popleft()
 
-    monkeypatch.setattr(one._line, "call", fail)
+    monkeypatch.setattr(one._server, "call", fail)
     with pytest.raises(JobQueueError) as caught:
         await RemoteJobs(one).create(SPEC, "", request_id="r")
     assert not left

@@ -191,7 +191,7 @@ def test_enums_and_their_values():
 
 
 def breaking(folder, change):
-    """What ``scripts/proto --breaking`` says of the protos with one of them changed."""
+    """Return the output of ``scripts/proto --breaking`` with one of the protos changed."""
     shutil.copytree(ROOT / "proto", folder / "proto")
     (folder / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "proto", folder / "scripts" / "proto")
@@ -245,7 +245,7 @@ def test_the_code_is_that_of_the_protos(tmp_path):
 
 
 def test_changes_are_compared_with_all_that_the_document_freezes(tmp_path):
-    """What the last release does not have could be changed again."""
+    """A part that the last release does not have may still be changed."""
     released = compiled(ROOT / "proto" / ".snapshot", tmp_path / "set")
     for name, text in zip(FILES, (PUBLIC, INTERNAL), strict=True):
         there = declared(released[name])

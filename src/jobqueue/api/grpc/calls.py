@@ -1,4 +1,4 @@
-"""What every call has in common: how it fails, how it is counted, how it ends with the server."""
+"""Behaviour that all calls share: how they fail, are counted, and end when the server stops."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from jobqueue.access import audit
-from jobqueue.access.rules import GRPC, Kind, grpc_rule
+from jobqueue.access.rules import GRPC, BudgetKind, grpc_rule
 from jobqueue.api.grpc.channel import Metadata
-from jobqueue.api.grpc.errors import to_status
+from jobqueue.api.grpc.errors import abort, to_status
 from jobqueue.core.errors import Internal, JobQueueError, Unavailable, without_trace
 
 log = logging.getLogger("jobqueue.grpc")
 
 OnCall = Callable[[str, str, float], None]
-"""Told of every call that ended: full method name, gRPC status name, seconds."""
+"""Called when a call has ended, with its full method name, gRPC status name and seconds."""
 
-LAST_WORDS = 0.5  # seconds that calls which ``cut`` ends have for their answer
+LAST_WORDS = 0.5  # seconds that a call has to answer after ``cut`` has cancelled it
 
 T = TypeVar("T")
 Request = TypeVar("Request")
@@ -30,7 +30,7 @@ Response = TypeVar("Response")
 
 
 class Calls:
-    """Shared by the servicers of one server."""
+    """The calls under way on one server. Its servicers share one instance."""
 
     def __init__(self, on_call: OnCall | None = None, *, metadata: Metadata = ()) -> None:
         self._on_call = on_call
@@ -44,40 +44,40 @@ class Calls:
 
     @property
     def stopping(self) -> bool:
-        """Whether the server is going away."""
+        """True once ``begin_stop`` was called."""
         return self._stopped is not None and self._stopped.done()
 
     def stop_signal(self) -> asyncio.Future[None]:
-        """Done when the server is going away. Not to be cancelled."""
+        """Return a future that is done once the server stops. Do not cancel it."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
         return self._stopped
 
     def begin_stop(self) -> None:
-        """End waits at once; what workers have to say is still taken."""
+        """End waits at once. Reports of workers are still accepted."""
         signal = self.stop_signal()
         if not signal.done():
             signal.set_result(None)
 
     def end_readers(self) -> None:
-        """Let workers' streams finish what they have read."""
+        """Stop reading workers' streams. Messages that were read are still processed."""
         self._reading = False
         for reader in self._readers:
             reader.cancel()
 
     def cut(self) -> None:
-        """Cancel the calls under way. They say themselves that the server stops: gRPC would not."""
+        """Cancel the calls under way. They answer that the server stops; gRPC itself would not."""
         self.was_cut = True
         for task in self.under_way:
             task.cancel()
 
     async def settle(self) -> None:
-        """Wait for the work that outlives its calls."""
+        """Wait until all work that was given to ``own`` has ended."""
         while self._owned:
             await asyncio.wait(self._owned)
 
     def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something to its end even if the call that began it is cancelled."""
+        """Run work to its end even if the call that began it is cancelled."""
         task = asyncio.create_task(work)
         self._owned.add(task)
         task.add_done_callback(self._owned.discard)
@@ -92,9 +92,9 @@ class Calls:
             task.cancel()
         return task
 
-    async def until_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for something, but not beyond the server's end."""
-        task = asyncio.create_task(work)
+    async def until_stopped(self, work: Awaitable[T]) -> T:
+        """Await work; raise Unavailable if the server stops before it is done."""
+        task = asyncio.ensure_future(work)
         try:
             either: set[asyncio.Future[Any]] = {task, self.stop_signal()}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -105,18 +105,17 @@ class Calls:
             await end(task)
 
     def ended(self, method: str, status: str, started: float) -> None:
-        """Count a call."""
         if self._on_call is not None:
             self._on_call(method, status, time.perf_counter() - started)
 
 
 def server_stopping() -> Unavailable:
-    """What every call that is cut short gets: it did not happen, or its answer came before."""
+    """Make the error of a call that the server's stop ends: it had no effect, or was answered."""
     return Unavailable("the server is stopping")
 
 
-async def end(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and see them off."""
+async def end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -132,7 +131,7 @@ S = TypeVar("S", bound=_Servicer)
 def handled(
     method: Callable[[S, Request, Any], Awaitable[Response]],
 ) -> Callable[[S, Request, Any], Coroutine[Any, Any, Response]]:
-    """Turn a servicer's method into one that never leaks an exception."""
+    """Make a servicer's method count its call, and answer an exception with a status."""
     servicer, _, short = method.__qualname__.rpartition(".")
     name = f"/jq.v1.{servicer.removesuffix('Servicer')}Service/{short}"
     answer = _audited(name, method)
@@ -150,7 +149,9 @@ def handled(
         except JobQueueError as error:
             failure = without_trace(error)
         except Exception:
-            log.exception("a call failed unexpectedly", extra={"method": name})
+            log.exception(
+                "the call failed unexpectedly; answering INTERNAL", extra={"method": name}
+            )
             failure = Internal("internal error; the server's log has the details")
         else:
             self.calls.ended(name, grpc.StatusCode.OK.name, started)
@@ -159,20 +160,32 @@ def handled(
             failure = server_stopping()
         code, text, metadata = to_status(failure)
         self.calls.ended(name, code.name, started)
-        return await context.abort(code, text, metadata)  # type: ignore[no-any-return]
+        await abort(context, code, text, metadata)
 
     return call
+
+
+def unary(
+    method: Callable[[S, Request], Awaitable[Response]],
+) -> Callable[[S, Request, Any], Coroutine[Any, Any, Response]]:
+    """Do as ``handled`` for a method that does not need the call's context."""
+
+    @functools.wraps(method)
+    def without_context(self: S, request: Request, context: Any) -> Awaitable[Response]:
+        return method(self, request)
+
+    return handled(without_context)
 
 
 def _audited(
     name: str, method: Callable[[S, Request, Any], Awaitable[Response]]
 ) -> Callable[[S, Request, Any], Awaitable[Response]]:
-    """A method with its line in the audit log, if it changes something.
+    """Give a method that changes something its line in the audit log.
 
-    A stream writes its own line: what it changes, it does long before its end.
+    A stream writes its line itself, because its changes come long before its end.
     """
     rule = grpc_rule(name)
-    if not rule.changes or rule.kind is Kind.STREAM:
+    if not rule.changes or rule.kind is BudgetKind.STREAM:
         return method
 
     async def call(self: S, request: Request, context: Any) -> Response:
@@ -183,7 +196,7 @@ def _audited(
 
 
 def object_of(request: Any) -> str:
-    """The id or name of what a request is about."""
+    """Return the id or name of the job, worker or queue that a request is about."""
     for field in ("job_id", "worker_id", "name", "queue", "worker"):
         found = getattr(request, field, "")
         if found:

@@ -1,8 +1,8 @@
-"""Counts the items of a request's lists on the wire, before protobuf builds an object for each.
+"""Count the items of a request's lists on the wire, before protobuf builds an object for each.
 
-Two bytes on the wire are enough for an item that takes hundreds in memory. Most messages are too
-short, or have too few bytes that could be the tag of an item, to hold too many: only the others are
-looked at field by field, and only up to the first item too many.
+Two bytes on the wire can become an item of hundreds of bytes in memory. Most messages are too short
+for too many items, or have too few bytes that could be an item's tag. Only the others are walked
+over field by field, up to the first item too many.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _WITH_LENGTH = (
     FieldDescriptor.TYPE_STRING,
     FieldDescriptor.TYPE_BYTES,
 )
-# What else may stand in a message that has to be looked at, before looking costs too much.
+# The most fields beside the counted ones: counting a message of more would take too long.
 _OTHER_FIELDS = 250_000
 
 
-class Refused:
+class RefusedRequest:
     """Takes the place of a request that was not built."""
 
     def __init__(self, error: InvalidArgument) -> None:
@@ -37,20 +37,20 @@ class Refused:
 
 
 @dataclass(slots=True)
-class _Field:
-    """A list, or a message on the way to one."""
+class _CountedField:
+    """A list to count, or a message that holds one."""
 
     path: str
-    most: int | None = None  # None: no list, only on the way to one
+    most: int | None = None  # None: not a list, but a message that holds one
     inside: _Fields = field(default_factory=dict)
 
 
-_Fields = dict[int, _Field]  # by number
+_Fields = dict[int, _CountedField]  # by number
 
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list whose items take more in memory than on the wire."""
+    """A list whose items take more bytes in memory than on the wire."""
 
     path: str
     most: int
@@ -60,9 +60,9 @@ class _List:
 def counted(
     parse: Callable[[bytes], Any], message: Descriptor, items: Mapping[str, int]
 ) -> Callable[[bytes], Any]:
-    """A parser that answers with ``Refused`` to a message with too many items, or to no message."""
+    """Return a parser that gives ``RefusedRequest`` for too many items, or unreadable bytes."""
     large: list[_List] = []
-    numbers: list[str] = []  # paths of lists that take no more in memory than on the wire
+    numbers: list[str] = []  # paths of lists that take as much in memory as on the wire
     for path, most in items.items():
         found = _field(message, path)
         if found.type in _WITH_LENGTH:
@@ -82,20 +82,17 @@ def counted(
                         trees[suspects] = _tree(message, items, suspects)
                     _look(data, trees[suspects])
             built = parse(data)
-            if numbers and isinstance(built, Message):  # taskqueue.v1 has its own word for others
+            if numbers and isinstance(built, Message):  # taskqueue.v1 refuses others itself
                 for path in numbers:
                     _check_numbers(built, path, items[path])
         except InvalidArgument as error:
-            return Refused(error)
+            return RefusedRequest(error)
         except DecodeError:
-            return Refused(_unreadable(message))
+            unreadable = f"is not a {message.full_name}"
+            return RefusedRequest(InvalidArgument("request", unreadable))
         return built
 
     return count_and_parse
-
-
-def _unreadable(message: Descriptor) -> InvalidArgument:
-    return InvalidArgument("request", f"is not a {message.full_name}")
 
 
 def _too_many(path: str, most: int) -> InvalidArgument:
@@ -112,19 +109,19 @@ def _field(message: Descriptor, path: str) -> FieldDescriptor:
 
 
 def _tree(message: Descriptor, items: Mapping[str, int], suspects: Iterable[str]) -> _Fields:
-    """The fields to look at: these lists, and what leads to them."""
+    """Return the fields to walk over: these lists, and the messages that hold them."""
     root: _Fields = {}
     for suspect in suspects:
         at, fields = "", root
         for name in suspect.split("."):
             at = f"{at}.{name}" if at else name
-            found = fields.setdefault(_field(message, at).number, _Field(at, items.get(at)))
+            found = fields.setdefault(_field(message, at).number, _CountedField(at, items.get(at)))
             fields = found.inside
     return root
 
 
 def _suspect(data: bytes, one: _List) -> bool:
-    """Whether there may be too many items in a list: every tag has one of these bytes."""
+    """Return True if a list may have too many items: each item's tag begins with such a byte."""
     return len(data) > one.most * _MIN_ITEM_BYTES and sum(map(data.count, one.tags)) > one.most
 
 
@@ -137,7 +134,7 @@ def _check_numbers(built: Message, path: str, most: int) -> None:
 
 
 def _look(data: bytes, root: _Fields) -> None:
-    """Walk over the fields; InvalidArgument at the first item too many."""
+    """Walk over the fields; raise InvalidArgument at the first item too many."""
     counts: dict[str, int] = {}
     others = 0
     pending = [(root, 0, len(data))]

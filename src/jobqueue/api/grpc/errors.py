@@ -2,18 +2,21 @@
 
 A call that fails as a whole carries the status below and, in its trailing metadata, ``jq-code``
 (the stable code) with ``jq-field``, ``jq-job-id``, ``jq-reason`` and ``retry-after`` where they
-apply, percent-encoded. Inside an answer the same travels as a ``jq.v1.Error``. From either, a
-remote client rebuilds the very error that the server raised.
+apply, percent-encoded. An error inside an answer is a ``jq.v1.Error`` with the same fields. A
+remote client rebuilds the server's error from either.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote
 
 import grpc
+import grpc.aio
 
 from jobqueue.core.errors import (
     AlreadyExists,
@@ -33,6 +36,7 @@ from jobqueue.core.errors import (
     Unauthenticated,
     Unavailable,
     Unreachable,
+    without_trace,
 )
 from jobqueue.pb.jq.v1 import types_pb2
 
@@ -45,7 +49,7 @@ STATUS: dict[Code, grpc.StatusCode] = {
     Code.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    # Not ABORTED: some clients repeat that by themselves, and this must not be repeated blindly.
+    # Not ABORTED: some clients repeat such calls by themselves, and these must not be repeated.
     Code.OUTCOME_UNKNOWN: grpc.StatusCode.UNKNOWN,
     Code.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
     Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
@@ -74,10 +78,34 @@ _REFUSED = re.compile(
 )
 _HTTP_1 = re.compile(r"ipv[46]:(?P<address>\S+): .*connect an http1\.x server")
 Metadata = tuple[tuple[str, str], ...]
+_QUOTED = ("field", "job_id", "reason")  # of a jq.v1.Error
+
+
+async def abort(
+    context: Any, code: grpc.StatusCode, text: str, metadata: Metadata = ()
+) -> NoReturn:
+    """End a call with a status.
+
+    gRPC keeps the error that it raises here with the call, and the error's frames keep the call.
+    The error drops its frames when the call's task has ended, so that the call's memory is free at
+    once and not at the next garbage collection.
+    """
+    try:
+        await context.abort(code, text, metadata)
+    except grpc.aio.AbortError as error:
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(partial(_forget_trace, error))
+        raise
+    raise AssertionError("abort raises")
+
+
+def _forget_trace(error: BaseException, _: object) -> None:
+    without_trace(error)
 
 
 def error_to_pb(error: JobQueueError) -> types_pb2.Error:
-    """An error inside an answer."""
+    """Convert an error to the message that carries it inside an answer."""
     message = types_pb2.Error(code=error.code, message=error.message)
     if isinstance(error, InvalidArgument):
         message.field = error.field
@@ -92,7 +120,7 @@ def error_to_pb(error: JobQueueError) -> types_pb2.Error:
 
 
 def error_from_pb(message: types_pb2.Error) -> JobQueueError:
-    """The error that the server had."""
+    """Rebuild the error that the server raised."""
     text = message.message
     try:
         code = Code(message.code)
@@ -114,15 +142,12 @@ def error_from_pb(message: types_pb2.Error) -> JobQueueError:
 def to_status(
     error: JobQueueError, table: Mapping[Code, grpc.StatusCode] = STATUS
 ) -> tuple[grpc.StatusCode, str, Metadata]:
-    """Status, text and trailing metadata of a failed call."""
+    """Return status, text and trailing metadata of a failed call."""
     wire = error_to_pb(error)
     metadata = [("jq-code", wire.code)]
-    if wire.field:
-        metadata.append(("jq-field", quote(wire.field)))
-    if wire.job_id:
-        metadata.append(("jq-job-id", quote(wire.job_id)))
-    if wire.reason:
-        metadata.append(("jq-reason", quote(wire.reason)))
+    for name in _QUOTED:
+        if value := getattr(wire, name):
+            metadata.append((_key(name), quote(value)))
     if isinstance(error, QueueFull | RateLimited):
         metadata.append(("retry-after", f"{error.retry_after:g}"))
     return table[error.code], error.message, tuple(metadata)
@@ -135,24 +160,23 @@ def from_status(
     *,
     sent: bool,
 ) -> JobQueueError:
-    """The error behind a failed call.
+    """Rebuild the error of a failed call.
 
-    ``sent`` says that the request may have reached the server and changes something there: then
-    a lost answer is an OutcomeUnknown.
+    ``sent``: the request may have reached the server and changed something there. Then a lost
+    answer is an OutcomeUnknown.
     """
     trailing = {key: str(value) for key, value in metadata or ()}
     if code := trailing.get("jq-code"):
+        quoted = {name: unquote(trailing.get(_key(name), "")) for name in _QUOTED}
+        retry_after = _number(trailing.get("retry-after", ""))
         return error_from_pb(
-            types_pb2.Error(
-                code=code,
-                message=text,
-                field=unquote(trailing.get("jq-field", "")),
-                job_id=unquote(trailing.get("jq-job-id", "")),
-                reason=unquote(trailing.get("jq-reason", "")),
-                retry_after_seconds=_number(trailing.get("retry-after", "")),
-            )
+            types_pb2.Error(code=code, message=text, retry_after_seconds=retry_after, **quoted)
         )
     return _from_transport(status, text, sent=sent)
+
+
+def _key(name: str) -> str:
+    return f"jq-{name.replace('_', '-')}"
 
 
 def _number(text: str) -> float:
@@ -163,7 +187,7 @@ def _number(text: str) -> float:
 
 
 def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQueueError:
-    """An error that gRPC itself made: no servicer of ours had a say."""
+    """Convert a status that gRPC itself made, not a servicer."""
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidArgument("request", f"is too large for the server: {text}")
     if status is grpc.StatusCode.UNIMPLEMENTED:
@@ -173,7 +197,7 @@ def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQue
     if status is grpc.StatusCode.PERMISSION_DENIED:
         return PermissionDenied(text or "the server refused the caller")
     broken = status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-    # A write on a stream that has just broken: grpc puts this over the true status
+    # A write on a stream that has just broken: gRPC replaces the true status by this one
     # (https://github.com/grpc/grpc/issues/36066).
     if broken or (status is grpc.StatusCode.INTERNAL and text == "Internal error from Core"):
         if sent and not _never_left(text):
@@ -187,7 +211,7 @@ def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQue
 
 
 def _plain(text: str) -> str:
-    """The address and the system's error, out of gRPC's words for a connection that failed."""
+    """Shorten gRPC's text about a failed connection to the address and the system's error."""
     if found := _HTTP_1.search(text):
         return f"{unquote(found['address'])} speaks HTTP, not gRPC; name the server's gRPC port"
     found = _REFUSED.search(text)
@@ -195,12 +219,12 @@ def _plain(text: str) -> str:
 
 
 def _never_left(text: str) -> bool:
-    """Whether gRPC says that it had no connection to send the request on."""
+    """Return True if gRPC says that it had no connection to send the request on."""
     lowered = text.lower()
     return "failed to connect" in lowered or "name resolution" in lowered or "dns" in lowered
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, *, sent: bool = False) -> JobQueueError:
-    """The error behind a failed call of the asynchronous API."""
+    """Rebuild the error of a failed call of the asynchronous API."""
     trailing = error.trailing_metadata()
     return from_status(error.code(), error.details() or "", trailing, sent=sent)

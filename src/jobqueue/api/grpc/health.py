@@ -1,7 +1,7 @@
 """The standard health service (grpc.health.v1).
 
-Not the one of grpcio-health-checking: there, watchers of a name share a lock that each holds while
-it is told, so one that takes nothing keeps the news from the others, and so does one that leaves.
+It replaces the one of grpcio-health-checking, whose watchers of a name share a lock that each holds
+while its message is sent: a watcher that reads nothing, or leaves, blocks the others there.
 """
 
 from __future__ import annotations
@@ -13,35 +13,34 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from jobqueue.api.grpc.errors import abort
+
 _Answer = health_pb2.HealthCheckResponse
 
 
-class Health(health_pb2_grpc.HealthServicer):
-    """Serves these services, and the server as a whole (""), until ``stop``."""
+class HealthService(health_pb2_grpc.HealthServicer):
+    """Reports these services, and the server as a whole (""), as serving until ``stop``."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._names = frozenset(("", *services))
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Tell everybody that nothing is served any more."""
+        """Report from now on that nothing is served."""
         self._stopped.set()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> _Answer:
-        """The status of now."""
         if request.service not in self._names:
-            told = f"service: there is no {request.service!r} here"
-            await context.abort(grpc.StatusCode.NOT_FOUND, told)
+            text = f"service: this server has no service {request.service!r}"
+            await abort(context, grpc.StatusCode.NOT_FOUND, text)
         return self._answer(request.service)
 
     async def List(self, request: Any, context: Any) -> Any:
-        """The status of now, of all of them."""
         statuses = {name: self._answer(name) for name in self._names}
-        # The stubs are older than it.
+        # The type stubs do not have this message yet.
         return health_pb2.HealthListResponse(statuses=statuses)  # type: ignore[attr-defined]
 
     async def Watch(self, request: health_pb2.HealthCheckRequest, context: Any) -> None:
-        """The status of now, and the one after ``stop``."""
         told = self._answer(request.service)
         await context.write(told)
         await self._stopped.wait()

@@ -1,69 +1,68 @@
-"""What waits to be sent to a worker: the server's end of a link's inbox."""
+"""Messages that wait to be sent to a worker: the server's end of a link's inbox."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from jobqueue.api.grpc.channel import BATCH_BYTES
-from jobqueue.api.grpc.codec.values import STATUS_TO_PB
-from jobqueue.api.grpc.codec.work import assignment_to_pb
-from jobqueue.api.grpc.duplex import weight
+from jobqueue.api.grpc.messages import weight
+from jobqueue.api.grpc.work_codec import assignment_to_pb
 from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.core.job import Assignment, WorkerStatus
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.wire import WORKER_STATUSES
 
 MAX_UNSENT = 64  # places of answers
-_JOB_BYTES = 512  # what an assignment takes beside its payload
+_JOB_BYTES = 512  # the bytes that an assignment takes beside its payload
 
 
-class _Part:
-    """What may travel in one message: its fields count in a fixed order."""
+@dataclass(slots=True, eq=False)
+class _PendingMessage:
+    """Content that may travel in one message. The worker reads its fields in a fixed order."""
 
-    __slots__ = ("assignments", "cancelled", "message", "places", "pulse")
-
-    def __init__(self) -> None:
-        self.message = pb.ConnectResponse()
-        self.assignments: list[Assignment] = []
-        # Each once: a client may ask for the same cancel as often as it likes.
-        self.cancelled: dict[int, None] = {}
-        self.places = 0  # that its answers take
-        # Beside the message, which would keep the memory of one that is replaced.
-        self.pulse: pb.Pulse | None = None
+    message: pb.ConnectResponse = field(default_factory=pb.ConnectResponse)
+    assignments: list[Assignment] = field(default_factory=list)
+    # A dict, so that a cancel that clients repeat is sent once.
+    cancelled: dict[int, None] = field(default_factory=dict)
+    places: int = 0  # taken by its answers
+    # Outside the message, which would keep the memory of a pulse that is replaced.
+    pulse: pb.Pulse | None = None
 
 
 class Outgoing:
-    """Collects while the writer is busy, so that it sends as few messages as possible.
+    """Collects content while the writer is busy, so that it sends as few messages as possible.
 
-    ``free`` is what the worker has granted minus what it was assigned. Nothing assigned after a
-    drain was answered may overtake that answer, so the answer closes its part.
+    ``free`` counts the slots that the worker has granted, minus the jobs that it was assigned. No
+    job that is assigned after a drain may overtake the drain's answer, so that answer is the last
+    content of its message.
 
-    What asks for an answer takes a place, and keeps it until the answer is sent: a worker that does
-    not take its answers is not read any further.
+    A request that needs an answer takes a place until the answer is sent. So a worker that does not
+    read its answers is not read any further.
     """
 
     def __init__(self) -> None:
         self.free = 0
         self._places = asyncio.Semaphore(MAX_UNSENT)
         self._places_sending = 0
-        self._parts: deque[_Part] = deque()
+        self._pending: deque[_PendingMessage] = deque()
         self._wake = asyncio.Event()
         self._sending: list[Assignment] = []
         self._bytes_sending = 0
-        self._pulse_bytes = 0  # that count, of the answer to a heartbeat that waits
+        self._pulse_bytes = 0  # counted bytes of the heartbeat's answer that waits
         self._count: Callable[[int], None] | None = None
         self._finished = False
         self._failure: JobQueueError | None = None
 
     def counted_by(self, count: Callable[[int], None]) -> None:
-        """Tell ``count`` how many bytes are to be sent, and (below 0) how many were."""
+        """Call ``count`` with the bytes that wait to be sent, and (below 0) that were sent."""
         self._count = count
 
     # -- the inbox, called by the backend ------------------------------------------------------
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
-        """Jobs for the worker."""
         self.free -= len(assignments)
         self._last().assignments.extend(assignments)
         self._wake.set()
@@ -71,24 +70,20 @@ class Outgoing:
             self._count(sum([_JOB_BYTES + len(one.payload) for one in assignments]))
 
     def cancel(self, leases: Sequence[int]) -> None:
-        """Attempts to stop."""
         self._last().cancelled.update(dict.fromkeys(leases))
         self._wake.set()
 
     def set_status(self, status: WorkerStatus) -> None:
-        """What the operator wants."""
-        self._last().message.status = STATUS_TO_PB[status]
+        self._last().message.status = WORKER_STATUSES.to_pb[status]
         self._wake.set()
 
     def holds(self) -> None:
-        """Only the worker's heartbeats tell."""
-        return
+        return  # only the worker's heartbeats tell
 
     def moved(self) -> None:
-        """End the stream: the worker is connected elsewhere, or must connect again."""
         self.end(Unavailable("the worker is registered with another server: connect again"))
 
-    # -- the session's answers -----------------------------------------------------------------
+    # -- answers, added by the stream ----------------------------------------------------------
 
     def end(self, error: JobQueueError) -> None:
         """End the stream with an error."""
@@ -96,55 +91,54 @@ class Outgoing:
         self._wake.set()
 
     def welcome(self, welcome: pb.Welcome) -> None:
-        """The first answer."""
         self._last().message.welcome.CopyFrom(welcome)
         self._wake.set()
 
     async def take_places(self, count: int = 1) -> None:
-        """Wait until the worker has taken enough of its answers for another one."""
+        """Wait until the worker has read enough of its answers for that many more."""
         for _ in range(count):
             await self._places.acquire()
 
     def ack(self, ack: pb.ReportAck, places: int = 1) -> None:
-        """Reports were written, or not; gives the places back when it is sent."""
-        part = self._last()
-        part.message.acks.append(ack)
-        part.places += places
+        """Add the answer to reports; their places are free again when it is sent."""
+        pending = self._last()
+        pending.message.acks.append(ack)
+        pending.places += places
         self._wake.set()
 
     def drained(self, number: int) -> None:
-        """No slot is left that was granted before; gives a place back when it is sent."""
-        part = self._last()
-        part.message.drained = number
-        part.places += 1
+        """Add the answer to a drain; its place is free again when it is sent."""
+        pending = self._last()
+        pending.message.drained = number
+        pending.places += 1
         self._wake.set()
 
     def pulse(self, pulse: pb.Pulse) -> None:
-        """The answer to a heartbeat, in place of one that was not sent yet."""
-        for part in self._parts:
-            part.pulse = None
+        """Add the answer to a heartbeat; it replaces one that was not sent yet."""
+        for pending in self._pending:
+            pending.pulse = None
         self._last().pulse = pulse
         self._wake.set()
         before, self._pulse_bytes = self._pulse_bytes, weight(pulse.ByteSize())
         if self._count is not None and self._pulse_bytes != before:
             self._count(self._pulse_bytes - before)
 
-    def _last(self) -> _Part:
-        if not self._parts or self._parts[-1].message.drained:
-            self._parts.append(_Part())
-        return self._parts[-1]
+    def _last(self) -> _PendingMessage:
+        if not self._pending or self._pending[-1].message.drained:
+            self._pending.append(_PendingMessage())
+        return self._pending[-1]
 
     # -- the writer ----------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Nothing more will come: the writer ends when all is sent."""
+        """End the writer when all is sent: nothing more comes."""
         self._finished = True
         self._wake.set()
 
     async def next(self) -> pb.ConnectResponse | None:
-        """The next message; None after ``finish``. The one before counts as sent now.
+        """Return the next message, or None after ``finish``; the message before counts as sent.
 
-        Raises the error that the stream is to end with.
+        Raises the error that was given to ``end``.
         """
         if self._bytes_sending and self._count is not None:
             self._count(-self._bytes_sending)
@@ -155,46 +149,49 @@ class Outgoing:
         self._places_sending = 0
         if self._failure is not None:
             raise self._failure
-        while not self._parts:
+        while not self._pending:
             if self._finished:
                 return None
             self._wake.clear()
             await self._wake.wait()
             if self._failure is not None:
                 raise self._failure
-        part = self._parts[0]
+        pending = self._pending[0]
         count, size = 0, 0
-        for assignment in part.assignments:
+        for assignment in pending.assignments:
             if count and size + len(assignment.payload) > BATCH_BYTES:
                 break
             count, size = count + 1, size + len(assignment.payload)
-        self._sending, part.assignments = part.assignments[:count], part.assignments[count:]
+        self._sending, pending.assignments = (
+            pending.assignments[:count],
+            pending.assignments[count:],
+        )
         self._bytes_sending = size + count * _JOB_BYTES
-        self._places_sending, part.places = part.places, 0
+        self._places_sending, pending.places = pending.places, 0
         wire = [assignment_to_pb(assignment) for assignment in self._sending]
-        if part.assignments:  # the rest of the part follows what it must not overtake
-            first = pb.ConnectResponse(acks=part.message.acks, assignments=wire)
-            if part.message.HasField("welcome"):
-                first.welcome.CopyFrom(part.message.welcome)
-            part.message.ClearField("acks")
-            part.message.ClearField("welcome")
+        if pending.assignments:  # send these first, and the rest of the part behind them
+            first = pb.ConnectResponse(acks=pending.message.acks, assignments=wire)
+            if pending.message.HasField("welcome"):
+                first.welcome.CopyFrom(pending.message.welcome)
+            pending.message.ClearField("acks")
+            pending.message.ClearField("welcome")
             return first
-        self._parts.popleft()
-        if part.pulse is not None:
-            part.message.pulse.CopyFrom(part.pulse)
+        self._pending.popleft()
+        if pending.pulse is not None:
+            pending.message.pulse.CopyFrom(pending.pulse)
             self._bytes_sending += self._pulse_bytes
             self._pulse_bytes = 0
         if wire:
-            part.message.assignments.extend(wire)
-        if part.cancelled:
-            part.message.cancelled.extend(part.cancelled)
-        return part.message
+            pending.message.assignments.extend(wire)
+        if pending.cancelled:
+            pending.message.cancelled.extend(pending.cancelled)
+        return pending.message
 
     def undelivered(self) -> list[Assignment]:
-        """Assignments that did not get onto the wire, once; the writer must have ended."""
+        """Remove and return the assignments that were not sent; the writer must have ended."""
         left = self._sending
-        for part in self._parts:
-            left += part.assignments
+        for pending in self._pending:
+            left += pending.assignments
         self._sending = []
-        self._parts.clear()
+        self._pending.clear()
         return left

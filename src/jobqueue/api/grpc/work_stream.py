@@ -1,4 +1,4 @@
-"""The server's side of a worker's stream."""
+"""Server side of a worker's stream."""
 
 from __future__ import annotations
 
@@ -6,41 +6,44 @@ import asyncio
 import logging
 from functools import partial
 
-from jobqueue.api.grpc.beats import Beats
 from jobqueue.api.grpc.calls import Calls, end, server_stopping
 from jobqueue.api.grpc.channel import BATCH_ITEMS
-from jobqueue.api.grpc.codec.work import pulse_to_pb, report_from_pb
-from jobqueue.api.grpc.desk import Desk
-from jobqueue.api.grpc.duplex import Duplex
 from jobqueue.api.grpc.errors import error_to_pb
+from jobqueue.api.grpc.messages import Duplex
 from jobqueue.api.grpc.outgoing import Outgoing
+from jobqueue.api.grpc.registrations import Heartbeats, Registration
+from jobqueue.api.grpc.work_codec import pulse_to_pb, report_from_pb
 from jobqueue.core.errors import Conflict, Internal, InvalidArgument, JobQueueError
 from jobqueue.core.job import Transition
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 
-_FEW_LEASES = 200  # in an answer that takes so little that it does not count
+_FEW_LEASES = 200  # an answer with no more leases is too short to count
 
 Stream = Duplex[pb.ConnectRequest, pb.ConnectResponse]
 
 
 class WorkStream:
-    """One stream, from welcome to its end.
+    """Serves one stream from the welcome to its end.
 
-    However it ends, the worker is not deregistered: its leases stand until its heartbeats stop,
-    and it may connect again. But its free slots are withdrawn, and what was not sent goes back.
+    The end of the stream does not deregister the worker: its leases stand until its heartbeats
+    stop, and it may connect again. But its free slots are withdrawn, and jobs that were not sent
+    are handed back.
 
-    Jobs that wait to be sent count for the caller. While it has too much of that, the slots of its
-    workers are not offered.
+    Jobs that wait to be sent count for the caller. While they are too many, the slots of the
+    caller's workers are not offered.
     """
 
-    def __init__(self, desk: Desk, outgoing: Outgoing, calls: Calls, beats: Beats) -> None:
-        self._info = desk.info
-        self._desk = desk
+    def __init__(
+        self, registration: Registration, outgoing: Outgoing, calls: Calls, heartbeats: Heartbeats
+    ) -> None:
+        self._registration = registration
+        self._info = registration.info
+        self._link = registration.link
         self._outgoing = outgoing
         self._calls = calls
-        self._beats = beats
+        self._heartbeats = heartbeats
         self._reports: set[asyncio.Task[None]] = set()
         self._beat: asyncio.Task[None] | None = None
         self._holding_back: asyncio.Task[None] | None = None
@@ -50,11 +53,13 @@ class WorkStream:
 
     @property
     def live(self) -> bool:
-        """Whether the stream is there."""
         return self._runner is not None and not self._runner.done()
 
+    def connected(self, silent_for: float) -> bool:
+        return self.live
+
     async def serve(self, stream: Stream) -> None:
-        """Serve until the worker goes, the server stops, or another stream takes its place."""
+        """Serve until the worker ends it, the server stops, or another stream replaces it."""
         self._stream = stream
         self._outgoing.counted_by(self._count)
         self._runner = asyncio.create_task(self._run(stream))
@@ -67,7 +72,6 @@ class WorkStream:
             await self.retire()
 
     async def retire(self) -> None:
-        """End the stream, withdraw its slots and hand back what was not sent."""
         if self._retirement is None:
             self._retirement = self._calls.own(self._retire())
         await asyncio.shield(self._retirement)
@@ -80,8 +84,8 @@ class WorkStream:
             await end(self._beat)
         self._draining = True  # for good
         await self._hold_back_no_more()
-        await self._desk.retire()
-        await self._desk.hand_back(self._outgoing.undelivered())
+        await self._registration.withdraw()
+        await self._registration.hand_back(self._outgoing.undelivered())
 
     async def _run(self, stream: Stream) -> None:
         reader = self._calls.reader(self._read(stream))
@@ -106,7 +110,7 @@ class WorkStream:
     async def _read(self, stream: Stream) -> None:
         while (message := await stream.read()) is not None:
             await self._take(message, stream)
-            del message  # the next one may be long in coming
+            del message  # free it during the wait for the next one
 
     async def _take(self, message: pb.ConnectRequest, stream: Stream) -> None:
         if message.HasField("hello"):
@@ -119,14 +123,14 @@ class WorkStream:
         if message.slots:
             self._count_free(message.slots, "slots")
             if self._may_have_more():
-                self._desk.grant(message.slots)
+                self._link.grant(message.slots)
         if message.drain:
             await self._outgoing.take_places()
             await self._drain()
             self._outgoing.free = 0
             self._outgoing.drained(message.drain)
         if message.HasField("beat"):
-            if self._beat is not None:  # one at a time: each takes a thread
+            if self._beat is not None:  # one at a time, because each takes a thread
                 await asyncio.wait({self._beat})
             self._beat = asyncio.create_task(self._pulse(message.beat))
             if kept := stream.keep():
@@ -140,13 +144,13 @@ class WorkStream:
         self._outgoing.free += slots
 
     def _count(self, amount: int) -> None:
-        """Jobs came that are to be sent, or were sent."""
+        """Count bytes of jobs that wait to be sent, or (below 0) that were sent."""
         self._stream.count_unsent(amount)
         if amount > 0:
             self._may_have_more()
 
     def _may_have_more(self) -> bool:
-        """Whether free slots may be offered; if not, they will be when the caller has room."""
+        """Return True if free slots may be offered now; else they are once the caller has room."""
         if self._holding_back is None and not self._draining:
             if self._stream.has_room:
                 return True
@@ -154,13 +158,13 @@ class WorkStream:
         return False
 
     async def _hold_back(self) -> None:
-        await self._desk.retire()
+        await self._registration.withdraw()
         await self._settle_reports()
-        await self._desk.retire()  # what a report has freed meanwhile
+        await self._registration.withdraw()  # slots that a report has freed since
         await self._stream.until_room()
         self._holding_back = None
         if self._outgoing.free > 0:
-            self._desk.grant(self._outgoing.free)
+            self._link.grant(self._outgoing.free)
 
     async def _hold_back_no_more(self) -> None:
         task, self._holding_back = self._holding_back, None
@@ -168,11 +172,11 @@ class WorkStream:
             await end(task)
 
     async def _drain(self) -> None:
-        """Withdraw every slot, also those that are held back."""
+        """Withdraw every slot, including those that are held back."""
         await self._settle_reports()
         self._draining = True
         await self._hold_back_no_more()
-        await self._desk.drain()
+        await self._link.drain()
         self._draining = False
 
     async def _settle_reports(self) -> None:
@@ -185,7 +189,7 @@ class WorkStream:
         try:
             reports = [report_from_pb(report) for report in batch.reports]
         except InvalidArgument as error:
-            # The stream goes on: a worker of a later version may report what is not known here.
+            # The stream goes on: a worker of a later version may send reports unknown here.
             ack = pb.ReportAck(number=batch.number, error=error_to_pb(error))
             self._outgoing.ack(ack, places)
             return
@@ -200,12 +204,15 @@ class WorkStream:
     ) -> None:
         ack = pb.ReportAck(number=batch.number)
         try:
-            ack.accepted.extend(await self._desk.report(reports, offered))
+            ack.accepted.extend(await self._link.report(reports, offered))
         except JobQueueError as error:
             ack.error.CopyFrom(error_to_pb(error))
             self._outgoing.free -= batch.freed
         except Exception:
-            log.exception("a report failed unexpectedly", extra={"worker_id": self._info.id})
+            log.exception(
+                "cannot write a worker's reports; answering INTERNAL",
+                extra={"worker_id": self._info.id},
+            )
             failure = Internal("internal error; the server's log has the details")
             ack.error.CopyFrom(error_to_pb(failure))
             self._outgoing.free -= batch.freed
@@ -213,14 +220,18 @@ class WorkStream:
 
     async def _pulse(self, beat: pb.Beat) -> None:
         try:
-            # It came on the stream: made after the worker had left every earlier one.
-            pulse = await self._beats.pulse(beat, partial(self._desk.pulse, fresh=True))
+            # On the stream it is fresh: the worker made it after the end of its earlier streams.
+            pulse = await self._heartbeats.pulse(beat, partial(self._link.pulse, fresh=True))
         except InvalidArgument as error:
             self._outgoing.end(error)
         except JobQueueError as error:
-            log.warning("a heartbeat failed: %s", error, extra={"worker_id": self._info.id})
+            log.warning(
+                "cannot record a heartbeat: %s; waiting for the next one",
+                error,
+                extra={"worker_id": self._info.id},
+            )
         else:
-            if not self._stream.caller_has_room:  # the next one will tell of the others
+            if not self._stream.caller_has_room:  # the next answer tells of the others
                 del pulse.lost[_FEW_LEASES:], pulse.cancelled[_FEW_LEASES:]
             self._outgoing.pulse(pulse_to_pb(pulse))
 

@@ -1,115 +1,109 @@
-"""WorkerService: the stream with credits, and the unary set on top of the same links."""
+"""WorkerService: a stream with credits, and unary calls for workers that fetch."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from jobqueue.access import audit
 from jobqueue.access.callers import current_caller
-from jobqueue.api.grpc.beats import Beats
-from jobqueue.api.grpc.calls import Calls, handled, server_stopping
+from jobqueue.api.grpc.calls import Calls, end, server_stopping, unary
+from jobqueue.api.grpc.channel import BATCH_BYTES, CLIENT_RECEIVE_BYTES
 from jobqueue.api.grpc.client_servicer import check_wait
-from jobqueue.api.grpc.codec.operations import check_incarnation, new_info_from_pb
-from jobqueue.api.grpc.codec.values import STATUS_TO_PB
-from jobqueue.api.grpc.codec.work import assignment_to_pb, pulse_to_pb, report_from_pb
-from jobqueue.api.grpc.desk import Desk
+from jobqueue.api.grpc.codec import check_incarnation, new_info_from_pb
+from jobqueue.api.grpc.messages import weight
 from jobqueue.api.grpc.outgoing import Outgoing
-from jobqueue.api.grpc.seats import Seat, Seats
-from jobqueue.api.grpc.work_fetch import Buffer, Fetcher
+from jobqueue.api.grpc.registrations import Heartbeats, Registration, Registrations
+from jobqueue.api.grpc.work_codec import assignment_to_pb, pulse_to_pb, report_from_pb
 from jobqueue.api.grpc.work_stream import Stream, WorkStream
 from jobqueue.core.api import AttendanceApi, DispatchApi, Inbox
-from jobqueue.core.errors import Conflict, InvalidArgument
-from jobqueue.core.job import Assignment, WorkerInfo
-from jobqueue.core.waiting import answer_room
+from jobqueue.core.errors import Conflict, InvalidArgument, NotFound
+from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
+from jobqueue.core.waiting import AnswerRoom, answer_room, is_set_within
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.pb.jq.v1 import worker_pb2_grpc as rpc
+from jobqueue.wire import WORKER_STATUSES
 
 MAX_FETCH_WAIT = 30.0
 HELLO_TIMEOUT = 10.0
+_MOST_BYTES = weight(CLIENT_RECEIVE_BYTES)  # of the jobs in one answer, if there are several
+# A worker without a stream counts as gone after two heartbeats at the default interval.
+_SILENT_AFTER = 10.0
+_FILL_UP = 0.05  # seconds that a fetch waits for the next claim if the last one was cut short
 
 
-class Workplace(DispatchApi, AttendanceApi, Protocol):
-    """What this servicer needs of a backend."""
+class WorkerBackend(DispatchApi, AttendanceApi, Protocol):
+    """The APIs of a backend that workers use."""
 
 
 class WorkerServicer(rpc.WorkerServiceServicer):
-    """What workers call."""
+    """Implements jq.v1.WorkerService; the proto file documents its methods."""
 
     def __init__(
-        self, backend: Workplace, calls: Calls, welcome: pb.Welcome, job_room: int
+        self,
+        backend: WorkerBackend,
+        calls: Calls,
+        registrations: Registrations,
+        welcome: pb.Welcome,
+        job_room: int,
     ) -> None:
-        """``job_room``: what is taken for a job that is to be fetched, before its size is known."""
+        """``job_room``: bytes taken for a job that is to be fetched, before its size is known."""
         self._backend = backend
+        self._registrations = registrations
         self._welcome = welcome
         self._job_room = job_room
-        self._seats = Seats()
-        self._beats = Beats(calls)
+        self._heartbeats = Heartbeats(calls)
         self.calls = calls
 
-    @handled
-    async def Connect(  # type: ignore[override]  # writes by itself, does not yield
-        self, stream: Stream, context: Any
-    ) -> None:
-        """A worker's stream."""
+    @unary
+    async def Connect(self, stream: Stream) -> None:  # type: ignore[override]  # no generator
         await stream.open()
         with audit.change("worker.connect") as told:
             info = await self.calls.until_stopped(_hello(stream))
             told.object = info.id
-            async with self._seats.taking(info.id):
+            async with self._registrations.changing(info.id):
                 outgoing = Outgoing()
                 outgoing.welcome(self._welcome)
-                desk = await self._open(info, outgoing)
-                line = WorkStream(desk, outgoing, self.calls, self._beats)
-                self._seats.put(desk, line)
-        await line.serve(stream)
+                registration = await self._register(info, outgoing)
+                served = WorkStream(registration, outgoing, self.calls, self._heartbeats)
+                self._registrations.put(registration, served)
+        await served.serve(stream)
 
-    @handled
-    async def Register(self, request: pb.RegisterRequest, context: Any) -> pb.RegisterResponse:
-        """Register a worker that fetches."""
+    @unary
+    async def Register(self, request: pb.RegisterRequest) -> pb.RegisterResponse:
         info = new_info_from_pb(request.worker, current_caller().name)
-        async with self._seats.taking(info.id):
-            buffer = Buffer(self._job_room)
-            desk = await self._open(info, buffer)
-            self._seats.put(desk, Fetcher(desk, buffer))
+        async with self._registrations.changing(info.id):
+            buffer = FetchBuffer(self._job_room)
+            registration = await self._register(info, buffer)
+            self._registrations.put(registration, Fetcher(registration, buffer))
         return pb.RegisterResponse(server_version=self._welcome.server_version)
 
-    def connected(self, worker_id: str) -> bool:
-        """Whether a worker is connected: its stream is there, or it has called a moment ago."""
-        return self._seats.connected(worker_id)
+    async def _register(self, info: WorkerInfo, inbox: Inbox) -> Registration:
+        """Register a worker, and end its earlier registration with this server.
 
-    def count(self) -> int:
-        """How many workers are connected."""
-        return self._seats.count()
-
-    async def _open(self, info: WorkerInfo, inbox: Inbox) -> Desk:
-        """Register a worker, and end what holds its seat.
-
-        Another caller's link is ended only after the store has let this one take the id.
+        A registration of another caller ends only after the store has given this caller the id.
         """
-        own = self._seats.allows(info.id, info.owner)
+        own = self._registrations.allows(info.id, info.owner)
         if own:
-            await self._seats.vacate(info.id)
-        desk = await Desk.open(self._backend, info, inbox)
+            await self._registrations.vacate(info.id)
+        link = await self._backend.connect(info, inbox)
         if not own:
-            await self._seats.vacate(info.id)
-        return desk
+            await self._registrations.vacate(info.id)
+        return Registration(info, link)
 
-    @handled
-    async def Fetch(self, request: pb.FetchRequest, context: Any) -> pb.FetchResponse:
-        """Wait for jobs; if the caller goes away, what came goes back."""
-        seat = await self._need(request)
-        if not isinstance(seat.line, Fetcher):
+    @unary
+    async def Fetch(self, request: pb.FetchRequest) -> pb.FetchResponse:
+        registration = await self._need(request)
+        fetcher = registration.transport
+        if not isinstance(fetcher, Fetcher):
             raise Conflict(f"worker {request.worker_id!r} gets its jobs on its stream")
-        if not 1 <= request.limit <= seat.desk.info.concurrency:
-            raise InvalidArgument(
-                "limit",
-                f"must be from 1 to the worker's concurrency ({seat.desk.info.concurrency})",
-            )
+        most = registration.info.concurrency
+        if not 1 <= request.limit <= most:
+            raise InvalidArgument("limit", f"must be from 1 to the worker's concurrency ({most})")
         wait = check_wait(request.wait_seconds, MAX_FETCH_WAIT)
-        fetcher = seat.line
-        if self.calls.stopping:  # it does not stop with the server, and looks for another one
+        if self.calls.stopping:  # the worker itself goes on, and looks for another server
             fetcher.buffer.moved()
             raise server_stopping()
         jobs: list[Assignment] | None = None
@@ -117,69 +111,63 @@ class WorkerServicer(rpc.WorkerServiceServicer):
             room = answer_room.get()
             jobs = await self.calls.until_stopped(fetcher.fetch(request.limit, wait, room))
         finally:
-            if jobs is None:
+            if jobs is None:  # the caller is gone: jobs that came for it are handed back
                 await asyncio.shield(self.calls.own(fetcher.retire()))
         return pb.FetchResponse(
             assignments=[assignment_to_pb(job) for job in jobs],
-            status=STATUS_TO_PB[fetcher.buffer.status],
+            status=WORKER_STATUSES.to_pb[fetcher.buffer.status],
         )
 
-    @handled
-    async def Report(self, request: pb.ReportRequest, context: Any) -> pb.ReportResponse:
-        """Write reports."""
-        seat = await self._need(request)
+    @unary
+    async def Report(self, request: pb.ReportRequest) -> pb.ReportResponse:
+        registration = await self._need(request)
         reports = [report_from_pb(report) for report in request.reports]
-        return pb.ReportResponse(accepted=await seat.desk.report(reports))
+        return pb.ReportResponse(accepted=await registration.link.report(reports))
 
-    async def _need(self, request: pb.FetchRequest | pb.ReportRequest) -> Seat:
+    async def _need(self, request: pb.FetchRequest | pb.ReportRequest) -> Registration:
         worker_id, owner = request.worker_id, current_caller().name
         incarnation = check_incarnation(request.incarnation)
-        if not self._seats.allows(worker_id, owner):
-            # The seat may be left over from an owner whose worker is gone. A heartbeat of nothing
-            # asks the store whose it is, and is refused to all but its owner.
+        if not self._registrations.allows(worker_id, owner):
+            # The registration may be left over from an owner whose worker is gone. An empty
+            # heartbeat asks the store, which refuses it to all but the owner.
             tell = partial(self._backend.pulse, worker_id, incarnation, owner=owner)
-            await self._beats.pulse(pb.Beat(incomplete=True), tell)
-        return self._seats.need(worker_id, incarnation, owner)
+            await self._heartbeats.pulse(pb.Beat(incomplete=True), tell)
+        return self._registrations.need(worker_id, incarnation, owner)
 
-    @handled
-    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Any) -> pb.HeartbeatResponse:
-        """Keep leases alive, of workers on a stream as well, and of those of another server."""
+    @unary
+    async def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         incarnation = check_incarnation(request.incarnation)
         owner = current_caller().name
-        seat = self._seats.find(request.worker_id, incarnation, owner)
-        if seat is None:
+        registration = self._registrations.find(request.worker_id, incarnation, owner)
+        if registration is None:  # a worker of another server
             tell = partial(self._backend.pulse, request.worker_id, incarnation, owner=owner)
-            return pb.HeartbeatResponse(pulse=pulse_to_pb(await self._beats.pulse(request, tell)))
-        pulse = await self._beats.pulse(request, seat.desk.pulse)
-        if isinstance(seat.line, Fetcher) and pulse.known:
-            seat.line.buffer.set_status(pulse.status)
+            return pb.HeartbeatResponse(
+                pulse=pulse_to_pb(await self._heartbeats.pulse(request, tell))
+            )
+        pulse = await self._heartbeats.pulse(request, registration.link.pulse)
+        fetcher = registration.transport
+        if isinstance(fetcher, Fetcher) and pulse.known:
+            fetcher.buffer.set_status(pulse.status)
         return pb.HeartbeatResponse(pulse=pulse_to_pb(pulse))
 
-    @handled
-    async def Deregister(
-        self, request: pb.DeregisterRequest, context: Any
-    ) -> pb.DeregisterResponse:
-        """End a registration; one that is gone already is no error."""
+    @unary
+    async def Deregister(self, request: pb.DeregisterRequest) -> pb.DeregisterResponse:
         check_incarnation(request.incarnation)
-        async with self._seats.taking(request.worker_id):
+        async with self._registrations.changing(request.worker_id):
             owner = current_caller().name
-            seat = self._seats.find(request.worker_id, request.incarnation, owner)
-            if seat is None:  # connected to another server, if at all
+            registration = self._registrations.find(request.worker_id, request.incarnation, owner)
+            if registration is None:  # a worker of another server, or one that is gone
                 await self._backend.leave(request.worker_id, request.incarnation, owner=owner)
             else:
-                await seat.line.retire()
-                await seat.desk.close()
-                self._seats.remove(seat)
+                await registration.transport.retire()
+                await registration.link.close()
+                self._registrations.remove(registration)
         return pb.DeregisterResponse()
 
-    @handled
-    async def MissingQueues(
-        self, request: pb.MissingQueuesRequest, context: Any
-    ) -> pb.MissingQueuesResponse:
-        """Which of these queues do not exist."""
-        return pb.MissingQueuesResponse(
-            missing=await self._backend.missing_queues(list(request.names))
-        )
+    @unary
+    async def MissingQueues(self, request: pb.MissingQueuesRequest) -> pb.MissingQueuesResponse:
+        missing = await self._backend.missing_queues(list(request.names))
+        return pb.MissingQueuesResponse(missing=missing)
 
 
 async def _hello(stream: Stream) -> WorkerInfo:
@@ -193,3 +181,160 @@ async def _hello(stream: Stream) -> WorkerInfo:
     if message.reports or message.slots or message.drain or message.HasField("beat"):
         raise InvalidArgument("hello", "must be alone in the first message")
     return new_info_from_pb(message.hello.worker, current_caller().name)
+
+
+class FetchBuffer:
+    """An inbox that keeps jobs until they are fetched. Cancels reach the worker by heartbeat.
+
+    A job is claimed for a fetch only when its answer has room, so no claimed job is refused.
+    """
+
+    def __init__(self, job_room: int) -> None:
+        """``job_room``: bytes taken for a job before its size is known."""
+        self.status = WorkerStatus.ONLINE
+        self.elsewhere = False
+        self._job_room = job_room
+        self._room: AnswerRoom | None = None  # of the answer to the fetch under way
+        self.lacks_room: Callable[[], None] = lambda: None  # called when a job finds no room
+        self._jobs: list[Assignment] = []
+        self._bytes = 0
+        self._came = 0  # jobs of the claim under way
+        self._cut = False  # there was no room for all jobs that could have been claimed
+        self._goes_on = False  # the last claim could have brought more
+        self._changed = asyncio.Event()
+
+    def begin(self, room: AnswerRoom | None) -> None:
+        """Begin a fetch whose answer takes this room."""
+        self._room = room
+        self._bytes = 0
+        self._goes_on = False
+
+    def reserve(self, slots: int) -> int:
+        given = 0
+        while given < slots and self._has_room():
+            given += 1
+        self._cut = given < slots
+        return given
+
+    def _has_room(self) -> bool:
+        room = self._room
+        if room is None:
+            return True
+        if room.taken and room.taken + self._job_room > _MOST_BYTES:
+            return False
+        if room.add(self._job_room):
+            return True
+        self.lacks_room()
+        return False
+
+    def release(self, slots: int) -> None:
+        if self._room is not None:
+            self._room.change(self._room.taken - slots * self._job_room)
+        self._goes_on = self._cut and self._came == slots
+        self._came = 0
+        if self._jobs:  # else a fetch waits on
+            self._changed.set()
+
+    def assigned(self, assignments: Sequence[Assignment]) -> None:
+        self._jobs.extend(assignments)
+        self._came = len(assignments)
+        size = sum([len(one.payload) for one in assignments])
+        self._bytes += size
+        if self._room is not None:
+            self._room.change(self._room.taken + weight(size))
+        self._changed.set()
+
+    def cancel(self, leases: Sequence[int]) -> None:
+        gone = set(leases)
+        self._jobs = [job for job in self._jobs if job.lease not in gone]
+
+    def set_status(self, status: WorkerStatus) -> None:
+        self.status = status
+        self._changed.set()  # ends a fetch that waits
+
+    def holds(self) -> None:
+        return  # only the worker's heartbeats tell
+
+    def moved(self) -> None:
+        self.elsewhere = True
+        self._changed.set()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def take(self) -> list[Assignment]:
+        """Remove and return all jobs."""
+        jobs, self._jobs = self._jobs, []
+        return jobs
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for a job or a change of the worker's status."""
+        self._changed.clear()
+        if self._jobs or self.elsewhere or self.status is not WorkerStatus.ONLINE:
+            return
+        await is_set_within(self._changed, seconds)
+
+    async def fill_up(self, limit: int) -> None:
+        """Wait for further claims while the last one could have brought more."""
+        while self._goes_on and len(self) < limit and self._bytes < BATCH_BYTES:
+            self._goes_on = False
+            self._changed.clear()
+            await is_set_within(self._changed, _FILL_UP)
+
+
+class Fetcher:
+    """The transport of a worker that fetches: it has free slots only while a fetch is under way."""
+
+    def __init__(self, registration: Registration, buffer: FetchBuffer) -> None:
+        self._registration = registration
+        self._link = registration.link
+        self.buffer = buffer
+        self._one_at_a_time = asyncio.Lock()
+        self._room: AnswerRoom | None = None
+        self._offering: asyncio.Task[None] | None = None
+        buffer.lacks_room = self._lacks_room
+
+    @property
+    def live(self) -> bool:
+        return self._one_at_a_time.locked()
+
+    def connected(self, silent_for: float) -> bool:
+        return not self.buffer.elsewhere and silent_for < _SILENT_AFTER
+
+    async def fetch(
+        self, limit: int, wait: float, room: AnswerRoom | None = None
+    ) -> list[Assignment]:
+        """Return up to ``limit`` jobs as soon as there are any and ``room`` for them."""
+        async with self._one_at_a_time:
+            self._room = room
+            self.buffer.begin(room)
+            try:
+                if self.buffer.status is WorkerStatus.ONLINE and limit > len(self.buffer):
+                    self._link.grant(limit - len(self.buffer))
+                await self.buffer.wait(wait)
+                await self.buffer.fill_up(limit)
+            finally:
+                self._room = None
+                if self._offering is not None:
+                    await end(self._offering)
+                    self._offering = None
+            await self._link.drain()
+            if self.buffer.elsewhere:
+                worker_id = self._registration.info.id
+                raise NotFound(
+                    f"worker {worker_id!r} is registered with another server: register it"
+                )
+            return self.buffer.take()
+
+    def _lacks_room(self) -> None:
+        if self._room is not None and self._offering is None:
+            self._offering = asyncio.create_task(self._offer_again(self._room))
+
+    async def _offer_again(self, room: AnswerRoom) -> None:
+        await room.until_room()
+        self._offering = None
+        self._link.grant(0)
+
+    async def retire(self) -> None:
+        await self._registration.withdraw()
+        await self._registration.hand_back(self.buffer.take())

@@ -1,35 +1,34 @@
-"""Request bodies: what they may contain, and how they are read within bounds.
+"""Request bodies: their fields, and their decoding within bounds.
 
-The payload is kept as the very bytes that were sent (``msgspec.Raw``); nothing re-encodes it.
+The payload stays the bytes that were sent (``msgspec.Raw``); it is not encoded again.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import threading
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
-from starlette.requests import ClientDisconnect, Request
 
-from jobqueue.access.callers import current_caller
-from jobqueue.api.http.errors import TooLarge, TooSlow
-from jobqueue.api.http.settings import HttpSettings
+from jobqueue.api.http.errors import TooLarge
+from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.clock import LATEST, MAX_SECONDS
-from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
+from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.core.job import DEFAULT_QUEUE, MORE, JobSpec
 from jobqueue.core.queue import (
-    MAX_CAPACITY,
     MAX_PRIORITY,
     MAX_RETRIES,
     MAX_WEIGHT,
     SETTINGS,
+    Kind,
     QueueSpec,
     QueueUpdate,
+    Setting,
     SettingsSaid,
 )
 from jobqueue.core.retry import PROFILES as RETRY_PROFILES
@@ -45,50 +44,45 @@ from jobqueue.core.waiting import LONG, in_turns, turn
 
 
 def _stated(description: str, **schema: Any) -> Meta:
-    """What the API's description says of a field. The backend judges it, and says it in words."""
+    """Describe a field in the OpenAPI document only. The backend checks it, with better errors."""
     return Meta(description=description, extra_json_schema=schema)
 
 
-# Whole numbers: floats would be shown as 315360000.0.
+# Integers: floats would be shown as 315360000.0.
 _SPAN = {"exclusiveMinimum": 0, "maximum": int(MAX_SECONDS)}
 EPOCH = {"minimum": 0, "maximum": int(LATEST)}
 RFC3339 = {"format": "date-time", "pattern": r"^(19[7-9]\d|[2-9]\d{3})-"}
 """Times from 1970 on."""
 NAME = f"^{QUEUE_NAME}$"
 
-_Seconds = Annotated[float | None, _stated("seconds", **_SPAN)]
-_Retries = Annotated[
-    int | None,
-    _stated("default for its jobs; null: the server's default", minimum=0, maximum=MAX_RETRIES),
-]
-_Capacity = Annotated[
-    int | None,
-    _stated(
-        "PENDING jobs at most; 0: unbounded; null: the server's default",
-        minimum=0,
-        maximum=MAX_CAPACITY,
-    ),
-]
-_Profile = Annotated[
-    str | None, _stated("null: the server's default", enum=[*RETRY_PROFILES, None])
-]
-_Base = Annotated[
-    float | None, _stated("seconds before the first retry; at most retry_max", **_SPAN)
-]
-_Most = Annotated[float | None, _stated("seconds before a retry at most", **_SPAN)]
-_Jitter = Annotated[float | None, _stated("random share of the wait, 0 to 1", minimum=0, maximum=1)]
-_Kept = Annotated[
-    float | None,
-    _stated("seconds; 0: for ever; null: as the server says", minimum=0, maximum=MAX_SECONDS),
-]
-_Weights = Annotated[
-    dict[int, int] | None,
-    _stated(
-        'shares of dispatch by priority, as {"9": 5, "0": 1}; null: strict',
-        propertyNames={"pattern": f"^[0-{MAX_PRIORITY}]$"},
-        additionalProperties={"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT},
-    ),
-]
+SETTING_TYPES: Mapping[Kind, Any] = {
+    Kind.WHOLE: int,
+    Kind.SECONDS: float,
+    Kind.SHARE: float,
+    Kind.PROFILE: str,
+    Kind.WEIGHTS: dict[int, int],
+}
+
+
+def _setting_field(setting: Setting) -> tuple[str, Any, Any]:
+    """Return the name, type and default of a setting in a body."""
+    schema: dict[str, Any]
+    if setting.kind is Kind.WEIGHTS:
+        schema = {
+            "propertyNames": {"pattern": f"^[0-{MAX_PRIORITY}]$"},
+            "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT},
+        }
+    elif setting.kind is Kind.PROFILE:
+        schema = {"enum": [*RETRY_PROFILES, None]}
+    else:
+        above_zero = setting.kind is Kind.SECONDS and not setting.zero
+        schema = {
+            "exclusiveMinimum" if above_zero else "minimum": 0,
+            "maximum": 1 if setting.kind is Kind.SHARE else int(setting.most),
+        }
+    zero = f"; 0: {setting.zero}" if setting.zero else ""
+    described = _stated(f"{setting.kind.value}{zero}; null: the server's default", **schema)
+    return setting.name, Annotated[SETTING_TYPES[setting.kind] | None, described] | UnsetType, UNSET
 
 
 class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -97,20 +91,21 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
     payload: Annotated[
         Raw, _stated("any JSON value but the empty string", **{"not": {"const": ""}})
     ] = msgspec.field(default_factory=Raw)
-    queue: Annotated[str, _stated("one that exists", pattern=NAME)] = DEFAULT_QUEUE
+    queue: Annotated[str, _stated("an existing queue", pattern=NAME)] = DEFAULT_QUEUE
     type: Annotated[
         str | None,
         _stated(
-            "the task's name; else payload.task, else the queue's default handler",
+            "the task's name; by default payload.task, then the queue's default handler",
             maxLength=MAX_TYPE_LENGTH,
         ),
     ] = None
     priority: Annotated[int, _stated("0 to 9, 9 first", minimum=0, maximum=MAX_PRIORITY)] = 0
     max_retries: Annotated[
-        int | None, _stated("null: what the queue says", minimum=0, maximum=MAX_RETRIES)
+        int | None, _stated("null: the queue's default", minimum=0, maximum=MAX_RETRIES)
     ] = None
     ttl: Annotated[
-        float | None, _stated("seconds in which the job must start, or it is given up", **_SPAN)
+        float | None,
+        _stated("seconds within which the job must start, else it is dead-lettered", **_SPAN),
     ] = None
     delay: Annotated[
         float | None,
@@ -130,7 +125,7 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
     timeout: Annotated[float | None, _stated("seconds one attempt may run", **_SPAN)] = None
     idempotency_key: Annotated[
         str | None,
-        _stated("a second submit finds the job again", minLength=1, maxLength=MAX_KEY_LENGTH),
+        _stated("a second submit with it finds this job", minLength=1, maxLength=MAX_KEY_LENGTH),
     ] = None
     labels: Annotated[
         dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_LABEL_LENGTH})]],
@@ -141,8 +136,8 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = msgspec.field(default_factory=dict)
 
-    def spec(self, settings: HttpSettings) -> JobSpec:
-        """The job asked for; what the face itself cannot judge is left to the backend."""
+    def spec(self, settings: HttpFaceSettings) -> JobSpec:
+        """Build the job's spec; raise InvalidArgument for fields that the backend cannot check."""
         payload = bytes(self.payload)
         if not payload:
             raise InvalidArgument("payload", 'is missing; it may be any JSON value but ""')
@@ -170,51 +165,23 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
         )
 
 
-class QueueBody(Struct, kw_only=True, forbid_unknown_fields=True):
+QueuePatch = msgspec.defstruct(
+    "QueuePatch",
+    [_setting_field(setting) for setting in SETTINGS.values()],
+    namespace={"__doc__": "Settings of a queue to change. Absent ones stay."},
+    forbid_unknown_fields=True,
+)
+
+
+class QueueBody(QueuePatch):  # type: ignore[valid-type,misc]
     """A queue to create. Only ``name`` is required."""
 
-    name: Annotated[str, _stated("how jobs name it", pattern=NAME)] = ""
-    max_retries: _Retries = None
-    ttl: _Seconds = None
-    timeout: _Seconds = None
-    capacity: _Capacity = None
-    retry_profile: _Profile = None
-    retry_base: _Base = None
-    retry_max: _Most = None
-    retry_jitter: _Jitter = None
-    priority_weights: _Weights = None
-    retention: _Kept = None
-    dead_letter_retention: _Kept = None
+    name: Annotated[str, _stated("the name that jobs give as their queue", pattern=NAME)] = ""
     paused: bool = False
 
-    def queue(self) -> QueueSpec:
-        """The queue asked for."""
-        if not self.name:
-            raise InvalidArgument("name", "is missing; a queue needs a name")
-        return QueueSpec(self.name, paused=self.paused, **_said(self))
 
-
-class QueuePatch(Struct, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a queue to change. What is absent stays; null: the server's default."""
-
-    max_retries: _Retries | UnsetType = UNSET
-    ttl: _Seconds | UnsetType = UNSET
-    timeout: _Seconds | UnsetType = UNSET
-    capacity: _Capacity | UnsetType = UNSET
-    retry_profile: _Profile | UnsetType = UNSET
-    retry_base: _Base | UnsetType = UNSET
-    retry_max: _Most | UnsetType = UNSET
-    retry_jitter: _Jitter | UnsetType = UNSET
-    priority_weights: _Weights | UnsetType = UNSET
-    retention: _Kept | UnsetType = UNSET
-    dead_letter_retention: _Kept | UnsetType = UNSET
-
-    def update(self) -> QueueUpdate:
-        """The change asked for."""
-        return QueueUpdate(**_said(self))
-
-
-def _said(body: QueueBody | QueuePatch) -> SettingsSaid:
+def _said(body: Struct) -> SettingsSaid:
+    """Return the settings that a body gives, by name."""
     said = {name: getattr(body, name) for name in SETTINGS}
     return cast(SettingsSaid, {name: value for name, value in said.items() if value is not UNSET})
 
@@ -228,7 +195,7 @@ class _RawBatch(Struct, forbid_unknown_fields=True):
 
 
 class _Item(Struct):
-    """A job of a batch of which nothing is kept but that it was there."""
+    """A job of a batch that is counted and not kept."""
 
     def __post_init__(self) -> None:
         _counting.left -= 1
@@ -262,36 +229,36 @@ _RAW_BATCH = msgspec.json.Decoder(_RawBatch)
 _TASKED = msgspec.json.Decoder(_Tasked)
 _TEXT = msgspec.json.Decoder(str)
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
-_WHOLE = frozenset({"priority", "max_retries", "capacity"})
+_WHOLE = {"priority", *(one.name for one in SETTINGS.values() if one.kind is Kind.WHOLE)}
 
 _T = TypeVar("_T")
-# A batch with more names than this in it is built job by job: each of them is within the size of a
-# single one, so that no labels in it are many.
+# A batch with more names than this is built job by job. Each job is within the size limit of a
+# single one, so its labels are few.
 _MANY_NAMES = 300_000
 _BYTE = re.compile(r" \(byte (\d+)\)$")
 _AT = re.compile(r" - at `(key` in `)?\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(.*?)`")
 
 
-def decode_job(body: bytes, settings: HttpSettings) -> JobSpec:
-    """Read one job."""
+def decode_job(body: bytes, settings: HttpFaceSettings) -> JobSpec:
     return _decode(_JOB, JobBody, body).spec(settings)
 
 
 def decode_queue(body: bytes) -> QueueSpec:
-    """Read a queue."""
-    return _decode(_QUEUE, QueueBody, body).queue()
+    queue = _decode(_QUEUE, QueueBody, body)
+    if not queue.name:
+        raise InvalidArgument("name", "is missing; a queue needs a name")
+    return QueueSpec(queue.name, paused=queue.paused, **_said(queue))
 
 
 def decode_queue_patch(body: bytes) -> QueueUpdate:
-    """Read what to change of a queue."""
-    return _decode(_PATCH, QueuePatch, body).update()
+    return QueueUpdate(**_said(_decode(_PATCH, QueuePatch, body)))
 
 
-async def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | JobQueueError]:
-    """Read a batch: for each item the job, or what is wrong with that item alone.
+async def decode_batch(body: bytes, settings: HttpFaceSettings) -> list[JobSpec | JobQueueError]:
+    """Read a batch; return for each item the job, or the error of that item alone.
 
-    The items are counted before they are built: three bytes are enough for one.
+    The items are counted before they are built, because three bytes are enough for one.
     """
     if len(body) > LONG:
         await turn()
@@ -299,7 +266,7 @@ async def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | Jo
         _count(body, settings)
     whole = None
     if body.count(b":") <= _MANY_NAMES:
-        # Else one item is wrong, or the batch itself: look closer.
+        # If this fails, one item is wrong or the batch itself, and the items are read one by one.
         with contextlib.suppress(msgspec.DecodeError, RecursionError):
             whole = _BATCH.decode(_text(body)).jobs
     if whole is not None:
@@ -309,11 +276,11 @@ async def decode_batch(body: bytes, settings: HttpSettings) -> list[JobSpec | Jo
     if items is None:
         raise InvalidArgument("jobs", "is missing; it must be a list of jobs")
     _check_count(len(items), settings)
-    return await in_turns(lambda item: _decode_item(bytes(item), settings), items)
+    return await in_turns(lambda item: _spec_or_error(item, settings), items)
 
 
-def _count(body: bytes, settings: HttpSettings) -> None:
-    """Refuse a batch with too many items; with so many commas, one that is no object, too."""
+def _count(body: bytes, settings: HttpFaceSettings) -> None:
+    """Refuse a batch with too many items; a body with that many commas may also be no batch."""
     _counting.left = settings.max_batch_jobs
     try:
         _decode(_COUNTED_BATCH, _CountedBatch, body)
@@ -324,30 +291,25 @@ def _count(body: bytes, settings: HttpSettings) -> None:
         raise InvalidArgument("jobs", f"has more than {most} items; allowed: 1 to {most}") from None
 
 
-def _check_count(count: int, settings: HttpSettings) -> None:
+def _check_count(count: int, settings: HttpFaceSettings) -> None:
     if not 1 <= count <= settings.max_batch_jobs:
         raise InvalidArgument("jobs", f"has {count} items; allowed: 1 to {settings.max_batch_jobs}")
 
 
-def _decode_item(raw: bytes, settings: HttpSettings) -> JobSpec | JobQueueError:
+def _spec_or_error(item: JobBody | Raw, settings: HttpFaceSettings) -> JobSpec | JobQueueError:
     try:
-        if len(raw) > settings.max_body_bytes:
-            most = settings.max_body_bytes
-            raise TooLarge("payload", f"the job has {len(raw)} bytes; at most {most} allowed")
-        return _decode(_JOB, JobBody, raw).spec(settings)
-    except JobQueueError as error:
-        return error
-
-
-def _spec_or_error(item: JobBody, settings: HttpSettings) -> JobSpec | JobQueueError:
-    try:
+        if not isinstance(item, JobBody):
+            raw = bytes(item)
+            if len(raw) > (most := settings.max_body_bytes):
+                raise TooLarge("payload", f"the job has {len(raw)} bytes; at most {most} allowed")
+            item = _decode(_JOB, JobBody, raw)
         return item.spec(settings)
     except JobQueueError as error:
         return error
 
 
 def _text(body: bytes) -> bytes:
-    """msgspec does not look into a Raw value's characters, so they are checked here."""
+    """Check that a body is UTF-8: msgspec does not check the characters of a Raw value."""
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -358,12 +320,13 @@ def _text(body: bytes) -> bytes:
 
 def _decode(decoder: msgspec.json.Decoder[_T], kind: type, body: bytes) -> _T:
     try:
-        return decoder.decode(_text(body))
-    except msgspec.ValidationError as error:
-        if "got `float`" in str(error):
-            with contextlib.suppress(msgspec.DecodeError):  # it was not that alone
-                return decoder.decode(_with_whole_numbers(body))
-        raise _wrong_shape(str(error), kind) from None
+        try:
+            return decoder.decode(_text(body))
+        except msgspec.ValidationError as error:
+            if "got `float`" in str(error):
+                with contextlib.suppress(msgspec.DecodeError):  # something else is wrong as well
+                    return decoder.decode(_with_whole_numbers(body))
+            raise _wrong_shape(str(error), kind) from None
     except RecursionError:
         raise InvalidArgument("body", "is nested too deeply") from None
     except msgspec.DecodeError as error:
@@ -371,7 +334,7 @@ def _decode(decoder: msgspec.json.Decoder[_T], kind: type, body: bytes) -> _T:
 
 
 def _with_whole_numbers(body: bytes) -> bytes:
-    """In JSON 2.0 is a whole number, too: write it as one, the payload aside."""
+    """Write numbers like 2.0 as integers, which they are in JSON; the payload stays as it is."""
     fields = _FIELDS.decode(body)
     for name in _WHOLE & fields.keys():
         fields[name] = Raw(_as_whole(bytes(fields[name])))
@@ -392,10 +355,10 @@ def _as_whole(number: bytes) -> bytes:
 
 def _malformed(message: str, body: bytes) -> InvalidArgument:
     found = _BYTE.search(message)
-    if found is None:  # the end came too early
+    if found is None:  # the body ends too early
         return InvalidArgument("body", f"is not JSON: it ends early, at {_position(body, None)}")
-    what = message[: found.start()].removeprefix("JSON is malformed: ")
-    return InvalidArgument("body", f"is not JSON: {what} at {_position(body, int(found[1]))}")
+    problem = message[: found.start()].removeprefix("JSON is malformed: ")
+    return InvalidArgument("body", f"is not JSON: {problem} at {_position(body, int(found[1]))}")
 
 
 def _position(body: bytes, offset: int | None) -> str:
@@ -413,15 +376,15 @@ def _wrong_shape(message: str, kind: type) -> InvalidArgument:
     at = _AT.search(message)
     if at is None:
         return InvalidArgument("body", message[:1].lower() + message[1:])
-    what = message[:1].lower() + message[1 : at.start()]
-    return InvalidArgument(at[2] or "body", f"its keys: {what}" if at[1] else what)
+    problem = message[:1].lower() + message[1 : at.start()]
+    return InvalidArgument(at[2] or "body", f"its keys: {problem}" if at[1] else problem)
 
 
 def _task_in(payload: bytes, *, required: bool) -> str:
-    """The task that a payload like ``{"task": "image_resize", ...}`` names, or nothing.
+    """Return the task that a payload like ``{"task": "image_resize", ...}`` names, or "".
 
-    A payload is whatever its sender says; only where the view's documents give ``task`` a meaning
-    (``required``) must it be a name, if it is there.
+    Payloads are free-form, so another kind of ``task`` is ignored; it is an error only if the view
+    gives the field a meaning (``required``).
     """
     if payload[:1] != b"{":
         return ""
@@ -437,7 +400,7 @@ def _task_in(payload: bytes, *, required: bool) -> str:
 
 
 def epoch(moment: str | float | None, field: str) -> float | None:
-    """A time from input, in seconds since the epoch; the engine says which ones are allowed."""
+    """Convert a time of a request to epoch seconds. The engine checks its range."""
     if not isinstance(moment, str):
         return moment
     try:
@@ -454,113 +417,10 @@ def epoch(moment: str | float | None, field: str) -> float | None:
 
 
 def query_time(text: str | None, field: str) -> float | None:
-    """The same in a URL, where epoch seconds are text, and where "+" may have become a space."""
+    """Convert a time of a URL like ``epoch``: numbers are texts there, and "+" may be a space."""
     if text is None:
         return None
     try:
         return float(text)
     except ValueError:
         return epoch(text.replace(" ", "+"), field)
-
-
-class Buffers:
-    """Bodies that are held in memory, all together within one limit.
-
-    A caller may hold as much as is still free: one caller half of it, two a third each. So there is
-    always some left for the next one.
-    """
-
-    def __init__(self, settings: HttpSettings) -> None:
-        self._free = settings.max_buffered_bytes
-        self._held: dict[str, int] = {}  # by the caller's account
-        self.rate = settings.body_rate
-        self.pause = settings.body_pause
-
-    def body(self, request: Request, limit: int) -> _Body:
-        """A request's body, for ``async with``: it is counted while it is in use.
-
-        It is refused at the first byte too many, before the rest is buffered.
-        """
-        return _Body(self, request, limit)
-
-    def hold(self, account: str, size: int) -> None:
-        """Count what has come; Unavailable if the caller has more than is left."""
-        held = self._held[account] = self._held.get(account, 0) + size
-        self._free -= size
-        if held > self._free:
-            raise Unavailable(
-                f"the server holds {held} bytes of requests of {account}, and has less than that"
-                " left for others; try again when one has ended"
-            )
-
-    def release(self, account: str, size: int) -> None:
-        """Give back what was counted."""
-        self._free += size
-        held = self._held.pop(account, 0) - size
-        if held > 0:
-            self._held[account] = held
-
-
-class _Body:
-    """One body, as it comes in."""
-
-    __slots__ = ("_account", "_buffers", "_limit", "_request", "_size")
-
-    def __init__(self, buffers: Buffers, request: Request, limit: int) -> None:
-        self._buffers = buffers
-        self._request = request
-        self._limit = limit
-        self._account = current_caller().account
-        self._size = 0
-
-    async def __aenter__(self) -> bytes:
-        for name, value in self._request.scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > self._limit:
-                raise _over(self._limit)
-        try:
-            chunk, more = await self._next()
-            return await self._rest(chunk) if more else chunk
-        except BaseException:
-            self._release()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._release()
-
-    async def _rest(self, first: bytes) -> bytes:
-        """The whole body, of which something is held now: the rest must not be kept back."""
-        chunks = [first]
-        more = True
-        pause, rate = self._buffers.pause, self._buffers.rate
-        time = asyncio.get_running_loop().time
-        try:
-            async with asyncio.timeout_at(until := time() + pause) as end:
-                while more:
-                    chunk, more = await self._next()
-                    chunks.append(chunk)
-                    # What comes buys time, but never more than a pause of it: a fast sender has no
-                    # more of it to keep back the last byte.
-                    until = min(time() + pause, until + len(chunk) / rate)
-                    end.reschedule(until)
-        except TimeoutError:
-            allowed = f"allowed: {rate} bytes/s or more, and no pause longer than {pause:g} s"
-            raise TooSlow("body", f"comes too slowly; {allowed}") from None
-        return b"".join(chunks)
-
-    async def _next(self) -> tuple[bytes, bool]:
-        message = await self._request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnect
-        chunk: bytes = message.get("body", b"")
-        self._size += len(chunk)
-        self._buffers.hold(self._account, len(chunk))
-        if self._size > self._limit:
-            raise _over(self._limit)
-        return chunk, message.get("more_body", False)
-
-    def _release(self) -> None:
-        self._buffers.release(self._account, self._size)
-
-
-def _over(limit: int) -> TooLarge:
-    return TooLarge("payload", f"the request is too large; at most {limit} bytes allowed")

@@ -1,35 +1,55 @@
-"""How many connections are open, and which is closed to make room for a new one.
+"""The parts of HTTP below the application; a listener with a page for /metrics uses them alone.
+
+These are the limits of open connections, TLS handshakes, and the headers of every answer.
 
 A connection is in use while one of its requests has a place in the budgets. Budgets leave a part of
-the connections free, so that there is always one that waits, and a probe always gets in.
+the connections unused, so a new one can always replace an idle one, and probes always get in.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import resource
-from collections.abc import Mapping
-from typing import Protocol
+import socket
+import ssl
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Protocol
 
 from jobqueue.access.budgets import DEFAULTS, Budget, Budgets
-from jobqueue.access.rules import Kind
+from jobqueue.access.rules import BudgetKind
 
-# Files that the process keeps for its store, its log, gRPC and workers.
+_log = logging.getLogger("jobqueue.http")
+# Open files of the process for its store, its log, gRPC and workers.
 _OTHER_FILES = 256
 _FEWEST = 48
-# Of all connections; one caller has half of a kind. The last third is for who waits and for probes.
-_SHARES = {Kind.CALL: 3, Kind.WAIT: 6, Kind.STREAM: 6}
+_PAUSE = 1.0  # seconds until the next try to accept when the process may open no more files
+# Each kind's part of all connections (1/3, 1/6, 1/6); one caller has half of that. The last third
+# is for idle connections and for probes.
+_SHARES = {BudgetKind.CALL: 3, BudgetKind.WAIT: 6, BudgetKind.STREAM: 6}
+# Headers that keep other sites' web pages from using an answer.
+_POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+HEADER_LINES = b"".join(b"%b: %b\r\n" % header for header in (*_HEADERS, _POLICY))
+"""The headers for an answer that is written by hand."""
 
 
 def most_connections(wanted: int) -> int:
-    """As many as are wanted, or as the process may open files (``ulimit -n``)."""
+    """Return the wanted number, or fewer if the process may open fewer files (``ulimit -n``)."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted
     return min(wanted, max(_FEWEST, files - _OTHER_FILES))
 
 
-def budgets_within(connections: int, given: Mapping[Kind, Budget] = DEFAULTS) -> Budgets:
-    """Budgets of a face where everything that is under way takes a connection."""
+def budgets_within(connections: int, given: Mapping[BudgetKind, Budget] = DEFAULTS) -> Budgets:
+    """Return the budgets of a face on which every call takes a connection."""
     shared = {}
     for kind, share in _SHARES.items():
         part = connections // share
@@ -38,30 +58,30 @@ def budgets_within(connections: int, given: Mapping[Kind, Budget] = DEFAULTS) ->
     return Budgets({**given, **shared})
 
 
-class Connection(Protocol):
-    """One that is open."""
+class OpenConnection(Protocol):
+    """An open connection."""
 
     address: str
 
     @property
     def in_use(self) -> bool:
-        """Whether one of its requests is counted."""
+        """True while one of its requests has a place in the budgets."""
 
     def close_for_another(self) -> None:
-        """End it at once."""
+        """Close it at once."""
 
 
-class Connections:
-    """All connections by address, the one that was silent longest first."""
+class OpenConnections:
+    """All open connections by address; within an address the longest idle one comes first."""
 
     def __init__(self, most: int, per_address: int) -> None:
         self._most = most
         self._per_address = per_address
         self._open = 0
-        self._of: dict[str, dict[Connection, None]] = {}
+        self._of: dict[str, dict[OpenConnection, None]] = {}
 
-    def enter(self, connection: Connection) -> str:
-        """Count a new one, or say why it is refused."""
+    def enter(self, connection: OpenConnection) -> str:
+        """Count a new connection; return "", or the reason to refuse it."""
         own = self._of.get(connection.address, {})
         if len(own) >= self._per_address and not self._closes_one(own):
             return f"{connection.address} has {len(own)} connections in use already; try again"
@@ -71,15 +91,15 @@ class Connections:
         self._open += 1
         return ""
 
-    def spoke(self, connection: Connection) -> None:
-        """It did something: it is the last of its address to be closed now."""
+    def spoke(self, connection: OpenConnection) -> None:
+        """Move a connection that was active behind the others of its address."""
         own = self._of.get(connection.address, {})
         if connection in own:
             del own[connection]
             own[connection] = None
 
-    def leave(self, connection: Connection) -> None:
-        """It has ended. To say so twice is no error."""
+    def leave(self, connection: OpenConnection) -> None:
+        """Stop counting a connection that has ended. May be called twice."""
         own = self._of.get(connection.address, {})
         if connection in own:
             del own[connection]
@@ -88,14 +108,109 @@ class Connections:
                 del self._of[connection.address]
 
     def _make_room(self) -> bool:
-        """The address that has the most loses one, so that many cannot push out a few."""
+        """Close an idle connection of the address that has the most."""
         most_first = sorted(self._of.values(), key=len, reverse=True)
         return any(self._closes_one(own) for own in most_first)
 
-    def _closes_one(self, own: dict[Connection, None]) -> bool:
+    def _closes_one(self, own: dict[OpenConnection, None]) -> bool:
         for connection in own:
             if not connection.in_use:
                 self.leave(connection)
                 connection.close_for_another()
                 return True
         return False
+
+
+class Secured(Protocol):
+    """The protocol of a connection over TLS, from the moment it is accepted."""
+
+    def accepted(self, connection: socket.socket, address: str) -> bool:
+        """Count the connection; return False if there is no room."""
+
+    def gone(self) -> None:
+        """Stop counting the connection: its handshake has failed."""
+
+
+class Handshakes:
+    """Accepts TLS connections on one socket, in place of the loop's own server.
+
+    The loop's server tells a protocol of its connection after the handshake. Sockets that never
+    begin one would not be counted, and could take every file that the process may open.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        create: Callable[[], Secured],
+        context: ssl.SSLContext,
+        timeout: float,
+    ) -> None:
+        self._listener = listener
+        self._create = create
+        self._context = context
+        self._timeout = timeout
+        self._under_way: dict[asyncio.Task[None], socket.socket] = {}
+        self._accepting = asyncio.create_task(self._accept())
+
+    async def close(self) -> None:
+        """Accept no more connections, and end the handshakes under way."""
+        self._accepting.cancel()
+        for connection in self._under_way.values():
+            hang_up(connection)
+        await asyncio.gather(self._accepting, *self._under_way, return_exceptions=True)
+        self._listener.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, peer = await loop.sock_accept(self._listener)
+            except ConnectionError:  # the client left before it was accepted
+                continue
+            except OSError as error:
+                _log.warning("cannot accept connections: %s; trying again in 1 s", error)
+                await asyncio.sleep(_PAUSE)
+                continue
+            try:
+                self._begin(connection, str(peer[0]))
+            except Exception:  # one connection must not end the others
+                _log.exception("cannot serve a new connection; closing it")
+                connection.close()
+            await asyncio.sleep(0)  # else asyncio accepts on while others wait
+
+    def _begin(self, connection: socket.socket, address: str) -> None:
+        protocol = self._create()
+        if not protocol.accepted(connection, address):
+            connection.close()
+            return
+        task = asyncio.create_task(self._secure(protocol, connection))
+        self._under_way[task] = connection
+        task.add_done_callback(self._under_way.pop)
+
+    async def _secure(self, protocol: Secured, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(  # type: ignore[type-var]
+                lambda: protocol,
+                connection,
+                ssl=self._context,
+                ssl_handshake_timeout=self._timeout,
+            )
+        except BaseException as failure:
+            protocol.gone()
+            # An OSError: the client left, was too slow, or does not speak TLS.
+            if not isinstance(failure, OSError):
+                raise
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End a handshake: it fails at once, and its socket is closed."""
+    with contextlib.suppress(OSError):  # the client has closed it already
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def protect(start: MutableMapping[str, Any]) -> None:
+    """Add the headers to the start of an answer, except for a page's own policy."""
+    given = start.get("headers", ())
+    policy = () if _POLICY[0] in dict(given) else (_POLICY,)
+    start["headers"] = [*given, *_HEADERS, *policy]

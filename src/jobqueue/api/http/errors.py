@@ -1,4 +1,4 @@
-"""From errors to HTTP answers: one table, and one shape for every answer that is not 2xx."""
+"""Errors as HTTP answers: one table of statuses, one shape of every answer that is not 2xx."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ STATUS: Mapping[Code, int] = {
     Code.KEY_CONFLICT: 409,
     Code.QUEUE_FULL: 503,  # with Retry-After
     Code.RATE_LIMITED: 429,  # with Retry-After
-    Code.UNAVAILABLE: 503,  # with Retry-After: it did not happen
-    Code.OUTCOME_UNKNOWN: 502,  # it may have happened: not an invitation to repeat it
+    Code.UNAVAILABLE: 503,  # with Retry-After: the request had no effect
+    Code.OUTCOME_UNKNOWN: 502,  # no Retry-After: the request may have had an effect
     Code.DEADLINE_EXCEEDED: 504,
     Code.UNAUTHENTICATED: 401,  # with WWW-Authenticate
     Code.PERMISSION_DENIED: 403,
@@ -51,23 +51,23 @@ class TooLarge(InvalidArgument):
 
 
 class TooSlow(InvalidArgument):
-    """The body does not come: INVALID_ARGUMENT, but 408."""
+    """The body comes too slowly: INVALID_ARGUMENT, but 408."""
 
 
 class WrongType(InvalidArgument):
-    """The body is of a type that is not read: INVALID_ARGUMENT, but 415."""
+    """The body's type is not accepted: INVALID_ARGUMENT, but 415."""
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What went wrong: a stable code, the field at fault if there is one, a sentence."""
+    """An error: a stable code, a message, and the field at fault if there is one."""
 
     code: str
     message: str
     field: str | None = None
 
 
-# In the scope, for the audit log: the code of the error that was answered, and the name that a
-# request is about where its path has none.
+# Keys of the scope for the audit log: the code of the error that was answered, and the name that
+# a request is about if its path has none.
 OUTCOME = "jobqueue.outcome"
 OBJECT = "jobqueue.object"
 
@@ -82,19 +82,16 @@ _SPECIAL: Mapping[type, int] = {TooSlow: 408, TooLarge: 413, WrongType: 415}
 
 
 def detail(error: JobQueueError) -> ErrorDetail:
-    """Describe an error to the client."""
     return ErrorDetail(
         code=error.code.value, message=error.message, field=getattr(error, "field", None)
     )
 
 
 def status_of(error: JobQueueError) -> int:
-    """The HTTP status that an error is answered with."""
     return _SPECIAL.get(type(error)) or STATUS[error.code]
 
 
 def headers_of(error: JobQueueError) -> dict[str, str]:
-    """The headers that an error is answered with."""
     if isinstance(error, Unauthenticated):
         return {"WWW-Authenticate": 'Bearer realm="jobqueue"'}
     if status_of(error) not in (429, 503):
@@ -110,7 +107,7 @@ def answer(error: JobQueueError, body: Any = None) -> Response:
 
 
 def _from_validation(request: Request, failure: RequestValidationError) -> InvalidArgument:
-    """Query and path parameters are checked by FastAPI; name the first that is wrong."""
+    """Convert FastAPI's errors about parameters; only the first one is told."""
     first = failure.errors()[0]
     field = str(first["loc"][-1])
     if first["type"] == "extra_forbidden":
@@ -132,11 +129,11 @@ def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> str:
             methods.update(found)
             if getattr(route, "path", "") == request.url.path:
                 exact.update(found)
-    return ", ".join(sorted(exact or methods))  # /jobs/batch is no /jobs/{job_id}
+    return ", ".join(sorted(exact or methods))  # /jobs/batch is not a /jobs/{job_id}
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Give every error that a route or the router raises the one shape."""
+    """Answer all errors of routes and the router in the one shape."""
 
     async def expected(request: Request, error: Exception) -> Response:
         assert isinstance(error, JobQueueError)
@@ -151,17 +148,18 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         assert isinstance(error, HTTPException)
         method, path = request.method, request.url.path[:200]
         if error.status_code == 404:
-            return answer(NotFound(f"there is no {path}; /docs lists what there is"))
+            return answer(NotFound(f"there is no {path}; /docs lists all paths"))
         if error.status_code == 405:
             allowed = _allowed_methods(request, routes)
             refusal = InvalidArgument(
                 "method", f"{method} is not allowed on {path}; allowed: {allowed}"
             )
-            body = msgspec.json.encode(ErrorAnswer(error=detail(refusal)))
-            return Response(body, 405, {"Allow": allowed}, JSON)
-        refusal = InvalidArgument("request", str(error.detail))
+            headers = {"Allow": allowed}
+        else:
+            refusal = InvalidArgument("request", str(error.detail))
+            headers = dict(error.headers or {})
         body = msgspec.json.encode(ErrorAnswer(error=detail(refusal)))
-        return Response(body, error.status_code, error.headers, JSON)
+        return Response(body, error.status_code, headers, JSON)
 
     app.add_exception_handler(JobQueueError, expected)
     app.add_exception_handler(RequestValidationError, invalid)

@@ -1,4 +1,4 @@
-"""Serving the app: uvicorn inside a loop, and a life, that belong to somebody else."""
+"""The HTTP face of a server: the app, served by uvicorn within the process's own loop."""
 
 from __future__ import annotations
 
@@ -20,75 +20,97 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from jobqueue.access.callers import network
-from jobqueue.access.certificates import certificate_name
+from jobqueue.access.rules import MAX_HEADERS
+from jobqueue.access.tls import certificate_name
 from jobqueue.api.http.app import create_app
-from jobqueue.api.http.connections import Connections
-from jobqueue.api.http.door import CERTIFICATE, PLACE
+from jobqueue.api.http.authorizer import CERTIFICATE, PLACE
+from jobqueue.api.http.connections import HEADER_LINES, Handshakes, OpenConnections, hang_up
 from jobqueue.api.http.errors import ErrorAnswer, detail
-from jobqueue.api.http.guard import UNCOUNTED
-from jobqueue.api.http.handshakes import Handshakes, hang_up
-from jobqueue.api.http.page_headers import HEADER_LINES
-from jobqueue.api.http.settings import KIB, HttpSettings
+from jobqueue.api.http.guard import LINGER_BYTES, LINGER_SECONDS, UNCOUNTED
+from jobqueue.api.http.settings import KIB, HttpFaceSettings
 from jobqueue.api.listening import Endpoint, open_sockets
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
 from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.http")
-# uvicorn warns of each request that is no HTTP, and of each upgrade: a stranger may send many.
+# uvicorn warns of each request that is not HTTP, and of each upgrade: strangers may send many.
 _defects = logging.getLogger("uvicorn.error.jobqueue")
 _defects.setLevel(logging.ERROR)
 _MAX_HEAD_BYTES = 64 * KIB
-_REFUSALS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
-_REFUSALS[503] = "Service Unavailable"
-
-
-# What a byte of the body may bring along: the framing of one-byte chunks is six times their size.
+_REFUSALS = {
+    400: "Bad Request",
+    408: "Request Timeout",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+# Bytes of framing that a byte of the body may bring: one-byte chunks have six each.
 _CHUNK_OVERHEAD = 8
-
-
 # Requests that may wait for their turn on one connection. Few clients send any before they have
 # their answer.
 _MAX_AHEAD = 16
-
-
-# How many times the server looks whether something of an answer was read, within the time for that.
+# Checks within ``read_timeout`` that the client reads its answer.
 _LOOKS = 4
 
 
-class _TooManyAhead(Exception):
-    """Ends the parsing of what was received."""
+class _StopParsing(Exception):
+    """Ends the parsing of received bytes; ``send_400_response`` answers."""
+
+
+class _HangingUp(asyncio.Protocol):
+    """Discards for a moment the bytes that still arrive on a connection that was refused.
+
+    Closing it with unread bytes would reset it, and could destroy the refusal before the client
+    has read it.
+    """
+
+    def __init__(self, refused: asyncio.Protocol, transport: asyncio.Transport) -> None:
+        self._refused = refused
+        self._transport = transport
+        self._discarded = 0
+        if transport.can_write_eof():
+            with contextlib.suppress(OSError):  # the client has just reset it
+                transport.write_eof()
+        self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._discarded += len(data)
+        if self._discarded > LINGER_BYTES:
+            self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._refused.connection_lost(exc)
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, with limits on connections and on what comes before the body."""
+    """uvicorn's protocol with limits on connections, and on all bytes beside the body."""
 
-    open_connections: Connections
+    open_connections: OpenConnections
     head_timeout: float
     read_timeout: float
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.logger = _defects
-        self._head: object | None = None  # the message whose head is being read
+        self._head: object | None = None  # identifies the message whose head is being read
         self._head_bytes = 0
-        self._beside_body = 0  # bytes behind the head that are no body: chunk sizes, trailers
+        self._beside_body = 0  # bytes after the head that are not body: chunk sizes, trailers
         self._head_timer: TimerHandle | None = None
         self._read_timer: TimerHandle | None = None
-        self._certificate = ""  # the name in the client's
-        self._handshake: socket.socket | None = None  # of TLS, while that is under way
-        # The request that is answered now; ``cycle`` is the last one that has come.
+        self._certificate = ""  # the name in the client's certificate
+        self._refused = False
+        self._handshake: socket.socket | None = None  # the socket during its TLS handshake
+        # The request that is answered now; ``cycle`` is the last one received.
         self._answering: RequestResponseCycle | None = None
         self.address = ""
 
     def accepted(self, connection: socket.socket, address: str) -> bool:
-        """Count it before TLS begins; False if there is no room."""
         self._handshake = connection
         self.address = network(address)
         return not self.open_connections.enter(self)
 
     def gone(self) -> None:
-        """Its handshake has failed."""
         self.open_connections.leave(self)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -102,6 +124,7 @@ class _Protocol(HttpToolsProtocol):
         self._handshake = None
         if refusal:
             self._refuse(503, Unavailable(refusal))
+            transport.close()  # at once, because it is not counted
         else:
             self._expect_head()
             self._limit_head()
@@ -129,13 +152,15 @@ class _Protocol(HttpToolsProtocol):
         self.open_connections.leave(self)
         self._head_read()
         self._answer_read()
-        cycle = self._answering
-        if cycle is not None and cycle is not self.cycle and not cycle.response_complete:
-            # uvicorn tells this only to the last request. The answer to an earlier one would be
-            # written to a connection that is gone.
+        # uvicorn tells only the last request. An earlier one would write its answer to a connection
+        # that is gone.
+        self._end(self._answering)
+        super().connection_lost(exc)
+
+    def _end(self, cycle: RequestResponseCycle | None) -> None:
+        if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
-        super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -157,7 +182,7 @@ class _Protocol(HttpToolsProtocol):
     def _look_what_is_read(self, before: int, looks: int) -> None:
         unread = self.transport.get_write_buffer_size()
         if unread < before:
-            self._limit_read(unread)  # over a slow link a large answer takes a while
+            self._limit_read(unread)  # the client reads, perhaps over a slow link
         elif looks < _LOOKS:
             self._limit_read(unread, looks + 1)
         else:
@@ -168,7 +193,7 @@ class _Protocol(HttpToolsProtocol):
             return
         head = self._head
         super().data_received(data)
-        if self._head is not None:  # most heads come whole, and take no timer
+        if self._head is not None:  # most heads come whole, and need no timer
             self._limit_head()
         if head is not None and head is self._head:
             self._head_bytes += len(data)
@@ -187,27 +212,47 @@ class _Protocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= _MAX_AHEAD:
-            raise _TooManyAhead
+            raise _StopParsing
         super().on_message_begin()
         self._expect_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head is not None:
+            if len(self.headers) >= MAX_HEADERS:
+                raise _StopParsing
             super().on_header(name, value)
-        # Else it is a trailer, after the body: not a header (it would carry credentials past a
-        # proxy that guards them), and not to be kept.
+        # Else it is a trailer, after the body, and dropped: as a header it could carry credentials
+        # past a proxy that checks them.
 
     def on_headers_complete(self) -> None:
+        if self._upgrades_with_body():
+            raise _StopParsing
         self._head_read()
         self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]
         super().on_headers_complete()
+        if self.parser.should_upgrade():  # no request follows
+            self.cycle.keep_alive = False
+
+    def _upgrades_with_body(self) -> bool:
+        """Return True if the parser would take this request's body for the next request.
+
+        After headers that ask for another protocol, the parser expects that protocol.
+        """
+        if not self.parser.should_upgrade():
+            return False
+        given = dict(self.headers)
+        return b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
 
     def send_400_response(self, msg: str) -> None:
-        _log.debug("refused what is not HTTP", extra={"address": self.address})
-        if len(self.pipeline) >= _MAX_AHEAD:
-            self.transport.abort()  # a refusal would stand amid the answer that is being sent
-        else:
-            self._refuse(400, InvalidArgument("request", "this is not HTTP"))
+        if self._head is not None and self._upgrades_with_body():
+            allowed = "allowed without a body only: no other protocol is spoken (curl: --http1.1)"
+            self._refuse(400, InvalidArgument("Upgrade", allowed))
+            return
+        if self._head is not None and len(self.headers) >= MAX_HEADERS:
+            self._refuse(431, InvalidArgument("headers", f"at most {MAX_HEADERS} are allowed"))
+            return
+        _log.debug("refused a request that is not HTTP", extra={"address": self.address})
+        self._refuse(400, InvalidArgument("request", "this is not HTTP"))
 
     def _expect_head(self) -> None:
         self._head_read()
@@ -230,9 +275,15 @@ class _Protocol(HttpToolsProtocol):
         self._refuse(408, InvalidArgument("headers", allowed))
 
     def _refuse(self, status: int, error: JobQueueError) -> None:
-        """Answer below the application, and close."""
+        """Answer without the application, and close the connection."""
+        is_next = self._head is not None or bool(self.pipeline)
         self._head_read()
-        if self.transport.is_closing():
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        cycle = self._answering
+        if cycle and not cycle.response_complete and (is_next or cycle.response_started):
+            self.transport.abort()  # the refusal would be read as a part of that answer
             return
         body = msgspec.json.encode(ErrorAnswer(error=detail(error)))
         retry = "Retry-After: 1\r\n" if isinstance(error, Unavailable) else ""
@@ -241,7 +292,12 @@ class _Protocol(HttpToolsProtocol):
             f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n"
         )
         self.transport.write(head.encode() + HEADER_LINES + b"\r\n" + body)
-        self.transport.close()
+        self.pipeline.clear()
+        for cycle in (self._answering, self.cycle):
+            self._end(cycle)  # nothing may follow the refusal
+        self._unset_keepalive_if_required()
+        self.transport.set_protocol(_HangingUp(self, self.transport))
+        self.flow.resume_reading()
 
 
 class _Server(uvicorn.Server):
@@ -253,12 +309,11 @@ class _Server(uvicorn.Server):
         self.listening = asyncio.Event()
         self.stopping = asyncio.Event()
         self.grace = 0.0
-        self._handshakes: list[Handshakes] = []  # with TLS, in place of ``servers``
+        self._handshakes: list[Handshakes] = []  # in place of ``servers`` with TLS
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals belong to the process, not to one of its faces."""
-        yield
+        yield  # signals belong to the process, not to one of its faces
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         context = self._tls
@@ -280,7 +335,6 @@ class _Server(uvicorn.Server):
             await is_set_within(self.stopping, 1.0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nothing more, let requests end, cut off those that do not."""
         for server in self.servers:
             server.close()
         for handshakes in self._handshakes:
@@ -293,7 +347,9 @@ class _Server(uvicorn.Server):
             for task in late:
                 task.cancel()
             if late:
-                _log.warning("requests were cut off at shutdown", extra={"requests": len(late)})
+                _log.warning(
+                    "cancelled %d requests that did not end within %g s", len(late), self.grace
+                )
                 await asyncio.gather(*late, return_exceptions=True)
         for connection in list(self.server_state.connections):
             connection.transport.close()
@@ -302,15 +358,15 @@ class _Server(uvicorn.Server):
 class HttpFace:
     """The HTTP API on a port. ``stop`` may be called twice, or before ``start``."""
 
-    def __init__(self, backend: Backend, settings: HttpSettings | None = None) -> None:
-        self._settings = settings or HttpSettings()
+    def __init__(self, backend: Backend, settings: HttpFaceSettings | None = None) -> None:
+        self._settings = settings or HttpFaceSettings()
         self.app: FastAPI = create_app(backend, settings=self._settings)
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which is a free one if 0 was asked for."""
-        # Says what is wrong with a certificate before a port is taken.
+        """Listen; return the port bound (0 asks for any free one)."""
+        # First, so that an unusable certificate is an error before a port is taken.
         tls = None if self._settings.tls is None else self._settings.tls.context()
         config = self._config()
         sockets = await open_sockets(Endpoint(host, port, "http.host", "http.port"))
@@ -322,17 +378,19 @@ class HttpFace:
         listening.cancel()
         if self._task.done():
             await self._task
-            raise Unavailable(f"http: the server on {host}:{bound} ended at start")
-        _log.info("listening", extra={"host": host, "port": bound, "tls": tls is not None})
+            raise Unavailable(f"http: the server on {host}:{bound} ended at its start")
+        _log.info(
+            "the HTTP API is listening", extra={"host": host, "port": bound, "tls": tls is not None}
+        )
         return bound
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Refuse new connections, end long polls and streams, let other requests finish."""
+        """Accept no connections, end long polls and streams, let other requests end in time."""
         server, task = self._server, self._task
         self._server = self._task = None
         if server is None or task is None:
             return
-        self.app.state.desk.draining.set()
+        self.app.state.context.draining.set()
         server.grace = grace
         server.stopping.set()
         await task
@@ -343,7 +401,7 @@ class HttpFace:
             "Protocol",
             (_Protocol,),
             {
-                "open_connections": Connections(
+                "open_connections": OpenConnections(
                     settings.max_connections, settings.max_connections_per_address
                 ),
                 "head_timeout": settings.head_timeout,

@@ -1,4 +1,9 @@
-"""Around every request: a time limit, no pages elsewhere, a log line, no leaked errors."""
+"""Wraps every request: a time limit, protection from other sites' pages, a log line.
+
+A web page of another site must not use this server through a visitor's browser. The browser says
+where a request comes from (``Host``, ``Origin``, ``Sec-Fetch-Site``), and a page can neither leave
+that out nor change it.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +17,41 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jobqueue.access.budgets import Room
-from jobqueue.api.http.door import ROOM
-from jobqueue.api.http.errors import answer
-from jobqueue.api.http.page_headers import protect
-from jobqueue.api.http.settings import KIB, MIB, HttpSettings
-from jobqueue.api.http.web_pages import WebPages
+from jobqueue.access.hosts import HostNames, host_of
+from jobqueue.api.http.authorizer import ROOM
+from jobqueue.api.http.connections import protect
+from jobqueue.api.http.errors import JSON, WrongType, answer
+from jobqueue.api.http.settings import KIB, MIB, HttpFaceSettings
 from jobqueue.core.errors import (
     DeadlineExceeded,
     Internal,
     JobQueueError,
     OutcomeUnknown,
+    PermissionDenied,
 )
 
 _log = logging.getLogger("jobqueue.http")
 _LIMIT = "jobqueue.time_limit"
-_LINGER_BYTES = 16 * MIB
-_LINGER_SECONDS = 2.0
+LINGER_BYTES = 16 * MIB
+LINGER_SECONDS = 2.0
 _PIECE = 64 * KIB
-UNCOUNTED = 16 * KIB  # an answer up to that is sent whole, and left to the connection's buffer
+UNCOUNTED = 16 * KIB  # a shorter answer is sent whole, and left to the connection's buffer
+
+# Pages that people reach by a link of another site. They show no data and change nothing.
+_PAGES = frozenset({"/", "/docs"})
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES = frozenset({b"same-origin", b"none"})  # none: a person typed the address
+# Types of bodies that browsers send without asking the server first (CORS).
+_SENT_UNASKED = frozenset(
+    {b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data"}
+)
+_LOOKED_AT = frozenset(
+    {b"host", b"origin", b"content-type", b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest"}
+)
 
 
 def allow_longer(request: Request, seconds: float) -> None:
-    """Give a request that waits on purpose more time."""
+    """Give a long poll that many seconds more than other requests have."""
     limit: asyncio.Timeout = request.scope[_LIMIT]
     when = limit.when()
     if when is not None:
@@ -41,7 +59,7 @@ def allow_longer(request: Request, seconds: float) -> None:
 
 
 class _Exchange:
-    """One request and its answer, as they pass by."""
+    """One request and its answer: passes their messages on, and watches them."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -83,17 +101,17 @@ class _Exchange:
         await self._send(message)
 
     def _count(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Let the answer take room as what it is, until the request ends: then it has been read."""
+        """Let the answer take room by its size until the request ends: then it has been read."""
         room: Room | None = self._scope.get(ROOM)
         if room is not None:
             size = next((int(value) for name, value in headers if name == b"content-length"), 0)
             room.change(size if size > UNCOUNTED else 0)
 
     async def _send_in_pieces(self, body: bytes) -> None:
-        """Send each piece when the other side has read those before.
+        """Send each piece when the client has read those before it.
 
-        The last message waits likewise, so that a request ends when nearly all is read. No piece is
-        a copy: a file that many connections ask for and do not read is in memory once.
+        The last message waits as well, so a request ends when nearly all of its answer is read. The
+        pieces are not copies: a file that many clients ask for is in memory once.
         """
         whole = memoryview(body)
         for at in range(0, len(whole), _PIECE):
@@ -101,37 +119,36 @@ class _Exchange:
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _linger(self) -> None:
-        """Throw away for a moment what still arrives of a body that was answered early.
+        """Discard for a moment the rest of a body that was answered early.
 
         Closing at once would reset the connection, and could destroy the answer before the client
         has read it.
         """
         if self._body_held_back:
             return
-        thrown_away = 0
+        discarded = 0
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_SECONDS):
-                while self._body_pending and thrown_away < _LINGER_BYTES:
-                    thrown_away += len((await self.receive()).get("body", b""))
+            async with asyncio.timeout(LINGER_SECONDS):
+                while self._body_pending and discarded < LINGER_BYTES:
+                    discarded += len((await self.receive()).get("body", b""))
 
 
 class Guard:
-    """ASGI middleware."""
+    """ASGI middleware around a request and its answer."""
 
-    def __init__(self, app: ASGIApp, settings: HttpSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: HttpFaceSettings) -> None:
         self._app = app
         self._settings = settings
-        self._web_pages = WebPages(settings)
+        self._sites = OtherSites(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began = time.perf_counter()
         exchange = _Exchange(scope, receive, send)
         try:
-            refusal = self._web_pages.refusal(scope)
+            refusal = self._sites.refusal(scope)
             if refusal is not None:
                 await answer(refusal)(scope, exchange.receive, exchange.send)
             else:
@@ -159,7 +176,7 @@ class Guard:
             return
         except ClientDisconnect:
             return
-        except asyncio.CancelledError:  # the server stops, and its patience is over
+        except asyncio.CancelledError:  # the server stops, and its grace period is over
             if exchange.status:
                 return
             error = OutcomeUnknown("the server stopped before the answer was ready")
@@ -168,8 +185,8 @@ class Guard:
                 error = self._unexpected(scope, failure)
             else:
                 error = DeadlineExceeded(
-                    f"no answer within {settings.request_timeout:g} s; what was asked for may still"
-                    " have happened"
+                    f"no answer within {settings.request_timeout:g} s; the request may still take"
+                    " effect"
                 )
             if exchange.status:
                 raise
@@ -183,8 +200,88 @@ class Guard:
     @staticmethod
     def _unexpected(scope: Scope, failure: Exception) -> JobQueueError:
         _log.error(
-            "a request failed unexpectedly",
+            "the request failed unexpectedly; answering INTERNAL",
             exc_info=failure,
             extra={"method": scope["method"], "path": scope["path"]},
         )
-        return Internal("internal error; the server's log says more")
+        return Internal("internal error; the server's log has the details")
+
+
+class OtherSites:
+    """Refuses requests that a web page of another site sent."""
+
+    def __init__(self, settings: HttpFaceSettings) -> None:
+        # A page that rebinds a name has no credentials. So where they are required, any name is
+        # accepted: a load balancer may send its own. With client certificates, TLS checks the name.
+        unchecked = settings.access.required and not settings.allowed_hosts
+        self._hosts = HostNames(settings.host, settings.allowed_hosts, any_name=unchecked)
+
+    def refusal(self, scope: Scope) -> JobQueueError | None:
+        """Return the error of a request to refuse, or None."""
+        said: dict[bytes, bytes] = {}
+        unasked: bytes | None = None  # the type of a body that a page can send
+        for name, value in scope["headers"]:
+            if name not in _LOOKED_AT:
+                continue
+            if name == b"host" and (value not in self._hosts or name in said):
+                return self._foreign_host(value)
+            if name == b"content-type" and _essence(value) in _SENT_UNASKED:
+                unasked = value
+            said[name] = value
+        origin = said.get(b"origin")
+        if origin is not None and not self._is_own(origin, said.get(b"host", b"")):
+            return PermissionDenied(
+                f"requests from other sites' pages are refused: Origin is {_shown(origin)},"
+                " not this server; http.allowed_hosts adds names"
+            )
+        site = said.get(b"sec-fetch-site", b"none")
+        if site not in _OWN_SITES and not _is_click(scope, said):
+            return PermissionDenied(
+                f"requests from other sites' pages are refused: Sec-Fetch-Site is {_shown(site)};"
+                " open the address itself, or call from a program"
+            )
+        if unasked is not None and scope["method"] not in _SAFE_METHODS:
+            return _sent_unasked(unasked)
+        return None
+
+    def _is_own(self, origin: bytes, host: bytes) -> bool:
+        """Return True if the page came from this host and port, or from a listed name."""
+        scheme, _, authority = origin.decode("latin-1").lower().partition("://")
+        if scheme not in ("http", "https") or not authority:
+            return False
+        if authority.encode("latin-1") == host.lower():
+            return True
+        name = host_of(authority.encode("latin-1"))
+        return name is not None and self._hosts.is_listed(name)
+
+    def _foreign_host(self, host: bytes) -> JobQueueError:
+        return PermissionDenied(
+            f"Host is {_shown(host)}, which is no name of this server (its names: {self._hosts});"
+            " if it is one, add it to http.allowed_hosts"
+        )
+
+
+def _is_click(scope: Scope, said: dict[bytes, bytes]) -> bool:
+    """Return True if a person followed a link to a page for people."""
+    return (
+        scope["method"] == "GET"
+        and scope["path"] in _PAGES
+        and said.get(b"sec-fetch-mode") == b"navigate"
+        and said.get(b"sec-fetch-dest") == b"document"
+    )
+
+
+def _sent_unasked(kind: bytes) -> JobQueueError:
+    return WrongType(
+        "Content-Type",
+        f"{_shown(kind)} could come from any web page through a visitor's browser; send"
+        f" Content-Type: {JSON} (curl: -H 'Content-Type: {JSON}')",
+    )
+
+
+def _essence(kind: bytes) -> bytes:
+    return kind.partition(b";")[0].strip().lower()
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:80].decode("latin-1"))

@@ -1,44 +1,37 @@
-"""The OpenAPI document: routes describe themselves with these, the schemas come from the classes
-that requests and answers are decoded and encoded with."""
+"""The OpenAPI document: descriptions of routes, and schemas from the classes of bodies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from jobqueue.api.http import bodies, shapes
+from jobqueue.api.http import answers, bodies
 from jobqueue.api.http.errors import JSON, ErrorAnswer
+from jobqueue.core.queue import SETTINGS
 
-_SCHEMAS = (
+_SCHEMAS = [
     ErrorAnswer,
-    bodies.JobBody,
-    bodies.BatchBody,
-    bodies.QueueBody,
-    bodies.QueuePatch,
-    shapes.Accepted,
-    shapes.JobView,
-    shapes.JobPage,
-    shapes.Duplicate,
-    shapes.BatchAnswer,
-    shapes.HistoryView,
-    shapes.CancelAnswer,
-    shapes.RetryAnswer,
-    shapes.QueueView,
-    shapes.QueueList,
-    shapes.QueueChange,
-    shapes.WorkerList,
-    shapes.WorkerChange,
-    shapes.StatusView,
-    shapes.Ready,
-)
+    *(
+        kind
+        for module in (bodies, answers)
+        for name, kind in vars(module).items()
+        if isinstance(kind, type) and msgspec.Struct in kind.__mro__[1:] and name[0] != "_"
+    ),
+]
+# Published names of classes that have another one here.
+_PUBLISHED = {
+    "AcceptedJob": "Accepted",
+    "ChangedQueue": "QueueChange",
+    "ChangedWorker": "WorkerChange",
+}
 _REF = "#/components/schemas/{name}"
 _REQUIRED = {"JobBody": ["payload"], "BatchBody": ["jobs"], "QueueBody": ["name"]}
 _NUMBER_OR_TEXT = {"type": ["number", "string"]}
-# What the classes leave to the code that reads them.
+# Rules that the decoding code applies, in addition to the classes.
 _BESIDE: Mapping[str, Mapping[str, Any]] = {
     "JobBody": {
         "not": {
@@ -50,7 +43,7 @@ _BESIDE: Mapping[str, Mapping[str, Any]] = {
 }
 _JOB_EXAMPLES: Mapping[str, Any] = {
     "order": {
-        "summary": "any JSON value is a payload",
+        "summary": "a payload may be any JSON value",
         "value": {
             "payload": "process-order-42",
             "idempotency_key": "order-42",
@@ -59,7 +52,7 @@ _JOB_EXAMPLES: Mapping[str, Any] = {
         },
     },
     "task": {
-        "summary": "the payload names its task",
+        "summary": "a payload that names its task",
         "value": {"payload": {"task": "image_resize", "image_url": "s3://bucket/image.png"}},
     },
     "later": {
@@ -89,34 +82,35 @@ _EXAMPLES: Mapping[type, Mapping[str, Any]] = {
     },
 }
 
-_WHAT_ERRORS_MEAN = {
-    400: "the request is wrong; `error.field` names what",
+_ERRORS = {
+    400: "the request is wrong; `error.field` names the wrong field",
     404: "no such job, queue or worker",
-    409: "the thing's state forbids it, or its name is taken",
-    401: "callers have to say who they are on this server, and this one did not",
-    403: "the caller lacks the role, or a web page elsewhere sent the request",
-    408: "the body came too slowly, or not at all; nothing happened",
+    409: "the state of the job, queue or worker forbids it, or the name is taken",
+    401: "the server asks for credentials; the request has none, or wrong ones",
+    403: "the caller lacks the role, or another site's web page sent the request",
+    408: "the body came too slowly, or not at all; the request had no effect",
     413: "the request is too large",
     415: "a body of a type that any web page can send; send `Content-Type: application/json`",
-    429: "the caller submits too fast; nothing happened, try again after `Retry-After`",
-    503: "backpressure, or the store is away; nothing happened, try again after `Retry-After`",
+    429: "the caller submits too fast; no effect, try again after `Retry-After`",
+    503: "the server or its store is overloaded or down; no effect, try again after `Retry-After`",
 }
-# Whatever is asked for: an unknown parameter, a missing key, a server that has too much to do.
+# Errors of every route: an unknown parameter, a missing key, an overloaded server.
 _ANYWHERE = (400, 401, 403, 415, 503)
-_WAYS_TO_BE_KNOWN = {
+_CREDENTIALS = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "an API key or a token (JWT)"},
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 
 
 def _schema(kind: type) -> dict[str, Any]:
-    return {"schema": {"$ref": _REF.format(name=kind.__name__)}}
+    name = _PUBLISHED.get(kind.__name__, kind.__name__)
+    return {"schema": {"$ref": _REF.format(name=name)}}
 
 
-def answers(
-    success: Mapping[int, tuple[type | None, str]], *errors: int
+def responses(
+    success: Mapping[int, tuple[type | None, str]], errors: Iterable[int] = ()
 ) -> dict[int | str, dict[str, Any]]:
-    """The ``responses`` of a route: its successes, the errors to expect, and any other."""
+    """Return the ``responses`` of a route: its successes, its errors, and a default error."""
     documented: dict[int | str, dict[str, Any]] = {}
     for status, (kind, description) in success.items():
         documented[status] = {"description": description}
@@ -124,7 +118,7 @@ def answers(
             documented[status]["content"] = {JSON: _schema(kind)}
     for status in sorted({*errors, *_ANYWHERE} - {*success}):
         documented[status] = {
-            "description": _WHAT_ERRORS_MEAN[status],
+            "description": _ERRORS[status],
             "content": {JSON: _schema(ErrorAnswer)},
         }
         if status in (429, 503):
@@ -139,13 +133,12 @@ def answers(
 
 
 def takes(kind: type) -> dict[str, Any]:
-    """The ``openapi_extra`` of a route that reads this body."""
     content = {**_schema(kind), "examples": _EXAMPLES[kind]}
     return {"requestBody": {"required": True, "content": {JSON: content}}}
 
 
 def install(app: FastAPI) -> None:
-    """Make ``/openapi.json`` complete."""
+    """Complete the app's OpenAPI document."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -164,14 +157,18 @@ def _build(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
     )
     components = built.setdefault("components", {})
-    components["securitySchemes"] = _WAYS_TO_BE_KNOWN
-    # `{}`: a server that asks nobody who they are.
-    built["security"] = [{}, *({way: []} for way in _WAYS_TO_BE_KNOWN)]
+    components["securitySchemes"] = _CREDENTIALS
+    # `{}`: a server that asks for no credentials.
+    built["security"] = [{}, *({kind: []} for kind in _CREDENTIALS)]
     _, schemas = msgspec.json.schema_components(_SCHEMAS, ref_template=_REF)
+    for name, published in _PUBLISHED.items():
+        schemas[published] = {**schemas.pop(name), "title": published}
+    for field in SETTINGS:
+        schemas["QueueBody"]["properties"][field]["default"] = None
     for name, beside in _BESIDE.items():
         schemas[name].update(beside)
     items = {"$ref": _REF.format(name="JobBody")}
-    most = app.state.desk.settings.max_batch_jobs
+    most = app.state.context.settings.max_batch_jobs
     jobs = {"type": "array", "items": items, "minItems": 1, "maxItems": most}
     schemas["BatchBody"]["properties"]["jobs"] = jobs
     for name, required in _REQUIRED.items():

@@ -1,8 +1,8 @@
-"""What a browser is shown: where things are (``/``) and the API's description (``/docs``).
+"""Pages for browsers: the list of links (``/``) and the description of the API (``/docs``).
 
-Everything comes from this server. Swagger UI's files are those of the package fastapi-swagger, and
-no other origin is asked for anything: the page works without the Internet, and nobody else's script
-runs on the API's origin. Links are relative, so that they hold behind a proxy with a prefix.
+All files come from this server; those of Swagger UI are in the package fastapi-swagger. So the page
+works without the Internet, and no foreign script runs on the API's origin. Links are relative, so
+they also work behind a proxy with a prefix.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import msgspec
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import HTMLResponse, Response
 
-from jobqueue.api.http import shapes
-from jobqueue.api.http.desk import Desk, reply
+from jobqueue.api.http.context import ApiContext, reply
 from jobqueue.api.http.errors import JSON
 
 _ASSETS = {
@@ -29,7 +28,7 @@ _POLICY = (
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {"Content-Security-Policy": _POLICY}
-# The files change with the package only, which a restart brings.
+# The files change only with the package, and so with a restart.
 _ASSET_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=3600"}
 _START = (
     'SwaggerUIBundle({url: "openapi.json", dom_id: "#description", deepLinking: true,'
@@ -56,11 +55,10 @@ _PAGE = """\
 """
 
 
-def page_routes(app: FastAPI, desk: Desk) -> APIRouter:
-    """``/``, ``/docs`` and ``/openapi.json``; none of them is part of the API's description."""
+def page_routes(app: FastAPI, context: ApiContext) -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
-    # Strangers may ask for these many times: all answers share one text.
+    # All answers share one text: anyone may ask for it many times.
     @cache
     def description() -> bytes:
         return msgspec.json.encode(app.openapi())
@@ -77,16 +75,16 @@ def page_routes(app: FastAPI, desk: Desk) -> APIRouter:
 
     @router.get("/")
     async def index(request: Request) -> Response:
-        links = _links(desk)
+        links = _links(context)
         headers = {**_HEADERS, "Vary": "Accept"}
         if not _wants_html(request.headers.get("accept", "")):
-            where = {name: path for name, path, _ in links}
-            return reply(shapes.Index(name=app.title, version=app.version, links=where), 200,
-                         headers)  # fmt: skip
+            paths = {name: path for name, path, _ in links}
+            index = {"name": app.title, "version": app.version, "links": paths}
+            return reply(index, headers=headers)
         rows = "\n".join(
             f'<tr><td><a href="{escape(path.removeprefix("/"))}">{escape(path)}</a></td>'
-            f"<td>{escape(what)}</td></tr>"
-            for _, path, what in links
+            f"<td>{escape(text)}</td></tr>"
+            for _, path, text in links
         )
         body = f"<h1>{escape(app.title)} {escape(app.version)}</h1>\n<table>\n{rows}\n</table>"
         return HTMLResponse(_html(app.title, f"<style>{_STYLE}</style>", body), headers=headers)
@@ -98,7 +96,7 @@ def page_routes(app: FastAPI, desk: Desk) -> APIRouter:
     async def openapi(_: Request) -> Response:
         return Response(description(), media_type=JSON)
 
-    router.add_route("/openapi.json", openapi, include_in_schema=False)  # takes HEAD, too
+    router.add_route("/openapi.json", openapi, include_in_schema=False)  # HEAD as well
 
     @router.get("/docs/start.js")
     async def start() -> Response:
@@ -116,38 +114,38 @@ def page_routes(app: FastAPI, desk: Desk) -> APIRouter:
 
 @cache
 def _asset(name: str) -> bytes:
-    """A file of Swagger UI; empty where the package is missing: /docs then is a plain list."""
+    """Return a file of Swagger UI; empty without the package, and /docs is a plain list then."""
     try:
         return resources.files("fastapi_swagger.resources").joinpath(name).read_bytes()
     except (ModuleNotFoundError, FileNotFoundError):
         return b""
 
 
-def _links(desk: Desk) -> list[tuple[str, str, str]]:
+def _links(context: ApiContext) -> list[tuple[str, str, str]]:
     links = [
-        ("docs", "/docs", "the HTTP API, described"),
+        ("docs", "/docs", "the description of the HTTP API"),
         ("openapi", "/openapi.json", "the same for programs (OpenAPI)"),
         ("jobs", "/jobs", "jobs, newest first"),
-        ("dead_letters", "/dlq", "jobs that were given up, with why"),
+        ("dead_letters", "/dlq", "dead letters: jobs that ended without success"),
         ("queues", "/queues", "queues with their figures"),
         ("workers", "/workers", "workers"),
-        ("status", "/status", "the system at a glance"),
-        ("ready", "/readyz", "whether the server can do its work"),
-        ("health", "/healthz", "whether the process is alive"),
+        ("status", "/status", "the state of the system"),
+        ("ready", "/readyz", "readiness for requests"),
+        ("health", "/healthz", "a sign of life of the process"),
     ]
-    if desk.settings.metrics is not None:
+    if context.settings.metrics is not None:
         links.append(("metrics", "/metrics", "metrics for Prometheus"))
     return links
 
 
 def _wants_html(accept: str) -> bool:
-    """Browsers name text/html; programs take anything, or name JSON."""
+    """Return True for browsers: they accept text/html by name, programs do not."""
     kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
     return "text/html" in kinds
 
 
 def _plain(description: dict[str, Any]) -> str:
-    """The routes as a list, for those who run no script. Swagger UI takes its place."""
+    """List the routes for browsers without scripts; Swagger UI replaces the list."""
     rows = "\n".join(
         f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code></td>"
         f"<td>{escape(str(operation.get('summary', '')))}</td></tr>"

@@ -1,4 +1,4 @@
-"""Query parameters. FastAPI checks them; one that is not listed is refused, not ignored."""
+"""Query parameters. FastAPI checks them, and refuses parameters that are not listed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jobqueue.core.job import MAX_PAGE, MAX_VERSION
 from jobqueue.core.lifecycle import DEATH_WORDS, VIEWS
 from jobqueue.core.texts import MAX_ERROR_FILTER_LENGTH
 
-# What is not given is not null: a URL has no such thing.
+# For defaults: a URL cannot give null, so the OpenAPI document does not show it.
 _Absent = SkipJsonSchema[None]
 View = Literal["canonical", "scheduler", "producer"]
 
 
 def _list_of(words: Iterable[str]) -> WithJsonSchema:
-    """Words with commas between. Small letters are read, too."""
+    """Describe a comma list of words. Lower case is accepted as well."""
     word = f"({'|'.join(dict.fromkeys(words))})"
     return WithJsonSchema({"type": "string", "pattern": f"^{word}(,{word})*$"})
 
@@ -37,64 +37,58 @@ _Moment = Annotated[
 ]
 _Version = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_VERSION})]
 _View = Annotated[View | None, WithJsonSchema({"type": "string", "enum": list(get_args(View))})]
+_PAGE_TOKEN = Field("", description="`next_page_token` of the answer before")
 JobId = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
-_VIEW = Field(None, description="the vocabulary of states; by default the server's setting")
 
 
-class _Strict(BaseModel):
+class _NoParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class _JobParams(_Strict):
-    view: _View = _VIEW
+class _JobParams(_NoParams):
+    view: _View = Field(
+        None, description="the vocabulary of states; by default the server's setting"
+    )
 
 
-class _NoParams(_Strict):
-    pass
-
-
-_REASONS = (
-    "why they were dead-lettered, repeated or as a comma list: FAILURES (the job's own),"
-    " ALL, or single reasons"
-)
-_ERROR = Field(
-    "",
-    description="is part of the error text, letter by letter",
-    json_schema_extra={"maxLength": MAX_ERROR_FILTER_LENGTH},
-)
-_SINCE = Field(
-    None, description="ended at this time or later: RFC 3339 with an offset, or epoch seconds"
-)
-_UNTIL = Field(None, description="ended before this time, which is later than `since`")
-
-
-class _PageParams(_JobParams):
+class _Filter(_NoParams):
     queue: _Queue | _Absent = None
     type: str | _Absent = Field(None, description="the task's name")
+
+
+class _DeathFilter(_Filter):
+    reason: list[_Reason] = Field(
+        default_factory=list,
+        description="why they were dead-lettered, repeated or as a comma list: FAILURES (the"
+        " job's own), ALL, or single reasons; by default ALL in a list, FAILURES in a retry",
+    )
+    error: str = Field(
+        "",
+        description="a part of the error text; case matters",
+        json_schema_extra={"maxLength": MAX_ERROR_FILTER_LENGTH},
+    )
+    since: _Moment | _Absent = Field(
+        None, description="ended at this time or later: RFC 3339 with an offset, or epoch seconds"
+    )
+    until: _Moment | _Absent = Field(
+        None, description="ended before this time, which is later than `since`"
+    )
+
+
+class _PageParams(_Filter, _JobParams):
     limit: int = Field(
         20, ge=1, le=MAX_PAGE, description="jobs on a page; large ones make it shorter"
     )
-    page_token: _Token = Field("", description="`next_page_token` of the page before")
+    page_token: _Token = _PAGE_TOKEN
 
 
-class _DeadLetterParams(_PageParams):
-    reason: list[_Reason] = Field(default_factory=list, description=f"{_REASONS}; by default ALL")
-    error: str = _ERROR
-    since: _Moment | _Absent = _SINCE
-    until: _Moment | _Absent = _UNTIL
+class _DeadLetterParams(_DeathFilter, _PageParams):
+    pass
 
 
-class _RetryParams(_Strict):
-    queue: _Queue | _Absent = None
-    type: str | _Absent = Field(None, description="the task's name")
-    reason: list[_Reason] = Field(
-        default_factory=list, description=f"{_REASONS}; by default FAILURES"
-    )
-    error: str = _ERROR
-    since: _Moment | _Absent = _SINCE
-    until: _Moment | _Absent = _UNTIL
-    page_token: _Token = Field("", description="`next_page_token` of the answer before")
-    dry_run: bool = Field(False, description="count what matches, change nothing")
+class _RetryParams(_DeathFilter):
+    page_token: _Token = _PAGE_TOKEN
+    dry_run: bool = Field(False, description="count the matching jobs, change nothing")
 
 
 class _ListParams(_PageParams):
@@ -116,12 +110,12 @@ class _EventParams(_JobParams):
         None,
         ge=1,
         le=MAX_VERSION,
-        description="only transitions that are older than this one; a stream sends all",
+        description="only transitions before this one; a stream sends all",
     )
 
 
-class _DeleteQueueParams(_Strict):
-    force: bool = Field(False, description="give up its unfinished jobs as dead letters first")
+class _DeleteQueueParams(_NoParams):
+    force: bool = Field(False, description="dead-letter its unfinished jobs first")
 
 
 JobParams = Annotated[_JobParams, Query()]
@@ -138,12 +132,11 @@ DeleteQueueParams = Annotated[_DeleteQueueParams, Query()]
 class QuickRoute(APIRoute):
     """A route whose parameters FastAPI reads only if the URL has a query.
 
-    Without a query they have their defaults, which FastAPI takes a quarter of a request's time to
-    find. The endpoint takes ``params``, and may take ``request`` and texts from its path.
+    Without a query they have their defaults, and FastAPI would need a quarter of a request's time
+    to find them. The endpoint takes ``params``, and may take ``request`` and texts from its path.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What FastAPI calls for a request."""
         read = super().get_route_handler()
         endpoint = self.endpoint
         kinds = get_type_hints(endpoint)
@@ -151,7 +144,7 @@ class QuickRoute(APIRoute):
         defaults = kinds.pop("params")()
         takes_request = kinds.pop("request", None) is not None
         if self.dependencies or set(kinds.values()) - {str}:
-            raise TypeError(f"{self.path}: only FastAPI can read what this endpoint takes")
+            raise TypeError(f"{self.path}: QuickRoute cannot read this endpoint's parameters")
 
         async def handler(request: Request) -> Response:
             if request.scope["query_string"]:

@@ -1,4 +1,4 @@
-"""What the HTTP face can be told."""
+"""Settings of the HTTP face."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from jobqueue.core.errors import InvalidArgument
 
 KIB = 1024
 MIB = 1024 * KIB
-# The vocabularies of DESIGN's projections that speak HTTP; `taskqueue` is gRPC only.
+# The vocabularies of states that HTTP can answer in; the task queue's is gRPC only.
 VIEWS = ("canonical", "scheduler", "producer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSettings:
+class HttpFaceSettings:
     """Limits and choices of the HTTP face. Sizes are bytes, times are seconds."""
 
     host: str = "127.0.0.1"  # the address that it listens on
-    allowed_hosts: tuple[str, ...] = ()  # names it is called by beside that; see `HostNames`
+    allowed_hosts: tuple[str, ...] = ()  # further names of the server (`HostNames`)
     max_payload_bytes: int = MIB
     max_batch_jobs: int = MAX_BATCH
     max_batch_bytes: int = 16 * MIB
     max_buffered_bytes: int = 256 * MIB  # request bodies held in memory, all requests together
-    # A body comes at this many bytes/s or faster, and pauses for so long at most. The request's
-    # time limit asks more of a large one; these free the memory of one that is kept back.
+    # The slowest rate of a body (bytes/s) and its longest pause: a sender must not hold memory by
+    # sending slowly. For large bodies the request's time limit is stricter.
     body_rate: int = 16 * KIB
     body_pause: float = 10.0
     max_connections: int = 3072
@@ -37,20 +37,20 @@ class HttpSettings:
     max_listed_payload_bytes: int = 16 * KIB  # a longer payload or result is left out of lists
     view: str = "canonical"
     request_timeout: float = 30.0
-    head_timeout: float = 10.0  # for the handshake of TLS, and for a request's line and headers
-    read_timeout: float = 60.0  # for the other side to read something of its answer
+    head_timeout: float = 10.0  # for the TLS handshake, and for a request's line and headers
+    read_timeout: float = 60.0  # for the client to read some bytes of its answer
     keep_alive: float = 15.0  # an idle connection is closed after this
     max_wait: float = 30.0  # longest long poll
     stream_timeout: float = 600.0  # longest event stream
     stream_heartbeat: float = 15.0  # a comment keeps idle streams open through proxies
     # Renders the metrics as (body, content type); None: there is no /metrics.
     metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
-    # Whether requests should be sent here; None: what the backend's health says.
+    # Tells if the server is ready for requests; None: the backend's health decides.
     ready: Callable[[], Awaitable[bool]] | None = None
 
     access: Access = field(default_factory=Access)  # who may call
     limiter: Limiter | None = None  # how fast each may submit
-    # How much may be under way; a server has those that its connections allow.
+    # Limits of calls under way; a server derives them from its number of connections.
     budgets: Budgets = field(default_factory=Budgets)
     tls: ServerTls | None = None
 
@@ -62,10 +62,10 @@ class HttpSettings:
 
     @property
     def max_answer_bytes(self) -> int:
-        """What an answer that shows a job may take: payload and result, read and written."""
+        """The memory for an answer that shows a job: its payload and result, read and written."""
         return 4 * self.max_payload_bytes
 
     @property
     def max_body_bytes(self) -> int:
-        """A request for one job: its payload, and room for every other field."""
+        """The longest request for one job: its payload, and room for all other fields."""
         return self.max_payload_bytes + 64 * KIB

@@ -1,4 +1,4 @@
-"""What is compared, in which settings, and what each of them keeps."""
+"""The systems that are compared, their settings, and what they keep of a job."""
 
 from __future__ import annotations
 
@@ -11,27 +11,68 @@ ADAPTERS = _HERE / "adapters"
 OURS = "jobqueue"
 
 
-class Setting(StrEnum):
-    """How a system is set up. The adapters name the pages that the fastest settings are from."""
+class PeerSetting(StrEnum):
+    """The two ways to set a system up. Adapters name the pages that the fastest are from."""
 
     DEFAULT = "default"
     FASTEST = "fastest"
 
 
 class Backing(StrEnum):
-    """Where the jobs are."""
+    """The server that keeps the jobs."""
 
     POSTGRES = "PostgreSQL"
     REDIS = "Redis"
     SQLITE = "SQLite"
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class PeerSetup:
+    """A setting, with as many jobs at once in all workers as it has or as are asked for."""
+
+    setting: PeerSetting
+    slots: int | None = None
+
+    def __str__(self) -> str:
+        return str(self.setting) if self.slots is None else f"{self.setting}, {self.slots} slots"
+
+
+class Durability(StrEnum):
+    """The accepted jobs that a crash of the server may lose."""
+
+    NOTHING = "a crash of the server loses nothing"
+    LAST_SECOND = "a crash of the server loses the last second"
+    ALL = "a crash of the server loses all"
+
+
+class Fsync(StrEnum):
+    """The moment at which Redis writes to the disk: never, or as its append-only file is set."""
+
+    NEVER = "never"
+    EVERYSEC = "everysec"
+    ALWAYS = "always"
+
+    @property
+    def durability(self) -> Durability:
+        """The loss of jobs in Redis."""
+        return _OF_REDIS[self]
+
+
+_OF_REDIS = {
+    Fsync.NEVER: Durability.ALL,
+    Fsync.EVERYSEC: Durability.LAST_SECOND,
+    Fsync.ALWAYS: Durability.NOTHING,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a setting is, and what is left of a job with it."""
+    """A setting in words, and the records of a job that remain with it."""
 
     how: str
-    keeps: str
+    keeps: str  # once a job has ended
+    lost: str  # with a worker that dies
+    unlogged: bool = False  # PostgreSQL does not write these tables to its log
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +92,7 @@ class System:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is what the others are compared with."""
+        """Tell if the others are compared with this system."""
         return self.name == OURS
 
     @property
@@ -64,38 +105,52 @@ class System:
         """Every package of the peer's environment."""
         return _HERE / "pins" / f"{self.name}.txt"
 
-    def kept(self, setting: Setting) -> Kept:
-        """What that setting means here."""
-        return self.default if setting is Setting.DEFAULT else self.fastest
+    def kept(self, setting: PeerSetting) -> Kept:
+        """The description of a setting for this system."""
+        return self.default if setting is PeerSetting.DEFAULT else self.fastest
+
+    def durability(self, setting: PeerSetting, redis: Fsync) -> Durability:
+        """The loss by a crash of the server."""
+        if self.backing is Backing.REDIS:
+            return redis.durability
+        return Durability.ALL if self.kept(setting).unlogged else Durability.NOTHING
+
+    def told(self, setting: PeerSetting, redis: Fsync) -> str:
+        """All that a figure of it pays for."""
+        kept = self.kept(setting)
+        return f"{kept.keeps}; {kept.lost}; {self.durability(setting, redis)}"
 
 
-_EVERYTHING = "record, result, full history; at least once, one accepted result"
-_IN_MEMORY = "nothing on disk"
-_SYNCED = "fsync before OK"
-_BY_HAND = "jobs of a lost worker wait for a retry by hand"
+_RUNS_AGAIN = "a dead worker's job runs again"
+_IS_LOST = "a dead worker's job is lost"
+_IS_FAILED = "a dead worker's job counts as failed"
+_DEAD_LETTERS = "keeps dead letters for 7 days"
+_BY_HAND = "a dead worker's job waits for a retry by hand"
 
 
-def _ours(backing: Backing, durability: str) -> System:
-    keeps = f"{_EVERYTHING}; {durability}"
+def _ours(backing: Backing) -> System:
+    kept = "keeps record, result, full history"
+    again = f"{_RUNS_AGAIN}, one result is accepted"
     return System(
         OURS,
         backing,
-        Kept("as installed", keeps),
-        Kept("concurrency 2,000, claims of 1,000, uvloop", keeps),
+        Kept("as installed", kept, again),
+        Kept("2,000 jobs at once in a process, claims of 1,000, uvloop", kept, again),
     )
 
 
 SYSTEMS = (
-    _ours(Backing.POSTGRES, _SYNCED),
-    _ours(Backing.REDIS, _IN_MEMORY),
-    _ours(Backing.SQLITE, _SYNCED),
+    _ours(Backing.POSTGRES),
+    _ours(Backing.REDIS),
+    _ours(Backing.SQLITE),
     System(
         "celery",
         Backing.REDIS,
-        Kept("prefork", f"no result, no history; at most once; {_IN_MEMORY}"),
+        Kept("prefork, no result backend", "keeps nothing", _IS_LOST),
         Kept(
-            "prefetch 128, no rate limits, no gossip",
-            f"no result, no history; at most once; {_IN_MEMORY}",
+            "prefork, prefetch 128, a connection for each caller, no rate limits, no gossip",
+            "keeps nothing",
+            _IS_LOST,
         ),
     ),
     System(
@@ -103,50 +158,50 @@ SYSTEMS = (
         Backing.REDIS,
         Kept(
             "a fork for each job",
-            f"record and result for 500 s; at most once; {_IN_MEMORY}",
+            "keeps record and result for 500 s",
+            _IS_FAILED,
         ),
         Kept(
-            "SimpleWorker, result_ttl 0",
-            f"failed jobs only, no isolation; at most once; {_IN_MEMORY}",
+            "SimpleWorker (no isolation), result_ttl 0",
+            "keeps failed jobs only",
+            _IS_FAILED,
         ),
     ),
     System(
         "dramatiq",
         Backing.REDIS,
-        Kept("8 threads", f"no result, no history; at least once, retries; {_IN_MEMORY}"),
-        Kept(
-            "prefetch 256, polls each 10 ms, no middleware",
-            f"no result, no history; at least once, no retries; {_IN_MEMORY}",
-        ),
+        Kept("8 threads in a process", _DEAD_LETTERS, _RUNS_AGAIN),
+        Kept("8 threads in a process, prefetch 256, polls each 10 ms", _DEAD_LETTERS, _RUNS_AGAIN),
     ),
     System(
         "huey",
         Backing.REDIS,
-        Kept("processes", f"results that are not None; at most once; {_IN_MEMORY}"),
+        Kept("worker processes", "keeps results that are not None", _IS_LOST),
         Kept(
-            "no results, no periodic tasks, no health check",
-            f"nothing; at most once; {_IN_MEMORY}",
+            "worker processes, no results, no periodic tasks, no health check",
+            "keeps nothing",
+            _IS_LOST,
         ),
     ),
     System(
         "procrastinate",
         Backing.POSTGRES,
+        Kept("one job at a time in a process", "keeps record and events", _BY_HAND),
         Kept(
-            "one job at a time",
-            f"record and events; stalled jobs wait for a retry by hand; {_SYNCED}",
-        ),
-        Kept(
-            "concurrency 20, ended jobs deleted",
-            f"failed jobs only; {_BY_HAND}; {_SYNCED}",
+            "20 jobs at once in a process, 21 connections, ended jobs deleted",
+            "keeps failed jobs only",
+            _BY_HAND,
         ),
     ),
     System(
         "pgqueuer",
         Backing.POSTGRES,
-        Kept("batches of 10", f"log of each job; at least once; {_SYNCED}"),
+        Kept("batches of 10", "keeps a log line of each job", _RUNS_AGAIN),
         Kept(
-            "batches of 250, tables not logged, pool, uvloop",
-            "log of each job; at least once; a crash of PostgreSQL loses all jobs",
+            "batches of 250, tables not logged, pool for callers, uvloop, autovacuum tuned",
+            "keeps a log line of each job",
+            _RUNS_AGAIN,
+            unlogged=True,
         ),
     ),
 )

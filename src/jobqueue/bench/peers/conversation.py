@@ -18,20 +18,25 @@ from jobqueue.core.errors import Unavailable
 
 _STARTING = 60.0
 _ENDING = 15.0
-_MARGIN = 30.0  # beyond what a request may take
+_MARGIN = 20.0  # added to the longest time of a request
 
 
 class AdapterFailed(Unavailable):
-    """An adapter could not do what it was asked."""
+    """An adapter failed at a request."""
 
 
-class Conversation:
+class AdapterConversation:
     """With one adapter, which owns its peer's workers."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process = process
         self._log = log
         self.version = str(self._answer("start", _STARTING)["ready"])
+
+    @property
+    def pid(self) -> int:
+        """The adapter's, whose children are the workers."""
+        return self._process.pid
 
     def ask(self, do: str, *, within: float = 0.0, **told: Any) -> dict[str, Any]:
         """Ask for one measurement and wait for its answer. Raises AdapterFailed."""
@@ -46,27 +51,34 @@ class Conversation:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            _kill_session(self._process.pid)
-            self._process.wait()
 
     def _answer(self, what: str, patience: float) -> dict[str, Any]:
         assert self._process.stdout is not None
-        timer = threading.Timer(patience, _kill_session, (self._process.pid,))
+        in_vain = threading.Event()
+
+        def give_up() -> None:
+            in_vain.set()
+            _kill_session(self._process.pid)
+
+        timer = threading.Timer(patience, give_up)
         timer.start()
         try:
             line = self._process.stdout.readline()
         finally:
             timer.cancel()
+        if in_vain.is_set():
+            raise AdapterFailed(
+                f"{what}: no answer within {patience:.0f} s (last line: {self._last_words()})"
+            )
         if not line:
             raise AdapterFailed(f"{what}: it ended without an answer: {self._last_words()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise AdapterFailed(f"{what}: {answer['error']} (last line: {self._last_words()})")
+            last = self._last_words()
+            more = "" if answer["error"] in last else f" (last line: {last})"
+            raise AdapterFailed(f"{what}: {answer['error']}{more}")
         return answer
 
     def _last_words(self) -> str:
@@ -77,7 +89,7 @@ class Conversation:
 @contextmanager
 def adapter(
     python: Path, module: str, folder: Path, environment: Mapping[str, str], log: Path
-) -> Iterator[Conversation]:
+) -> Iterator[AdapterConversation]:
     """An adapter of that folder that is ready, until the end of the block."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
     # For its workers, which import the module, too. The folder is not theirs to write to.
@@ -94,16 +106,13 @@ def adapter(
             text=True,
             start_new_session=True,
         )
-    conversation = None
     try:
-        conversation = Conversation(process, log)
+        conversation = AdapterConversation(process, log)
         yield conversation
-    finally:
-        if conversation is not None:
-            conversation.end()
-        else:
-            _kill_session(process.pid)
-            process.wait()
+        conversation.end()
+    finally:  # after a failure or Ctrl-C, whatever it still does is of no interest
+        _kill_session(process.pid)
+        process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from jobqueue.core.errors import Unavailable
 
-_COMPLETE = "complete"  # written last: what was interrupted is made anew
+_COMPLETE = "complete"  # written last: an interrupted installation is made anew
 _PATIENCE = 300.0  # seconds, for a download
+_UNREACHED = "Retrying (Retry("  # pip's warning, whose last line names a package instead
 
 
 class CannotInstall(Unavailable):
@@ -23,7 +24,7 @@ class CannotInstall(Unavailable):
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where the environments are kept."""
+    """Return the folder that keeps the environments."""
     home = environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "jobqueue" / "peers"
 
@@ -46,19 +47,21 @@ class Environments:
         if complete.exists():
             return python
         if not self._install:
-            raise CannotInstall(f"{pins.stem} is not in {self._folder}; --install gets it")
+            raise CannotInstall(
+                f"{pins.stem} is not in {self._folder}; without --no-install it is downloaded"
+            )
         with self._one_at_a_time():
             if not complete.exists():
                 shutil.rmtree(folder, ignore_errors=True)
-                _run([sys.executable, "-m", "venv", str(folder)], pins.stem)
-                install = [str(python), "-m", "pip", "install", "--quiet", "--no-input"]
+                _run([sys.executable, "-P", "-m", "venv", str(folder)], pins.stem)
+                install = [str(python), "-P", "-m", "pip", "install", "--quiet", "--no-input"]
                 install += ["--disable-pip-version-check", "--require-hashes", "-r", str(pins)]
                 _run(install, pins.stem)
                 complete.touch()
         return python
 
     def has(self, pins: Path) -> bool:
-        """Whether nothing has to be installed for it."""
+        """Tell if the environment is complete."""
         return (self._place(pins) / _COMPLETE).exists()
 
     def _place(self, pins: Path) -> Path:
@@ -91,6 +94,11 @@ def _run(command: list[str], name: str) -> None:
         )
     except subprocess.CalledProcessError as error:
         lines = error.stdout.decode(errors="replace").strip().splitlines()
+        if any(_UNREACHED in line for line in lines):
+            raise CannotInstall(
+                f"cannot install {name}: pip cannot reach its index of packages; set another"
+                " one for pip, or leave out what is not there with --no-install"
+            ) from None
         why = next((line for line in reversed(lines) if "error" in line.lower()), "")
         why = why or (lines[-1] if lines else f"status {error.returncode}")
         raise CannotInstall(f"cannot install {name}: {why}") from None

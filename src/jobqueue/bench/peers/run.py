@@ -10,76 +10,108 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobqueue.bench.peers.catalogue import Setting, System
-from jobqueue.bench.peers.conversation import Conversation, adapter
+from jobqueue.bench.machine import CpuTimes
+from jobqueue.bench.peers.catalogue import Fsync, PeerSetting, PeerSetup, System
+from jobqueue.bench.peers.conversation import AdapterConversation, adapter
 from jobqueue.bench.peers.environments import CannotInstall, Environments
-from jobqueue.bench.peers.servers import Servers
+from jobqueue.bench.peers.servers import PeerServers
 from jobqueue.core.errors import JobQueueError
 
 RATES = ("single", "together", "batch", "drain")
+_OTHERS = 0.25  # cores that something else may use: more disturbs a run
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What each system is asked. Every step ends when its jobs are done or its time is up."""
+class PeerWork:
+    """The work for each system. Every step ends when its jobs are done or its time is up."""
 
-    jobs: int = 5_000  # of the batch; a fifth of it is submitted one by one, by each kind of caller
+    jobs: int = (
+        20_000  # of the batch; a fifth of it is submitted one by one, by each kind of caller
+    )
     workers: int = 2  # processes that run jobs
-    repetitions: int = 2
+    repetitions: int = 3
     callers: int = 50
-    paced: int = 100  # jobs for the latency
+    paced: int = 60  # jobs for the latency
     every: float = 0.02  # seconds between the end of one and the next
-    pacing: float = 4.0  # seconds at most
-    submitting: float = 2.0  # seconds at most
-    draining: float = 5.0
+    pacing: float = 2.0  # seconds at most
+    submitting: float = 1.0  # seconds at most
+    draining: float = 3.0
+    fsync: Fsync = Fsync.NEVER  # of Redis
 
 
 @dataclass(slots=True)
-class Run:
-    """One system in one setting, once."""
+class PeerRun:
+    """One system in one setup, once."""
 
     system: System
-    setting: Setting
+    setup: PeerSetup
     repetition: int
     order: int
     version: str = ""
-    processes: int = 0
+    processes: int = 0  # that took part
+    slots: int = 0  # jobs at once in all of them; 0: no bound
     rates: dict[str, dict[str, float]] = field(default_factory=dict)  # jobs and seconds
-    ms: list[float] = field(default_factory=list)
+    started_ms: list[float] = field(default_factory=list)  # from before the submit
+    done_ms: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    others: float = 0.0  # cores that something else used, or the host took
     failed: str = ""
+
+    @property
+    def which(self) -> str:
+        """For people."""
+        return f"{self.system.label}, {self.setup}"
+
+    @property
+    def disturbed(self) -> bool:
+        """Tell if other programs used the processors meanwhile."""
+        return self.others > _OTHERS
 
     def as_json(self) -> dict[str, Any]:
         """For the kept file."""
         return {
             "system": self.system.name,
             "backing": str(self.system.backing),
-            "setting": str(self.setting),
+            "setting": str(self.setup.setting),
+            "slots_asked": self.setup.slots,
             "version": self.version,
             "repetition": self.repetition,
             "order": self.order,
             "processes": self.processes,
+            "slots": self.slots,
             "rates": self.rates,
-            "latency_ms": [round(value, 3) for value in self.ms],
+            "started_ms": [round(value, 3) for value in self.started_ms],
+            "done_ms": [round(value, 3) for value in self.done_ms],
+            "seconds": round(self.seconds, 1),
+            "others_cores": round(self.others, 2),
+            "disturbed": self.disturbed,
             "failed": self.failed,
         }
 
 
+def setups(settings: Sequence[PeerSetting], slots: Sequence[int]) -> list[PeerSetup]:
+    """Each setting; with each number of slots, where such are asked for."""
+    if not slots:
+        return [PeerSetup(setting) for setting in settings]
+    return [PeerSetup(setting, number) for setting in settings for number in slots]
+
+
 def planned(
-    systems: Sequence[System], settings: Sequence[Setting], repetitions: int
-) -> list[tuple[System, Setting, int]]:
+    systems: Sequence[System], chosen: Sequence[PeerSetup], repetitions: int
+) -> list[tuple[System, PeerSetup, int]]:
     """Each repetition in the opposite order of the one before: a drift hits all alike."""
-    once = [(system, setting) for setting in settings for system in systems]
+    once = [(system, setup) for setup in chosen for system in systems]
     plan = []
     for repetition in range(repetitions):
         turn = once if repetition % 2 == 0 else once[::-1]
-        plan += [(system, setting, repetition) for system, setting in turn]
+        plan += [(system, setup, repetition) for system, setup in turn]
     return plan
 
 
-class Comparison:
+class PeerComparison:
     """All runs of a plan, on the same servers."""
 
-    def __init__(self, work: Work, environments: Environments, seconds: float) -> None:
+    def __init__(self, work: PeerWork, environments: Environments, seconds: float) -> None:
         self._work = work
         self._environments = environments
         self._seconds = seconds
@@ -101,19 +133,18 @@ class Comparison:
             except CannotInstall as error:
                 self._missing[system.name] = error
 
-    def runs(self, plan: Sequence[tuple[System, Setting, int]]) -> Generator[Run, None, None]:
-        """One after the other. A system that fails is left out of what follows."""
+    def runs(self, plan: Sequence[tuple[System, PeerSetup, int]]) -> Generator[PeerRun, None, None]:
+        """Make the runs in order. A system that fails in a setup is left out of later runs."""
         failed: set[str] = set()
         give_up = time.monotonic() + self._seconds
         with tempfile.TemporaryDirectory(prefix="jobqueue-peers-") as made:
             folder = Path(made)
             folder.chmod(0o755)  # a server runs as another user when we are root
-            servers = Servers(folder)
+            servers = PeerServers(folder, self._work.fsync)
             try:
-                for order, (system, setting, repetition) in enumerate(plan):
-                    run = Run(system, setting, repetition, order)
-                    which = f"{system.label} {setting}"
-                    if which in failed:
+                for order, (system, setup, repetition) in enumerate(plan):
+                    run = PeerRun(system, setup, repetition, order)
+                    if run.which in failed:
                         continue
                     if time.monotonic() > give_up:
                         self.cut_short = True
@@ -121,14 +152,14 @@ class Comparison:
                     try:
                         self._measure(run, servers, folder)
                     except JobQueueError as error:
-                        failed.add(which)
+                        failed.add(run.which)
                         run.failed = error.message
                     yield run
             finally:
                 self.conditions = servers.conditions
                 servers.stop()
 
-    def _measure(self, run: Run, servers: Servers, folder: Path) -> None:
+    def _measure(self, run: PeerRun, servers: PeerServers, folder: Path) -> None:
         system, work = run.system, self._work
         python = Path(sys.executable)
         if system.name in self._missing:
@@ -138,22 +169,30 @@ class Comparison:
         marks = folder / f"marks-{run.order}"
         environment = {
             "BENCH_URL": servers.empty(system.backing),
-            "BENCH_SETTING": str(run.setting),
+            "BENCH_SETTING": str(run.setup.setting),
+            "BENCH_SLOTS": str(run.setup.slots or 0),
             "BENCH_WORKERS": str(work.workers),
             "BENCH_MARKS": str(marks),
         }
         log = folder / f"log-{run.order}"
+        began = time.monotonic()
         with adapter(python, system.module, system.adapters, environment, log) as peer:
             run.version = peer.version
+            cpu = CpuTimes({}, {"system": peer.pid, **servers.processes()})
             self._ask_all(run, peer)
+            spent = cpu.spent()
+        run.others = (spent.others + spent.stolen) / spent.elapsed
+        run.seconds = time.monotonic() - began
         marks.unlink(missing_ok=True)
 
-    def _ask_all(self, run: Run, peer: Conversation) -> None:
+    def _ask_all(self, run: PeerRun, peer: AdapterConversation) -> None:
         work = self._work
-        run.processes = peer.ask("start", within=60)["processes"]
-        run.ms = peer.ask(
+        started = peer.ask("start", within=60)
+        run.processes, run.slots = started["processes"], started["slots"]
+        paced = peer.ask(
             "latency", within=60, jobs=work.paced, every=work.every, seconds=work.pacing
-        )["ms"]
+        )
+        run.started_ms, run.done_ms = paced["started_ms"], paced["done_ms"]
         peer.ask("pause", within=60)
         few = max(1, work.jobs // 5)
         bounds = {"within": work.submitting, "seconds": work.submitting}

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from jobqueue.bench.peers.catalogue import Backing
+from jobqueue.bench.peers.catalogue import Backing, Fsync
 from jobqueue.core.errors import Unavailable
-from jobqueue.topology.backing import PrivatePostgres, PrivateRedis
+from jobqueue.fleet.backing import PrivatePostgres, PrivateRedis
 
 _DATABASE = "peers"
 
 
-class Servers:
+class PeerServers:
     """Started when first asked for."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, fsync: Fsync = Fsync.NEVER) -> None:
         self._folder = folder
+        self._fsync = fsync
         self._postgres: PrivatePostgres | None = None
         self._redis: PrivateRedis | None = None
         self._files = 0
@@ -32,8 +33,13 @@ class Servers:
         self.conditions["SQLite"] = "WAL, synchronous=FULL"
         return f"sqlite:///{self._folder}/jobs-{self._files}.db"
 
+    def processes(self) -> dict[str, int]:
+        """Those that run, by name."""
+        found = {"PostgreSQL": self._postgres, "Redis": self._redis}
+        return {name: one.pid for name, one in found.items() if one is not None and one.pid}
+
     def stop(self) -> None:
-        """End what was started."""
+        """Stop both servers."""
         for server in (self._postgres, self._redis):
             if server is not None:
                 server.remove()
@@ -70,13 +76,17 @@ class Servers:
         except ImportError:
             raise Unavailable("Redis takes jobqueue[redis]: it is not installed") from None
         if self._redis is None:
-            server = PrivateRedis(self._folder / "redis")
+            logged = self._fsync is not Fsync.NEVER
+            settings = {"appendonly": "yes", "appendfsync": str(self._fsync)} if logged else {}
+            server = PrivateRedis(self._folder / "redis", settings)
             server.start()
             self._redis = server
         with redis.Redis.from_url(self._redis.url) as client:
             client.flushall()
             version = client.info("server")["redis_version"]
-            settings = {**client.config_get("appendonly"), **client.config_get("save")}
-        save = settings["save"] or "never"
-        self.conditions["Redis"] = f"{version}: appendonly {settings['appendonly']}, save {save}"
+            logged = client.config_get("appendonly")["appendonly"] == "yes"
+            fsync = client.config_get("appendfsync")["appendfsync"]
+            saved = client.config_get("save")["save"] or "never"
+        log = f"append-only file, fsync {fsync}" if logged else "no append-only file"
+        self.conditions["Redis"] = f"{version}: {log}, save {saved}"
         return self._redis.url

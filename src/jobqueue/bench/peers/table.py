@@ -1,154 +1,263 @@
-"""What the runs say: ratios to jobqueue first."""
+"""The table of a comparison: ratios to jobqueue first."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from itertools import groupby
+from textwrap import wrap
 from typing import Any
 
-from jobqueue.bench.peers.catalogue import Backing, Setting, System
-from jobqueue.bench.peers.run import RATES, Run
-
-PERCENTILES = {"p50": 0.50, "p99": 0.99}
-MEASURES = {
-    "single": "submit, 1 caller",
-    "together": "submit, 50 callers",
-    "batch": "batch submit",
-    "drain": "drain",
-    "p50": "submit→done p50",
-    "p99": "p99",
-}
-HEADERS = ("system", "setting", *MEASURES.values(), "how", "keeps")
+from jobqueue.bench.intervals import CONFIDENCE, Interval, interval
+from jobqueue.bench.peers.catalogue import Backing, Fsync, PeerSetup, System
+from jobqueue.bench.peers.run import RATES, PeerRun
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One measure of one system: jobs a second, or milliseconds."""
+class PeerMeasure:
+    """A column: jobs a second, or milliseconds."""
 
-    value: float  # the median of the repetitions
-    ratio: float | None  # times as fast as jobqueue; the median of the repetitions' ratios
-    low: float | None  # the least and the greatest ratio of a repetition
-    high: float | None
+    name: str
+    heads: tuple[str, str]  # two lines over its column
+    times: str = ""  # the field of a run that holds them
+    share: float = 0.0  # of them that lie below
+
+    @property
+    def title(self) -> str:
+        """In a line."""
+        return " ".join(self.heads)
+
+    def of(self, run: PeerRun) -> float | None:
+        """The figure of one run, if it has it."""
+        if self.times:
+            ordered = sorted(getattr(run, self.times))
+            if not ordered:
+                return None
+            return float(ordered[min(len(ordered) - 1, int(self.share * len(ordered)))])
+        measured = run.rates.get(self.name)
+        return measured["jobs"] / measured["seconds"] if measured and measured["seconds"] else None
 
 
-@dataclass(slots=True)
-class Row:
-    """One system in one setting."""
+MEASURES = (
+    PeerMeasure("single", ("submit", "by 1")),
+    PeerMeasure("together", ("submit", "by 50")),
+    PeerMeasure("batch", ("batch", "submit")),
+    PeerMeasure("drain", ("drain", "")),
+    PeerMeasure("start_p50", ("to start", "p50"), "started_ms", 0.50),
+    PeerMeasure("start_p95", ("to start", "p95"), "started_ms", 0.95),
+    PeerMeasure("done_p50", ("to done", "p50"), "done_ms", 0.50),
+)
+assert {one.name for one in MEASURES if not one.times} == set(RATES)
 
-    system: System
-    setting: Setting
-    version: str
-    cells: dict[str, Cell] = field(default_factory=dict)
+WIDTH = 100
+NONE = "-"
+_NAME, _SLOTS, _CELL = 22, 7, 10  # columns
+_SMALL = 0.1  # a smaller ratio is shown with one digit more
+_THOUSAND = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCell:
+    """One measure of one system."""
+
+    value: Interval  # jobs a second, or milliseconds
+    ratio: Interval | None  # times as fast as jobqueue, over the pairs of one repetition
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
-        kept = self.system.kept(self.setting)
+        ratio = None if self.ratio is None else _bounds(self.ratio)
+        return {"ratio": ratio, "value": _bounds(self.value)}
+
+
+def _bounds(one: Interval) -> dict[str, Any]:
+    return {"mean": one.mean, "low": one.low, "high": one.high, "repetitions": one.count}
+
+
+@dataclass(slots=True)
+class PeerRow:
+    """One system in one setup."""
+
+    system: System
+    setup: PeerSetup
+    version: str
+    slots: int  # 0: no bound
+    disturbed: int = 0  # runs
+    cells: dict[str, PeerCell] = field(default_factory=dict)
+
+    @property
+    def is_base(self) -> bool:
+        """Tell if this is the row that the others are compared with."""
+        return self.system.is_ours and self.system.backing is not Backing.SQLITE
+
+    def as_json(self, fsync: Fsync) -> dict[str, Any]:
+        """For programs."""
+        kept = self.system.kept(self.setup.setting)
         return {
             "system": self.system.name,
             "version": self.version,
             "backing": str(self.system.backing),
-            "setting": str(self.setting),
+            "setting": str(self.setup.setting),
+            "slots_asked": self.setup.slots,
+            "slots": self.slots,
             "how": kept.how,
             "keeps": kept.keeps,
-            "measures": {
-                name: {"ratio": cell.ratio, "low": cell.low, "high": cell.high, "value": cell.value}
-                for name, cell in self.cells.items()
-            },
+            "worker_dies": kept.lost,
+            "server_crashes": str(self.system.durability(self.setup.setting, fsync)),
+            "disturbed_runs": self.disturbed,
+            "measures": {name: cell.as_json() for name, cell in self.cells.items()},
         }
 
 
-def rows(runs: Sequence[Run]) -> list[Row]:
-    """A row for each system and setting, in the order of the first repetition."""
-    grouped: dict[tuple[System, Setting], dict[int, Run]] = defaultdict(dict)
+def rows(runs: Sequence[PeerRun]) -> list[PeerRow]:
+    """A row for each system and setup: by setup, then by server, jobqueue first."""
+    grouped: dict[tuple[System, PeerSetup], dict[int, PeerRun]] = defaultdict(dict)
     for run in runs:
         if not run.failed:
-            grouped[run.system, run.setting][run.repetition] = run
+            grouped[run.system, run.setup][run.repetition] = run
     made = []
-    for (system, setting), mine in grouped.items():
-        base = next((grouped[one] for one in grouped if _is_base(one, system, setting)), {})
-        row = Row(system, setting, next(iter(mine.values())).version)
-        for name in MEASURES:
-            if (cell := _cell(name, mine, base)) is not None:
-                row.cells[name] = cell
+    for (system, setup), mine in grouped.items():
+        base = next((grouped[one] for one in grouped if _is_base(one, system, setup)), {})
+        first = next(iter(mine.values()))
+        row = PeerRow(system, setup, first.version, first.slots)
+        row.disturbed = sum(run.disturbed for run in mine.values())
+        for measure in MEASURES:
+            if (cell := _cell(measure, mine, base)) is not None:
+                row.cells[measure.name] = cell
         made.append(row)
+    servers = list(Backing)
+    setups = list(dict.fromkeys(row.setup for row in made))
+    # The order says nothing about speed: jobqueue first, then by name.
+    made.sort(
+        key=lambda row: (
+            setups.index(row.setup),
+            servers.index(row.system.backing),
+            not row.system.is_ours,
+        )
+    )
     return made
 
 
-def _is_base(of: tuple[System, Setting], system: System, setting: Setting) -> bool:
+def _is_base(of: tuple[System, PeerSetup], system: System, setup: PeerSetup) -> bool:
     """jobqueue on the same server. Its own SQLite has no peers, and is compared with PostgreSQL."""
     backing = system.backing
     if system.is_ours and backing is Backing.SQLITE:
         backing = Backing.POSTGRES
-    return of[0].is_ours and of[0].backing is backing and of[1] is setting
+    return of[0].is_ours and of[0].backing is backing and of[1] == setup
 
 
-def _cell(name: str, mine: dict[int, Run], base: dict[int, Run]) -> Cell | None:
-    values = {number: _value(name, run) for number, run in mine.items()}
-    known = {number: value for number, value in values.items() if value}
-    if not known:
+def _cell(
+    measure: PeerMeasure, mine: Mapping[int, PeerRun], base: Mapping[int, PeerRun]
+) -> PeerCell | None:
+    found = {number: measure.of(run) for number, run in mine.items()}
+    values = {number: value for number, value in found.items() if value}
+    if not values:
         return None
     ratios = []
-    for number, value in known.items():  # pairs of one repetition: the machine was the same
-        if number in base and (other := _value(name, base[number])):
-            ratios.append(other / value if name in PERCENTILES else value / other)
-    if not ratios:
-        return Cell(median(known.values()), None, None, None)
-    return Cell(median(known.values()), median(ratios), min(ratios), max(ratios))
+    for number, value in values.items():  # pairs of one repetition: the machine was the same
+        if number in base and (other := measure.of(base[number])):
+            ratios.append(other / value if measure.times else value / other)
+    return PeerCell(interval(list(values.values())), interval(ratios) if ratios else None)
 
 
-def _value(name: str, run: Run) -> float | None:
-    if name in PERCENTILES:
-        ordered = sorted(run.ms)
-        if not ordered:
-            return None
-        return ordered[min(len(ordered) - 1, int(PERCENTILES[name] * len(ordered)))]
-    assert name in RATES
-    measured = run.rates.get(name)
-    return measured["jobs"] / measured["seconds"] if measured and measured["seconds"] else None
+def as_text(made: Sequence[PeerRow], fsync: Fsync) -> Iterator[str]:
+    """The table for people: ratios, the figures below them, and their guarantees."""
+    for (setup, backing), some in groupby(made, lambda row: (row.setup, row.system.backing)):
+        title = f"{backing}, {setup.setting} settings"
+        wanted = "" if setup.slots is None else f"{setup.slots} slots"
+        yield _line(title.upper(), "", [one.heads[0] for one in MEASURES])
+        yield _line(wanted.upper(), "slots", [one.heads[1] for one in MEASURES])
+        yield "─" * WIDTH
+        for row in some:
+            yield from _as_text(row, fsync)
+        yield ""
 
 
-def as_text(made: Sequence[Row]) -> list[list[str]]:
-    """The cells of a table for people."""
-    return [
-        [
-            f"{row.system.label} {row.version}",
-            str(row.setting),
-            *(_shown(name, row.cells.get(name)) for name in MEASURES),
-            row.system.kept(row.setting).how,
-            row.system.kept(row.setting).keeps,
-        ]
-        for row in made
+def _as_text(row: PeerRow, fsync: Fsync) -> Iterator[str]:
+    mark = "†" if row.disturbed else ""
+    cells = [row.cells.get(one.name) for one in MEASURES]
+    ratios = [NONE if cell is None else _ratio(row, cell) for cell in cells]
+    figures = [
+        NONE if cell is None else _figure(cell.value, timed=bool(one.times))
+        for one, cell in zip(MEASURES, cells, strict=True)
     ]
+    slots = f"{row.slots:,}" if row.slots else "any"
+    yield _line(f"{row.system.name} {row.version}{mark}", slots, ratios)
+    yield _line("", "", figures)
+    told = [row.system.told(row.setup.setting, fsync)]
+    if row.setup.slots is None:
+        told.insert(0, row.system.kept(row.setup.setting).how)
+    yield from (f"  {line}" for line in wrap(" | ".join(told), WIDTH - 2))
 
 
-def _shown(name: str, cell: Cell | None) -> str:
-    if cell is None:
-        return "-"
-    ratio = "" if cell.ratio is None else f"{_digits(cell.ratio)}× "
-    if name in PERCENTILES:
-        return f"{ratio}({_digits(cell.value)} ms)"
-    return f"{ratio}({cell.value:,.0f}/s)"
+def _line(name: str, slots: str, cells: Sequence[str]) -> str:
+    left = f"{name:<{_NAME}}{slots:>{_SLOTS}}" if slots else f"{name:<{_NAME + _SLOTS}}"
+    return (left + "".join(f"{cell:>{_CELL}}" for cell in cells)).rstrip()
 
 
-def _digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+def _ratio(row: PeerRow, cell: PeerCell) -> str:
+    if row.is_base:
+        return "1"
+    if cell.ratio is None:
+        return NONE
+    if cell.ratio.mean < _SMALL:
+        return _with_half(cell.ratio, 3)
+    return _short(cell.ratio, "k")
 
 
-def failures(runs: Sequence[Run]) -> list[str]:
+def _figure(one: Interval, *, timed: bool) -> str:
+    """A rate as "5.21±.30k", a time as "1.24±.10"; a long one is in seconds: "5.2±.3s"."""
+    return _short(one, "s" if timed else "k")
+
+
+def _short(one: Interval, thousands: str) -> str:
+    """Three digits that mean something, and half of the interval."""
+    unit = ""
+    if one.mean >= _THOUSAND:
+        low, high = (None if bound is None else bound / _THOUSAND for bound in (one.low, one.high))
+        one, unit = Interval(one.mean / _THOUSAND, low, high, one.count), thousands
+    return _with_half(one, 2 if one.mean < 10 else 1 if one.mean < 100 else 0, unit)
+
+
+def _with_half(one: Interval, digits: int, unit: str = "") -> str:
+    """A mean and half of its interval, in the room that there is."""
+    text = f"{one.mean:.{digits}f}"
+    if one.mean < _SMALL:
+        text = text.removeprefix("0")
+    if one.high is not None:
+        half = f"{one.high - one.mean:.{digits}f}"
+        text += f"±{half.removeprefix('0') if digits else half}"
+    if digits and len(text + unit) >= _CELL:
+        return _with_half(one, digits - 1, unit)
+    return text + unit
+
+
+def in_words(one: Interval, *, timed: bool) -> str:
+    """A figure with its bounds, where there is room."""
+    digits = 0 if one.mean >= 100 else 2
+    unit = " ms" if timed else "/s"
+    if one.low is None or one.high is None:
+        return f"{one.mean:,.{digits}f}{unit}"
+    return f"{one.mean:,.{digits}f}{unit} ({one.low:,.{digits}f}–{one.high:,.{digits}f})"
+
+
+LEGEND = (
+    "First line: times as fast as jobqueue on the same server in the same setup, above 1 is faster"
+    " (SQLite: as jobqueue on PostgreSQL). Second line: jobs/s, k for thousands; times in ms from"
+    f" before the submit. ±: half of the {CONFIDENCE:.0%} interval over the repetitions. slots:"
+    " jobs at once in all workers. †: something else had a part of the machine during a run."
+)
+
+
+def failures(runs: Sequence[PeerRun]) -> list[str]:
     """One line for each system that could not be measured."""
-    return [
-        f"not measured: {run.system.label}, {run.setting}: {run.failed}"
-        for run in runs
-        if run.failed
-    ]
+    return [f"not measured: {run.which}: {run.failed}" for run in runs if run.failed]
 
 
-def absences(runs: Sequence[Run], workers: int) -> list[str]:
+def absences(runs: Sequence[PeerRun], workers: int) -> list[str]:
     """One line for each run in which fewer worker processes took part than were started."""
     return [
-        f"{run.system.label}, {run.setting}, repetition {run.repetition + 1}: {run.processes} of"
+        f"{run.which}, repetition {run.repetition + 1}: {run.processes} of"
         f" {workers} worker processes took part"
         for run in runs
         if not run.failed and run.processes < workers

@@ -1,1 +1,1 @@
-"""What a reader gets from records: tables, plots, and a reading in plain words."""
+"""Reports from records: tables, plots, and a reading in plain words."""

@@ -1,4 +1,4 @@
-"""What stands in a report, whichever way it is shown."""
+"""The content of a report, before it becomes HTML or Markdown."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from jobqueue.bench.measures import (
     TIMED,
     Measure,
     latency,
+    measured,
     memory_parts,
     parts,
 )
 from jobqueue.bench.report import reading
 from jobqueue.bench.report.plots import Plot
-from jobqueue.bench.report.reading import BY_METHOD, KEY, Contest, Finding, number, with_interval
+from jobqueue.bench.report.reading import BY_METHOD, KEY, Contest, Statement, number, with_interval
 from jobqueue.bench.report.study import BASE, Point, Study
 
 UNKNOWN = "not known"
@@ -43,14 +44,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """What was typed."""
+    """Command lines."""
 
     lines: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One field of a table; ``subject`` is the number of who leads there."""
+class TableCell:
+    """One field of a table; ``subject`` is the number of the leading subject."""
 
     text: str
     subject: int | None = None
@@ -62,7 +63,7 @@ class Table:
     """Rows under headers; the first ``words`` columns are text, the others figures."""
 
     headers: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
     words: int = 1
 
 
@@ -70,12 +71,12 @@ class Table:
 class Findings:
     """Sentences with a subject in front of each."""
 
-    items: list[Finding]
+    items: list[Statement]
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """What few readers need."""
+    """Details for few readers, folded."""
 
     title: str
     blocks: list[Block]
@@ -85,7 +86,7 @@ Block: TypeAlias = Text | Commands | Table | Findings | Folded | Plot
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     """A part of the report with a heading."""
 
     title: str
@@ -97,39 +98,111 @@ class Document:
     """The whole report."""
 
     title: str
-    sections: list[Section]
+    sections: list[ReportSection]
 
 
 def document(study: Study, plots: dict[str, list[Plot]]) -> Document:
-    """Put it together: conditions and command first, then what it means, then the figures."""
-    compared = reading.contests(study)
-    profiles = ", ".join(dict.fromkeys(run.profile for run in study.runs))
-    whom = " and ".join(dict.fromkeys(one.what for one in study.subjects))
+    """Return the report: leaders first, then the figures, then how far to trust them."""
     sections = [
+        *_loads(study, plots),
+        _scenarios(study),
+        *_trust(study),
+        _runs(study),
+        _how_to_read(),
         _conditions(study),
-        Section("Reading", [Findings(reading.read(study, compared)), *_by_method(compared)]),
+    ]
+    first, *others = [one for one in sections if one.blocks]
+    first = ReportSection(first.title, [*_asked(study), *first.blocks])
+    return Document(_title(study), [first, *others])
+
+
+def _loads(study: Study, plots: dict[str, list[Plot]]) -> list[ReportSection]:
+    """The sections about requests."""
+    if not study.points:
+        return []
+    compared = reading.contests(study)
+    return [
+        ReportSection("Who wins where", [
+            Findings(reading.winners(study, compared)), *_by_method(compared), _load(study),
+        ]),
         *_who_leads(study, compared),
         _figures("Throughput", study, plots["throughput"], [REQUESTS, JOBS]),
         _figures("Times", study, [*plots["percentiles"]],
                  [latency(what, one) for what in TIMED for one in PERCENTILES]),
-        Section("From submit to done", list(plots["curves"])),
+        ReportSection("From submit to done", list(plots["curves"])),
         _costs(study, plots),
         _listings(study),
         _outcomes(study),
-        _runs(study),
-        _how_to_read(),
     ]  # fmt: skip
-    return Document(f"{profiles}: {whom}", [one for one in sections if one.blocks])
 
 
-def _conditions(study: Study) -> Section:
+def _trust(study: Study) -> list[ReportSection]:
+    if not study.points:
+        return []
+    return [ReportSection("How far to trust it", [Findings(reading.trust(study))])]
+
+
+def _title(study: Study) -> str:
+    profiles = ", ".join(dict.fromkeys(run.profile for run in study.every_run))
+    whom = list(dict.fromkeys(one.what for one in study.subjects))
+    if not whom:
+        topologies = dict.fromkeys(run.cell.topology for run in study.every_run)
+        return f"Scenarios of {' and '.join(topologies)} (profile {profiles})"
+    shown = f"{', '.join(whom[:-1])} and {whom[-1]} compared" if len(whom) > 1 else whom[0]
+    return f"{shown[:1].upper()}{shown[1:]} (profile {profiles})"
+
+
+def _asked(study: Study) -> list[Block]:
+    """The profile's description, and a warning where most runs were disturbed."""
+    told = []
+    for one in study.folders:
+        profile = one.environment.get("profile")
+        if isinstance(profile, dict) and profile.get("about"):
+            told.append(str(profile["about"]))
+    texts: list[Block] = [Text(one) for one in dict.fromkeys(told)]
+    runs = study.every_run
+    disturbed = sum(run.machine.disturbed for run in runs)
+    if disturbed > len(runs) / 2:
+        texts.append(
+            Text(
+                f"Provisional: something else used the processor during {disturbed} of"
+                f" {len(runs)} runs. Measure again on a quiet machine."
+            )
+        )
+    return texts
+
+
+def _load(study: Study) -> Text:
+    """The factors that the names of loads leave out."""
+    usual = f"Equal in all runs: {study.same}."
+    if study.base:
+        usual += f" Load “{BASE}”: {study.base}; other loads name what they change."
+    return Text(usual)
+
+
+def _scenarios(study: Study) -> ReportSection:
+    """A table for each folder."""
+    blocks: list[Block] = []
+    for folder in study.folders:
+        rows = [
+            [f"{one.runs[0].cell.topology} {one.runs[0].cell.scenario}", one.last.name,
+             one.last.how, f"{with_interval(one.value)} {one.last.unit}{'†' * one.disturbed}",
+             f"{one.target}{'' if one.met else ', missed'}"]
+            for one in measured(folder.records)
+        ]  # fmt: skip
+        if rows and len(study.folders) > 1:
+            blocks.append(Text(folder.label))
+        if rows:
+            headers = ["scenario", "measure", "conditions", "mean and interval", "target"]
+            blocks.append(_table(headers, rows, words=3))
+    return ReportSection("Scenarios", blocks)
+
+
+def _conditions(study: Study) -> ReportSection:
     commands = [str(one.environment.get("command", UNKNOWN)) for one in study.folders]
     blocks: list[Block] = [Commands(list(dict.fromkeys(commands)))]
-    dates = sorted(run.began for run in study.runs)
-    rows = [["runs", f"{len(study.runs)}, from {dates[0]} to {dates[-1]}"],
-            ["same in all runs", study.same]]  # fmt: skip
-    if study.base:
-        rows.append([f"load “{BASE}”", f"{study.base}; other loads name what they change"])
+    dates = sorted(run.began for run in study.every_run)
+    rows = [["runs", f"{len(dates)}, from {dates[0]} to {dates[-1]}"]]
     blocks.append(_table(["condition", ""], rows, words=2))
     flat = {one.label: _flat(one.environment) for one in study.folders}
     names = [name for name in dict.fromkeys(n for one in flat.values() for n in one)
@@ -145,7 +218,7 @@ def _conditions(study: Study) -> Section:
     if len(study.folders) > 1:
         differing = [name for name in names if len({one.get(name) for one in flat.values()}) > 1]
         blocks.append(Text("The folders differ in: " + (", ".join(differing) or "nothing") + "."))
-    return Section("Conditions", blocks)
+    return ReportSection("Conditions", blocks)
 
 
 def _flat(environment: dict[str, Any], before: str = "") -> dict[str, str]:
@@ -168,7 +241,7 @@ def _by_method(compared: Sequence[Contest]) -> list[Block]:
     return [Folded("The same for the times of each method", [Findings(found)])] if found else []
 
 
-def _who_leads(study: Study, compared: Sequence[Contest]) -> list[Section]:
+def _who_leads(study: Study, compared: Sequence[Contest]) -> list[ReportSection]:
     """A table for each contest: a row for each point, a column for each measure."""
     sections = []
     for contest in compared:
@@ -178,36 +251,36 @@ def _who_leads(study: Study, compared: Sequence[Contest]) -> list[Section]:
         numbers = {subject: study.subjects.index(subject) for subject in contest.names}
         rows = []
         for spot in study.spots:
-            row = [Cell(str(spot))]
+            row = [TableCell(str(spot))]
             for measure in measures:
                 verdict = next((v for v in contest.verdicts[measure] if v.spot == spot), None)
                 if verdict is None:
-                    row.append(Cell(""))
+                    row.append(TableCell(""))
                 elif verdict.leader is None:
-                    row.append(Cell(verdict.shown, quiet=True))
+                    row.append(TableCell(verdict.shown, quiet=True))
                 else:
                     name = contest.names[verdict.leader]
-                    row.append(Cell(f"{name} {verdict.shown}", numbers[verdict.leader]))
+                    row.append(TableCell(f"{name} {verdict.shown}", numbers[verdict.leader]))
             if any(one.text for one in row[1:]):
                 rows.append(row)
-        title = f"Who leads where, {contest.title}" if contest.title else "Who leads where"
+        title = f"Load by load, {contest.title}" if contest.title else "Load by load"
         text = Text(
-            "The leader and by how much, over the next. Where intervals overlap, nobody leads."
+            "The leader and by how much, over the next. Where intervals overlap, none leads."
         )
         headers = ["load", *(f"{one.name}" for one in measures)]
-        sections.append(Section(title, [text, Table(headers, rows)]))
+        sections.append(ReportSection(title, [text, Table(headers, rows)]))
     return sections
 
 
 def _figures(
     title: str, study: Study, plots: Sequence[Plot], measures: Sequence[Measure]
-) -> Section:
-    """Plots, and what they show as a table."""
+) -> ReportSection:
+    """Plots, and their figures as a table."""
     table = _figure_table(study, measures)
     blocks: list[Block] = list(plots)
     if table.rows:
         blocks.append(Folded(f"{title} as a table, with intervals", [table]))
-    return Section(title, blocks)
+    return ReportSection(title, blocks)
 
 
 def _figure_table(study: Study, measures: Sequence[Measure]) -> Table:
@@ -230,7 +303,7 @@ def _shown(point: Point, measure: Measure) -> str:
     return with_interval(figure) + marks
 
 
-def _costs(study: Study, plots: dict[str, list[Plot]]) -> Section:
+def _costs(study: Study, plots: dict[str, list[Plot]]) -> ReportSection:
     blocks: list[Block] = [*plots["cost"], *plots["memory"]]
     sums = _figure_table(study, [COST, COST_OF_REQUEST, MEMORY])
     if sums.rows:
@@ -259,22 +332,22 @@ def _costs(study: Study, plots: dict[str, list[Plot]]) -> Section:
     if database:
         headers = ["load", "subject", "in the database", "mean"]
         blocks.append(Folded("What the database did", [_table(headers, database, words=3)]))
-    return Section("Cost per job", blocks)
+    return ReportSection("Cost per job", blocks)
 
 
-def _listings(study: Study) -> Section:
+def _listings(study: Study) -> ReportSection:
     measures = [LISTINGS, *(latency(Method.LIST, one) for one in PERCENTILES)]
     table = _figure_table(study, measures)
     if not table.rows:
-        return Section("ListJobs, apart")
+        return ReportSection("ListJobs, apart")
     text = Text(
         "Listing is not part of the comparison: nodes may answer with their own jobs only. It is in"
         " none of the figures above."
     )
-    return Section("ListJobs, apart", [text, table])
+    return ReportSection("ListJobs, apart", [text, table])
 
 
-def _outcomes(study: Study) -> Section:
+def _outcomes(study: Study) -> ReportSection:
     rows = []
     for point in sorted(study.points, key=lambda one: study.spots.index(one.spot)):
         for method, one in point.counts().items():
@@ -290,7 +363,7 @@ def _outcomes(study: Study) -> Section:
                 for name in ("submitted", "done", "failed", "canceled", "open")]  # fmt: skip
         rows.append([str(subject), *(f"{one:,}" for one in sums)])
     jobs_table = _table(["subject", "submitted", "done", "failed", "canceled", "open"], rows)
-    return Section(
+    return ReportSection(
         "Outcomes",
         [
             Text("Every request is counted once, and submitted jobs are those ended + open."),
@@ -304,26 +377,31 @@ def _codes(codes: dict[str, int]) -> str:
     return ", ".join(f"{code} {count:,}" for code, count in sorted(codes.items()))
 
 
-def _runs(study: Study) -> Section:
+def _runs(study: Study) -> ReportSection:
     """Runs that a reader has to know about."""
     rows = [
         [str(point.spot), str(point.subject), str(run.repetition), f"{run.machine.others:.2f}",
          f"{run.machine.stolen:.2f}", "left out" if point.calm else "used, marked †"]
         for point in study.points for run in point.runs if run.machine.disturbed
     ]  # fmt: skip
+    rows += [
+        [one.cell.scenario, one.cell.topology, str(one.repetition), f"{one.machine.others:.2f}",
+         f"{one.machine.stolen:.2f}", "left out where another is calm"]
+        for one in study.every_run if one.cell.scenario and one.machine.disturbed
+    ]  # fmt: skip
     blocks: list[Block] = []
     if rows:
         headers = ["load", "subject", "repetition", "others, cores", "stolen, cores", "figures"]
         blocks.append(_table(headers, rows, words=2))
-    notes = Counter(note for run in study.runs for note in run.notes)
+    notes = Counter(note for run in study.every_run for note in run.notes)
     if notes:
         listed = [[note, f"{count:,}"] for note, count in notes.most_common()]
         blocks.append(Folded("Notes of the runs", [_table(["note", "runs"], listed)]))
-    return Section("Disturbed runs and notes", blocks)
+    return ReportSection("Disturbed runs and notes", blocks)
 
 
-def _how_to_read() -> Section:
-    return Section(
+def _how_to_read() -> ReportSection:
+    return ReportSection(
         "How to read this",
         [
             Text(
@@ -337,8 +415,9 @@ def _how_to_read() -> Section:
             ),
             Text(
                 "Requests a second are answers of submit, status, result and cancel; errors do not"
-                " count. Times of an open loop count from the intended start. Processor time is"
-                " that of the system's parts, without the generator's. A percentile is shown where"
+                " count. p50, p95 and p99: half, 95 % and 99 % take no longer. Times of an open"
+                " loop count from the intended start. Processor time is that of the system's parts,"
+                " without the generator's. A percentile is shown where"
                 " enough was measured for it. All figures: summary.csv; all runs: records.jsonl."
             ),
         ],
@@ -346,4 +425,4 @@ def _how_to_read() -> Section:
 
 
 def _table(headers: list[str], rows: Iterable[Sequence[str]], words: int = 1) -> Table:
-    return Table(headers, [[Cell(text) for text in row] for row in rows], words)
+    return Table(headers, [[TableCell(text) for text in row] for row in rows], words)

@@ -33,7 +33,7 @@ from jobqueue.bench.measures import (
     parts,
     quantiles,
 )
-from jobqueue.bench.records import TO_DONE, Record, histogram
+from jobqueue.bench.records import TO_DONE, RunRecord, histogram
 from jobqueue.bench.report.reading import number
 from jobqueue.bench.report.study import Point, Spot, Study, Subject, axis_words
 
@@ -67,7 +67,7 @@ _UNUSED = re.compile(r' id="[A-Za-z0-9.]+_[0-9]+"')
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One picture: ``name`` is a file's, ``caption`` says what is to be seen."""
+    """One picture: ``name`` is that of its file, ``caption`` describes it."""
 
     name: str
     caption: str
@@ -227,7 +227,7 @@ class _Plotter:
             return Plot(name, f"Times, {title}: less is better.", _svg(figure, name))
 
     def _curves(self) -> list[Plot]:
-        """How many of the jobs are done after a time, at the largest value of each axis."""
+        """Plot the share of jobs done after a time, at the largest value of each axis."""
         spots = [one for one in self._largest() if any(self._timed(one).values())]
         if not spots:
             return []
@@ -271,7 +271,7 @@ class _Plotter:
             panel.fill_betweenx(_SHARES, low, high, color=colour, alpha=0.18, lw=0)
 
     def _bars(
-        self, name: str, of: Callable[[Record], dict[str, float]], title: str, unit: str
+        self, name: str, of: Callable[[RunRecord], dict[str, float]], title: str, unit: str
     ) -> list[Plot]:
         """Parts of a sum, for each subject at the largest value of each axis."""
         bars = [
@@ -339,7 +339,7 @@ def _folded(text: str) -> str:
 
 
 def _bounds(figures: Sequence[Interval]) -> list[list[float]]:
-    """How far each goes below and above its mean."""
+    """Return how far each interval reaches below and above its mean."""
     return [
         [one.mean - (one.mean if one.low is None else one.low) for one in figures],
         [(one.mean if one.high is None else one.high) - one.mean for one in figures],

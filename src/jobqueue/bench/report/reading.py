@@ -27,24 +27,34 @@ from jobqueue.bench.measures import (
 from jobqueue.bench.records import TO_DONE
 from jobqueue.bench.report.study import LATE, Point, Spot, Study, Subject
 
-# What the reading is about; the other times are judged too, in a list of their own.
+# The measures of the reading. Other times are judged too, in a list of their own.
 KEY = (REQUESTS, JOBS, latency(TO_DONE, 50), latency(TO_DONE, 99), COST, MEMORY)
 BY_METHOD = tuple(latency(method, share) for method in PRIMARY for share in PERCENTILES)
 _LIMIT = "over_grpc_requests_a_second"  # of an environment
 
 
 class Why(Enum):
-    """Why nobody leads."""
+    """A reason why no topology leads."""
 
     OVERLAP = "intervals overlap"
     ONCE = "one repetition only"
     DISTURBED = "disturbed"
     LIMIT = "the generator's limit"
 
+    @property
+    def explained(self) -> str:
+        """For a sentence."""
+        return {
+            Why.OVERLAP: "their 95 % intervals overlap",
+            Why.ONCE: "one repetition has no interval",
+            Why.DISTURBED: "something else used the processor during these runs",
+            Why.LIMIT: "the load generator may have held the slower one back",
+        }[self]
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Who leads in a measure at a spot, over the next one, or why nobody does."""
+    """The leader of a measure at a spot and its lead over the next, or the reason for none."""
 
     spot: Spot
     leader: Subject | None = None
@@ -54,7 +64,7 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """How much, or why not."""
+        """The lead, or the reason for none, in words."""
         if self.leader is None:
             return self.why.value if self.why else ""
         return f"{'≥ ' if self.at_least else ''}{times(self.ratio)}"
@@ -70,7 +80,7 @@ class Contest:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Statement:
     """A sentence with its subject in front."""
 
     lead: str
@@ -146,28 +156,47 @@ def _judge(spot: Spot, measure: Measure, points: Sequence[Point]) -> Verdict | N
     return Verdict(spot, leader.subject, ratio, at_least=held_back and leader.near_limit)
 
 
-def read(study: Study, compared: Sequence[Contest]) -> list[Finding]:
-    """The whole reading."""
-    found = [_extent(study), *_machines(study), *_seeds(study)]
+def winners(study: Study, compared: Sequence[Contest]) -> list[Statement]:
+    """The leaders by place, and the highest figure of each topology."""
+    found = [*_machines(study), *map(in_short, compared)]
     for contest in compared:
         found += judged(contest, KEY)
-    found += _peaks(study)
+    return [*found, *_peaks(study)]
+
+
+def in_short(contest: Contest) -> Statement:
+    """The topologies that lead in a measure at more than half of the loads."""
+    won: dict[str, list[str]] = {}
+    for measure in KEY:
+        verdicts = contest.verdicts.get(measure, [])
+        for subject, name in contest.names.items():
+            if sum(one.leader == subject for one in verdicts) > len(verdicts) / 2:
+                won.setdefault(name, []).append(measure.name)
+    said = [f"{name} leads in {', '.join(measures)}" for name, measures in won.items()]
+    lead = f"{contest.title}: in short" if contest.title else "in short"
+    if not said:
+        return Statement(lead, "no topology leads in any measure at more than half of the loads.")
+    return Statement(lead, f"{'; '.join(said)} (at more than half of the loads).")
+
+
+def trust(study: Study) -> list[Statement]:
+    """The limits of trust in the figures."""
+    found = [_extent(study), *_seeds(study)]
     found += [_failures(study), *_refusals(study), _open_jobs(study), *_books(study)]
-    found += [*_disturbances(study), *_limits(study), *_lateness(study)]
-    return found
+    return [*found, *_disturbances(study), *_limits(study), *_lateness(study)]
 
 
-def _machines(study: Study) -> list[Finding]:
+def _machines(study: Study) -> list[Statement]:
     if study.same_machine:
         return []
     text = (
         "the folders are of different machines, or do not say of which: their figures are shown"
         " side by side and not compared."
     )
-    return [Finding("not compared", text)]
+    return [Statement("not compared", text)]
 
 
-def _seeds(study: Study) -> list[Finding]:
+def _seeds(study: Study) -> list[Statement]:
     """Equal loads are made of equal seeds, or chance differs too."""
     seeds: dict[tuple[Spot, int], set[int]] = {}
     for point in study.points:
@@ -176,32 +205,32 @@ def _seeds(study: Study) -> list[Finding]:
     unlike = sum(len(one) > 1 for one in seeds.values())
     if not unlike:
         return []
-    return [Finding("seeds", f"differ among the subjects at {unlike} repetitions of a load.")]
+    return [Statement("seeds", f"differ among the subjects at {unlike} repetitions of a load.")]
 
 
-def judged(contest: Contest, measures: Sequence[Measure]) -> list[Finding]:
+def judged(contest: Contest, measures: Sequence[Measure]) -> list[Statement]:
     """A sentence for each measure that has verdicts."""
     found = []
     for measure in measures:
         if verdicts := contest.verdicts.get(measure):
             lead = f"{measure.name} ({measure.better})"
             lead = f"{contest.title}: {lead}" if contest.title else lead
-            found.append(Finding(lead, _sentence(contest, verdicts)))
+            found.append(Statement(lead, _sentence(contest, verdicts)))
     return found
 
 
-def _extent(study: Study) -> Finding:
+def _extent(study: Study) -> Statement:
     repetitions = {len(point.used) for point in study.points}
     low, high = min(repetitions), max(repetitions)
     each = f"{low}" if low == high else f"{low} to {high}"
     text = (
         f"{_count(len(study.runs), 'run')}, {_count(len(study.subjects), 'subject')}"
-        f" ({'; '.join(map(str, study.subjects))}), {_count(len(study.spots), 'point')} of load,"
+        f" ({'; '.join(map(str, study.subjects))}), {_count(len(study.spots), 'load')},"
         f" {each} repetition{'' if high == 1 else 's'} behind each figure."
     )
     if high == 1:
-        return Finding("extent", f"{text} One repetition has no interval: nobody is said to lead.")
-    return Finding("extent", f"{text} Intervals are {CONFIDENCE:.0%}, by Student's t.")
+        return Statement("extent", f"{text} One repetition has no interval: none is said to lead.")
+    return Statement("extent", f"{text} Intervals are {CONFIDENCE:.0%}, by Student's t.")
 
 
 def _sentence(contest: Contest, verdicts: Sequence[Verdict]) -> str:
@@ -215,17 +244,17 @@ def _sentence(contest: Contest, verdicts: Sequence[Verdict]) -> str:
     for why in Why:
         count = sum(one.why is why for one in verdicts)
         if count:
-            at = "at all points" if count == total else f"at {count} of {total}"
-            said.append(f"{at} nobody can be said to lead ({why.value})")
+            at = "" if count == total else f" at {count} of {total} loads"
+            said.append(f"none can be said to lead{at}: {why.explained}")
     return "; ".join(said) + "."
 
 
 def _where(won: Sequence[Verdict], total: int) -> str:
     if len(won) == total:
-        return "at the only point" if total == 1 else f"at all {total} points"
+        return "at the only load" if total == 1 else f"at all {total} loads"
     if len(won) <= 2:
         return "at " + " and at ".join(str(one.spot) for one in won)
-    return f"at {len(won)} of {total} points"
+    return f"at {len(won)} of {total} loads"
 
 
 def _by(won: Sequence[Verdict]) -> str:
@@ -235,7 +264,7 @@ def _by(won: Sequence[Verdict]) -> str:
     return f"by {low.shown} to {high.shown}"
 
 
-def _peaks(study: Study) -> list[Finding]:
+def _peaks(study: Study) -> list[Statement]:
     """The best that each reached, whatever the load."""
     found = []
     for measure in (REQUESTS, JOBS):
@@ -248,11 +277,11 @@ def _peaks(study: Study) -> list[Finding]:
                 limit = " (near the generator's limit)" if point.near_limit else ""
                 said.append(f"{subject}: {with_interval(best)} at {point.spot}{limit}")
         if said:
-            found.append(Finding(f"most {measure.name}", "; ".join(said) + "."))
+            found.append(Statement(f"most {measure.name}", "; ".join(said) + "."))
     return found
 
 
-def _failures(study: Study) -> Finding:
+def _failures(study: Study) -> Statement:
     """Errors and requests without an answer."""
     said = []
     for subject in study.subjects:
@@ -270,11 +299,11 @@ def _failures(study: Study) -> Finding:
             listed = ", ".join(f"{code} {count:,}" for code, count in sorted(codes.items()))
             said.append(f"{subject}: {failed:,} of {begun:,} requests ({listed})")
     if not said:
-        return Finding("failed requests", "none: no error, and every request was answered.")
-    return Finding("failed requests", "; ".join(said) + ".")
+        return Statement("failed requests", "none: no error, and every request was answered.")
+    return Statement("failed requests", "; ".join(said) + ".")
 
 
-def _refusals(study: Study) -> list[Finding]:
+def _refusals(study: Study) -> list[Statement]:
     """Submits that were answered without a job: they are fast, and no work."""
     said = []
     for subject in study.subjects:
@@ -285,10 +314,10 @@ def _refusals(study: Study) -> list[Finding]:
         if soft:
             said.append(f"{subject}: {soft:,} of {total:,}")
     text = "; ".join(said) + " submits had a soft outcome and made no job; they count as answered."
-    return [Finding("refused submits", text)] if said else []
+    return [Statement("refused submits", text)] if said else []
 
 
-def _open_jobs(study: Study) -> Finding:
+def _open_jobs(study: Study) -> Statement:
     said = []
     for subject in study.subjects:
         runs = [run for one in study.points if one.subject == subject for run in one.runs]
@@ -296,19 +325,19 @@ def _open_jobs(study: Study) -> Finding:
         if left:
             said.append(f"{subject}: {left:,} of {submitted:,} jobs")
     if not said:
-        return Finding("open jobs", "none: every job that was counted has ended.")
-    return Finding("open jobs", "; ".join(said) + " had not ended when the run gave up waiting.")
+        return Statement("open jobs", "none: every job that was counted has ended.")
+    return Statement("open jobs", "; ".join(said) + " had not ended when the run gave up waiting.")
 
 
-def _books(study: Study) -> list[Finding]:
+def _books(study: Study) -> list[Statement]:
     wrong = [run for run in study.runs if run.jobs.submitted != run.jobs.ended + run.jobs.open]
     if not wrong:
         return []
     text = f"in {_count(len(wrong), 'run')} jobs submitted are not jobs ended + open."
-    return [Finding("the accounting does not close", text)]
+    return [Statement("the accounting does not close", text)]
 
 
-def _disturbances(study: Study) -> list[Finding]:
+def _disturbances(study: Study) -> list[Statement]:
     runs = [run for run in study.runs if run.machine.disturbed]
     said = []
     left_out = sum(len(one.runs) - len(one.used) for one in study.points)
@@ -316,10 +345,10 @@ def _disturbances(study: Study) -> list[Finding]:
         said.append(f"{_count(left_out, 'disturbed run')} left out of the figures")
     if len(runs) > left_out:
         said.append(f"{_count(len(runs) - left_out, 'run')} used though disturbed, marked †")
-    return [Finding("disturbed runs", "; ".join(said) + ".")] if said else []
+    return [Statement("disturbed runs", "; ".join(said) + ".")] if said else []
 
 
-def _limits(study: Study) -> list[Finding]:
+def _limits(study: Study) -> list[Statement]:
     limits = [one.environment.get("generator_limit", {}) for one in study.folders]
     known = [one[_LIMIT] for one in limits if isinstance(one, dict) and _LIMIT in one]
     alone = ""
@@ -329,15 +358,15 @@ def _limits(study: Study) -> list[Finding]:
     if not near:
         most = math.floor(100 * max(point.generator for point in study.points))
         text = f"used {most}% of a core at most: it did not limit these figures.{alone}"
-        return [Finding("the generator", text)]
+        return [Statement("the generator", text)]
     text = (
         f"used {NEAR_LIMIT:.0%} of a core or more at {len(near)} of {len(study.points)} figures,"
         f" marked ‡: the system may do better than is shown there.{alone}"
     )
-    return [Finding("the generator's limit", text)]
+    return [Statement("the generator's limit", text)]
 
 
-def _lateness(study: Study) -> list[Finding]:
+def _lateness(study: Study) -> list[Statement]:
     late = [point for point in study.points if point.late_ms > LATE]
     if not late:
         return []
@@ -347,7 +376,7 @@ def _lateness(study: Study) -> list[Finding]:
         f" {LATE:.0f} ms late, at worst {number(worst.late_ms)} ms ({worst.subject}, {worst.spot});"
         " their times count from the intended start."
     )
-    return [Finding("late requests", text)]
+    return [Statement("late requests", text)]
 
 
 def _count(count: int, noun: str) -> str:

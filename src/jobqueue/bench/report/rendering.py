@@ -164,7 +164,7 @@ def _upper(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """What would be a mark of Markdown or HTML stays a letter, and a row stays one."""
+    """Escape the marks of Markdown and HTML, and line breaks."""
     for letter in "\\`*_<>|[]":
         text = text.replace(letter, f"\\{letter}")
     return " ".join(text.split())

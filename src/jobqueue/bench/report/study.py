@@ -1,4 +1,4 @@
-"""Records put in order: who was measured (subjects), under what (loads), at which points."""
+"""Records in order: subjects (measured topologies), loads, and points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobqueue.bench import records
 from jobqueue.bench.cell import Cell
 from jobqueue.bench.intervals import Interval, interval
 from jobqueue.bench.measures import NEAR_LIMIT, Measure
-from jobqueue.bench.records import Counts, Record
+from jobqueue.bench.records import Counts, RunRecord
 from jobqueue.core.errors import InvalidArgument
 
 ENVIRONMENT = "environment.json"
@@ -21,7 +21,7 @@ BASE = "base"  # the load whose factors have their most frequent values
 LATE = 10.0  # ms: open-loop requests that begin later than that are told of
 
 _MEASURED = "fdatasync_ms"  # of a machine: never twice the same
-# What lies along the plots: the first of these with more than one value.
+# The axis of plots is the first of these with more than one value.
 _AXES = {
     "callers": "callers",
     "rate": "arrivals a second",
@@ -54,17 +54,17 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What one folder of results holds."""
+    """The content of one folder of results."""
 
     path: Path
     label: str
     environment: dict[str, Any]
-    records: list[Record]
+    records: list[RunRecord]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """Whose figures these are: a topology with its size, and where (a folder, processes)."""
+    """The owner of figures: a topology with its size, and its folder or place."""
 
     what: str
     where: str
@@ -96,21 +96,21 @@ class Point:
 
     subject: Subject
     spot: Spot
-    runs: list[Record] = field(default_factory=list)
+    runs: list[RunRecord] = field(default_factory=list)
 
     @property
-    def calm(self) -> list[Record]:
+    def calm(self) -> list[RunRecord]:
         """Runs that nothing else disturbed."""
         return [run for run in self.runs if not run.machine.disturbed]
 
     @property
-    def used(self) -> list[Record]:
+    def used(self) -> list[RunRecord]:
         """Those the figures are of: the calm ones, where there are any."""
         return self.calm or self.runs
 
     @property
     def disturbed(self) -> bool:
-        """Whether the figures are of disturbed runs."""
+        """Tell if all runs were disturbed."""
         return not self.calm
 
     @property
@@ -120,12 +120,12 @@ class Point:
 
     @property
     def near_limit(self) -> bool:
-        """Whether the generator may be what limited the figures."""
+        """Tell if the generator may have limited the figures."""
         return self.generator >= NEAR_LIMIT
 
     @property
     def late_ms(self) -> float:
-        """How late requests of an open loop began, at worst."""
+        """The latest start of an open loop's request, against its intended time."""
         return max(run.machine.late_ms for run in self.used)
 
     def figure(self, measure: Measure) -> Interval | None:
@@ -154,17 +154,18 @@ class Study:
     folders: list[Folder]
     points: list[Point]
     same: str  # the factors that are the same in all runs, in words
-    base: str  # what is meant by the base load, in words
+    base: str  # the base load, in words
 
     @cached_property
     def subjects(self) -> list[Subject]:
-        """Everyone who was measured."""
+        """All measured subjects."""
         return sorted({point.subject for point in self.points})
 
     @cached_property
     def loads(self) -> list[tuple[str, str]]:
-        """Every load with the axis of its plots."""
-        return list(dict.fromkeys((one.spot.load, one.spot.axis) for one in self.points))
+        """Every load with the axis of its plots, the usual one first."""
+        found = dict.fromkeys((one.spot.load, one.spot.axis) for one in self.points)
+        return sorted(found, key=lambda one: one[0] != BASE)
 
     @cached_property
     def spots(self) -> list[Spot]:
@@ -183,7 +184,7 @@ class Study:
 
     @property
     def same_machine(self) -> bool:
-        """Whether all folders are of one machine. A folder alone is."""
+        """Tell if all folders come from one machine. True for a single folder."""
         machines = [
             {name: value for name, value in machine.items() if name != _MEASURED}
             if isinstance(machine := one.environment.get("machine"), dict)
@@ -193,9 +194,14 @@ class Study:
         return len(machines) == 1 or (None not in machines and machines[1:] == machines[:-1])
 
     @property
-    def runs(self) -> list[Record]:
-        """All that are kept."""
+    def runs(self) -> list[RunRecord]:
+        """All that are kept, but for scenarios."""
         return [run for point in self.points for run in point.runs]
+
+    @property
+    def every_run(self) -> list[RunRecord]:
+        """All that are kept."""
+        return [run for one in self.folders for run in one.records]
 
 
 def read(paths: Sequence[Path]) -> Study:
@@ -207,6 +213,10 @@ def read(paths: Sequence[Path]) -> Study:
             raise InvalidArgument(str(path / records.FILE), "is empty: no run has ended yet")
         folders.append(Folder(path, label, _environment(path), kept))
     return _ordered(folders)
+
+
+def _loads(folder: Folder) -> list[RunRecord]:
+    return [run for run in folder.records if not run.cell.scenario]
 
 
 def _environment(folder: Path) -> dict[str, Any]:
@@ -223,7 +233,7 @@ def _environment(folder: Path) -> dict[str, Any]:
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """Folders' names; what differs in their paths where the names are the same."""
+    """Return the folders' names, or the differing parts of their paths where names are equal."""
     if len({path.resolve() for path in paths}) < len(paths):
         raise InvalidArgument("DIR", "a folder is named twice")
     split = [path.resolve().parts for path in paths]
@@ -240,8 +250,10 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 
 
 def _ordered(folders: list[Folder]) -> Study:
-    cells = [run.cell for one in folders for run in one.records]
-    every = [_factors(run) for one in folders for run in one.records]
+    cells = [run.cell for one in folders for run in _loads(one)]
+    if not cells:
+        return Study(folders, [], "", "")
+    every = [_factors(run) for one in folders for run in _loads(one)]
     varied = [name for name in every[0] if any(one[name] != every[0][name] for one in every)]
     usual = {name: _most_frequent(one[name] for one in every) for name in varied}
     axes = {closed: _axis([cell for cell in cells if (cell.rate is None) is closed], closed)
@@ -251,8 +263,8 @@ def _ordered(folders: list[Folder]) -> Study:
     told = [name for name in varied if name not in ("topology", "place", "servers", "workers")]
     points: dict[tuple[Spot, Subject], Point] = {}
     for folder in folders:
-        places = {run.cell.place for run in folder.records}
-        for run in folder.records:
+        places = {run.cell.place for run in _loads(folder)}
+        for run in _loads(folder):
             factors = _factors(run)
             axis = axes[run.cell.rate is None]
             load = [_words(name, factors[name]) for name in told
@@ -275,8 +287,11 @@ def _most_frequent(values: Iterable[Any]) -> Any:
     return max(found, key=found.count)
 
 
-def _factors(run: Record) -> dict[str, Any]:
-    return {**run.cell.as_json(), "warm_up": run.warm_up, "seconds": run.seconds}
+def _factors(run: RunRecord) -> dict[str, Any]:
+    """Those of a load: it has no scenario."""
+    factors = {**run.cell.as_json(), "warm_up": run.warm_up, "seconds": run.seconds}
+    del factors["scenario"]
+    return factors
 
 
 def _axis(cells: Sequence[Cell], closed: bool) -> str:
@@ -312,5 +327,5 @@ def _words(name: str, value: Any) -> str:
 
 
 def axis_words(name: str) -> str:
-    """What stands under a plot."""
+    """Return the text under a plot."""
     return _AXES[name]

@@ -6,7 +6,8 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobqueue.bench.measures import ALL
+from jobqueue.bench.cell import Cell
+from jobqueue.bench.measures import ALL, measured
 from jobqueue.bench.report.document import document
 from jobqueue.bench.report.plots import Plot, all_plots
 from jobqueue.bench.report.rendering import PLOTS, markdown, page
@@ -20,7 +21,7 @@ MARKDOWN = "report.md"
 def write(folders: Sequence[Path], into: Path) -> Path:
     """Make the report of these folders; returns the page. JobQueueError: a folder is no result."""
     study = read(folders)
-    plots = all_plots(study)
+    plots = all_plots(study) if study.points else {}
     made = document(study, plots)
     into.mkdir(parents=True, exist_ok=True)
     _write_summary(into / SUMMARY, study)
@@ -42,25 +43,37 @@ def _write_summary(path: Path, study: Study) -> None:
     """A row for each figure: the cell, the measure, the mean and its interval."""
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
-        factors = list(study.points[0].runs[0].cell.as_json())
+        factors = list(study.every_run[0].cell.as_json())
         rows.writerow(["folder", *factors, "warm_up", "seconds", "measure", "unit", "mean",
                        "low", "high", "repetitions", "disturbed_runs", "disturbed",
                        "generator"])  # fmt: skip
         labels = {id(run): one.label for one in study.folders for run in one.records}
+        for folder in study.folders:
+            for one in measured(folder.records):
+                ends = one.value
+                rows.writerow(
+                    [folder.label, *_values(one.runs[0].cell), "", "", one.last.name,
+                     one.last.unit, _digits(ends.mean), _digits(ends.low), _digits(ends.high),
+                     ends.count, sum(run.machine.disturbed for run in one.runs),
+                     int(one.disturbed), ""]
+                )  # fmt: skip
         for point in study.points:
             first = point.runs[0]
-            cell = first.cell.as_json()
-            cell["mix"] = ":".join(f"{share} {method}" for method, share in cell["mix"].items())
             left_out = sum(run.machine.disturbed for run in point.runs)
             for measure in ALL:
                 figure = point.figure(measure)
                 if figure:
                     rows.writerow(
-                        [labels[id(first)], *cell.values(), first.warm_up, first.seconds,
+                        [labels[id(first)], *_values(first.cell), first.warm_up, first.seconds,
                          measure.name, measure.unit, _digits(figure.mean), _digits(figure.low),
                          _digits(figure.high), figure.count, left_out, int(point.disturbed),
                          _digits(point.generator)]
                     )  # fmt: skip
+
+
+def _values(cell: Cell) -> list[object]:
+    mix = ":".join(f"{share} {method}" for method, share in cell.mix.items())
+    return list({**cell.as_json(), "mix": mix}.values())
 
 
 def _digits(value: float | None) -> str:

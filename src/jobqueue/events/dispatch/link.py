@@ -1,11 +1,11 @@
-"""A worker's link where it hears of its jobs by Kafka, and talks to the store itself.
+"""A worker's link in dispatch by Kafka: it learns of its jobs by hints and uses the store itself.
 
-A hint names a job. Before anything is executed the store is asked whether the job is assigned to
-this worker, in this attempt: what is not, is a repeated or an old hint, and is dropped. The start
-is reported as everywhere, fenced by the lease, and so is the end.
+A hint names a job. Before the job is executed, the store is asked if it is assigned to this worker
+in this attempt; if not, the hint is repeated or old, and is dropped. Starts and ends are reported
+as everywhere, fenced by the lease.
 
-Hints may be lost while Kafka is away. The heartbeat's answer names every lease that the store
-counts for this worker: one that nobody here knows makes the link look for itself.
+Hints may be lost while Kafka is away. The answer to a heartbeat lists the leases of this worker in
+the store: a lease that is not known here makes the link read its assignments.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from jobqueue.core.job import Assignment, Held, Pulse, Transition, WorkerInfo, W
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.observer import Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.waiting import GrowingPause
 
 _log = logging.getLogger("jobqueue.events.dispatch")
-_AT_ONCE = 500  # jobs looked at together
-_ATTEND_PAUSE = 0.05  # many words are one look
+_AT_ONCE = 500  # jobs read together
+_ATTEND_PAUSE = 0.05  # after a report of a change, so that many are one read
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 _GOODBYES = 3
-_LEADERS_LOOK = 2.0  # seconds after which the leader has heard what a heartbeat says of the slots
+_LEADERS_LOOK = 2.0  # seconds after which the leader has read the slots of a heartbeat
 
 _Attempt = tuple[str, int]  # job id and number
 
@@ -54,23 +55,21 @@ class KafkaLink:
         self._loop = asyncio.get_running_loop()
         self._free = 0  # slots that the worker offers
         self._drained = False
-        self._status = WorkerStatus.ONLINE  # as the store last said
-        self._told: dict[str, int] = {}  # attempts by job, to be looked at
+        self._status = WorkerStatus.ONLINE  # the latest answer of the store
+        self._told: dict[str, int] = {}  # attempts by job, from hints that are not checked yet
         self._taken: dict[int, _Attempt] = {}  # leases that were delivered and have not ended
-        self._attempts: set[_Attempt] = set()  # the same
         for lease in inbox.holds() or ():  # from before a break
             self._taken[lease] = ("", 0)
-        self._missing: frozenset[int] = frozenset()  # that the worker lacked at the last heartbeat
+        self._missing: frozenset[int] = frozenset()  # leases not listed at the last heartbeat
         self._withheld = 0  # slots, at the last heartbeat
         self._wake = asyncio.Event()
         self._look_at_all = False
         self._attending = False
-        self._one_at_a_time = asyncio.Lock()  # whoever looks and delivers
+        self._one_at_a_time = asyncio.Lock()  # reads and deliveries of assignments
         self._tasks: set[asyncio.Task[None]] = set()
         self._source: HintSource | None = None
 
     def start(self, source: HintSource) -> None:
-        """Begin to listen."""
         self._source = source
         source.start(self.heard)
         self._spawn(self._run())
@@ -81,17 +80,18 @@ class KafkaLink:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- what wakes it -------------------------------------------------------------------------
+    # -- wake-ups ------------------------------------------------------------------------------
 
     def heard(self, hints: Sequence[Hint]) -> None:
-        """Note what is worth a look. Workers may share a partition: others' hints are nothing."""
+        """Note the hints for this worker. Several workers may share a partition."""
         stale = 0
+        taken = set(self._taken.values())
         for hint in hints:
             if hint.kind is not HintKind.JOB_ASSIGNED or hint.worker_id != self._info.id:
                 continue
             if (
                 hint.incarnation != self._info.incarnation
-                or (hint.job_id, hint.attempt) in self._attempts
+                or (hint.job_id, hint.attempt) in taken
                 or self._told.get(hint.job_id, -1) >= hint.attempt
             ):
                 stale += 1
@@ -103,12 +103,12 @@ class KafkaLink:
             self._wake.set()
 
     def look(self) -> None:
-        """Look at everything that is assigned to this worker, whatever was said."""
+        """Read all assignments of this worker, with or without hints."""
         self._look_at_all = True
         self._wake.set()
 
     def attend(self) -> None:
-        """Somebody may have cancelled a job of this worker, or asked it to drain."""
+        """Read cancels and the status of this worker, which may have changed."""
         if not self._attending:
             self._attending = True
             self._spawn(self._attend())
@@ -116,21 +116,20 @@ class KafkaLink:
     # -- looking -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        pause = _FIRST_PAUSE
+        pause = GrowingPause(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             await self._wake.wait()
             self._wake.clear()
             try:
                 async with self._one_at_a_time:
                     await self._take()
-                pause = _FIRST_PAUSE
+                pause.reset()
             except JobQueueError as error:
-                _log.debug("cannot look at what is assigned: %s", error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                _log.debug("cannot read the assignments: %s; trying again", error)
+                await pause.wait()
                 self._wake.set()
             except Exception:
-                _log.exception("looking at what is assigned failed")
+                _log.exception("reading the assignments failed; trying again")
                 await asyncio.sleep(_LONGEST_PAUSE)
                 self._wake.set()
 
@@ -150,18 +149,18 @@ class KafkaLink:
             try:
                 await self._ask(asked)
             except BaseException:
-                self._told = asked | self._told  # an attempt that was heard of since is later
+                self._told = asked | self._told  # hints since then are of later attempts
                 raise
 
     async def _ask(self, asked: dict[str, int] | None) -> None:
-        """Deliver what stands of these attempts, or of all.
+        """Deliver those of these attempts (None: of all) that the store confirms.
 
-        Only this delivers, one call at a time. So what had not been delivered when the store was
-        asked cannot have ended since, and its answer is not older than what is known here.
+        Only this method delivers, one call at a time. So an attempt that was not delivered when the
+        store was asked cannot have ended since, and the answer is not older than the state here.
         """
         before = set(self._taken)
         ids = None if asked is None else list(asked)
-        found = await self._store.standing(ids, self._info.id, self._info.incarnation)
+        found = await self._store.jobs.standing(ids, self._info.id, self._info.incarnation)
         fresh = [
             one
             for one in found
@@ -173,41 +172,39 @@ class KafkaLink:
             await self._hand_back(fresh)
             return
         now, later = fresh[: self._free], fresh[self._free :]
-        for one in later:  # more than there are slots: they wait for the next that come free
+        for one in later:  # more than there are slots: they wait for free ones
             self._told.setdefault(one.id, one.attempt)
         if now:
             self._deliver(now)
 
     def _deliver(self, assignments: Sequence[Assignment]) -> None:
         for one in assignments:
-            attempt = (one.id, one.attempt)
-            self._taken[one.lease] = attempt
-            self._attempts.add(attempt)
+            self._taken[one.lease] = (one.id, one.attempt)
         self._free -= len(assignments)
         self._inbox.assigned(assignments)
 
     async def _hand_back(self, assignments: Sequence[Assignment]) -> None:
         if assignments:
-            await self._store.apply(
+            await self._store.jobs.apply(
                 [Transition.handed_back(one.seq, one.lease) for one in assignments]
             )
 
     def _let_go(self, leases: Sequence[int]) -> None:
         for lease in leases:
-            attempt = self._taken.pop(lease, None)
-            if attempt is not None:
-                self._attempts.discard(attempt)
+            self._taken.pop(lease, None)
 
     async def _attend(self) -> None:
-        """What a heartbeat would tell, without waiting for it."""
+        """Send a heartbeat now, for its answer."""
         await asyncio.sleep(_ATTEND_PAUSE)
         self._attending = False
         leases = list(self._taken)
         info = self._info
         try:
-            answer = await asyncio.to_thread(self._store.pulse, info.id, info.incarnation, leases)
+            answer = await asyncio.to_thread(
+                self._store.workers.pulse, info.id, info.incarnation, leases
+            )
         except JobQueueError as error:
-            _log.debug("cannot attend: %s", error)  # the next heartbeat tells the same
+            _log.debug("an extra heartbeat failed: %s; the next one has the same effect", error)
             return
         if not answer.known:
             self._inbox.moved()
@@ -220,19 +217,17 @@ class KafkaLink:
     # -- Link ----------------------------------------------------------------------------------
 
     def grant(self, slots: int) -> None:
-        """See ``Link.grant``."""
         self._drained = False
         self._free = min(self._free + slots, self._info.concurrency)
         if self._told or self._look_at_all:
             self._wake.set()
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
-        """See ``Link.report``."""
         outcomes = []
         for one in reports:
             one.worker_id = self._info.id
         if reports:
-            outcomes = (await self._store.apply(reports)).outcomes
+            outcomes = (await self._store.jobs.apply(reports)).outcomes
         self._let_go(
             [
                 report.lease
@@ -253,10 +248,9 @@ class KafkaLink:
         progress: Mapping[int, Progress] = NO_PROGRESS,
         overrun: int | None = None,
     ) -> Pulse:
-        """See ``Link.pulse``."""
         withheld = self._count_withheld() if complete else None
         info = self._info
-        answer = self._store.pulse(
+        answer = self._store.workers.pulse(
             info.id, info.incarnation, leases, begun, progress, overrun, withheld=withheld
         )
         if not answer.known:
@@ -277,8 +271,11 @@ class KafkaLink:
         return answer
 
     def _count_withheld(self) -> int:
-        """Slots that are neither offered nor held by a lease: what runs there is over, and did not
-        end. At two heartbeats: one may be about to be offered."""
+        """Return the slots that are neither offered nor held by a lease.
+
+        The attempt there is over, but its function still runs. Only slots that were so at the last
+        heartbeat, too, count: others may be about to be offered.
+        """
         now = self._info.concurrency - self._free - len(self._taken)
         before, self._withheld = self._withheld, 0 if self._drained else max(0, now)
         return min(before, self._withheld)
@@ -287,23 +284,23 @@ class KafkaLink:
         self._spawn(self._hand_back_what_waits())
 
     async def _hand_back_what_waits(self) -> None:
-        """No slot comes free for it. The leader hears with the heartbeat how many there are."""
+        """Hand back assignments for which no slot comes free; the heartbeat tells the leader."""
         try:
             async with self._one_at_a_time:
                 if not self._free:
                     before = set(self._taken)
                     info = self._info
-                    found = await self._store.standing(None, info.id, info.incarnation)
+                    found = await self._store.jobs.standing(None, info.id, info.incarnation)
                     await self._hand_back([one for one in found if one.lease not in before])
         except JobQueueError as error:
-            _log.warning("what waits for a slot cannot be handed back: %s", error)
+            _log.warning("cannot hand back the jobs that wait for a slot: %s; trying again", error)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _lose(self, held: Sequence[Held]) -> None:
-        """Nobody here knows of them: twice in a row, so that none was just under way."""
+        """Fail over leases that are not known here at two heartbeats in a row."""
         error = f"worker {self._info.id} does not know of it"
         self._spawn(
             self._apply_quietly([Transition.worker_lost(one.seq, one.lease, error) for one in held])
@@ -311,52 +308,54 @@ class KafkaLink:
 
     async def _apply_quietly(self, transitions: Sequence[Transition]) -> None:
         try:
-            await self._store.apply(transitions)
+            await self._store.jobs.apply(transitions)
         except JobQueueError as error:
-            _log.warning("lost leases could not be failed over: %s", error)
+            _log.warning(
+                "cannot fail over %d lost leases: %s; the next heartbeats find them again",
+                len(transitions),
+                error,
+            )
 
     async def drain(self, *, pause: bool = False) -> None:
-        """See ``Link.drain``. What is assigned from now on is handed back."""
         if pause:
             await self._pause()
             return
-        self._drained = True
+        self._drained = True  # assignments are handed back from now on
         self._free = 0
-        by_itself = self._status is WorkerStatus.ONLINE  # else it was asked to: the store knows
-        async with self._one_at_a_time:  # a look under way may still deliver
+        by_itself = self._status is WorkerStatus.ONLINE  # else the store knows of the drain
+        async with self._one_at_a_time:  # a read under way may still deliver
             pass
         if by_itself:
-            await self._store.set_worker_status(
+            await self._store.workers.set_status(
                 self._info.id, WorkerStatus.DRAINING, incarnation=self._info.incarnation
             )
         self.look()
 
     async def _pause(self) -> None:
-        """Tell the leader that no slot is free, and hand back what it assigns until it knows."""
+        """Tell the leader that no slot is free; hand back its assignments until it knows."""
         self._free = 0
-        async with self._one_at_a_time:  # a look under way may still deliver
+        async with self._one_at_a_time:  # a read under way may still deliver
             pass
         info, leases = self._info, list(self._taken)
         self._withheld = info.concurrency - len(leases)
         await asyncio.to_thread(
-            self._store.pulse, info.id, info.incarnation, leases, withheld=self._withheld
+            self._store.workers.pulse, info.id, info.incarnation, leases, withheld=self._withheld
         )
         await asyncio.sleep(_LEADERS_LOOK)
         await self._hand_back_what_waits()
 
     async def close(self) -> None:
-        """See ``Link.close``. What it still executes is left to the heartbeat timeout."""
-        self._closed(self)
+        self._closed(self)  # jobs that still run are left to the heartbeat timeout
         self._drained = True
         self._free = 0
-        # First of all: whoever does not wait for the rest may connect again, and what is assigned
-        # then must not be handed back by this link.
+        # First: a worker that does not wait for the rest may connect again, and this link must not
+        # hand back its new assignments.
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        # Kafka may be away, and its client takes its time then: the store hears of it all the same.
+        # At the same time: if Kafka is away, its client takes long to stop.
         steps = [self._leave()]
         if self._source is not None:
             steps.append(self._source.stop())
@@ -368,6 +367,6 @@ class KafkaLink:
         info = self._info
         for _ in range(_GOODBYES):
             async with self._one_at_a_time:
-                await self._ask(None)  # the leader may not have heard yet that it leaves
-            if await self._store.retire_worker(info.id, info.incarnation) or self._taken:
+                await self._ask(None)  # the leader may not know yet that the worker leaves
+            if await self._store.workers.retire(info.id, info.incarnation) or self._taken:
                 return

@@ -1,7 +1,7 @@
-"""Reading hints: a thread of its own that wakes the loop.
+"""The reader of hints: a thread that wakes the loop.
 
-No consumer group and no committed offsets: whoever starts reads from the end, and looks into the
-store for what was said before.
+It has no consumer group and commits no offsets. It reads from the end on; users of the hints read
+the store for everything before.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import confluent_kafka
 
 from jobqueue.core.dispatch import Hint
 from jobqueue.events.codec import UnknownRecord
-from jobqueue.events.dispatch.codec import decode
 from jobqueue.events.settings import KafkaSettings
+from jobqueue.events.topics import decode_hint
 
 _log = logging.getLogger("jobqueue.events.dispatch")
 _POLL = 0.1
@@ -30,7 +30,7 @@ _PATIENT_TRIES = 3  # partitions of a new topic have no leader at first
 
 
 class HintReader:
-    """Implements ``core.dispatch.HintSource``. Every partition of some topics, or just one."""
+    """Implements ``core.dispatch.HintSource`` for all partitions of some topics, or one of each."""
 
     def __init__(
         self,
@@ -41,27 +41,22 @@ class HintReader:
     ) -> None:
         self._settings = settings
         self._topics = topics
-        # Called on the loop once reading has begun: what was said before is not heard.
-        self._placed = placed or _nothing
+        self._placed = placed or (lambda: None)  # is called on the loop when reading has begun
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._failing = False
         self._tries = 0
 
     def start(
-        self,
-        heard: Callable[[Sequence[Hint]], None],
-        wanted: Callable[[], bool] | None = None,
+        self, heard: Callable[[Sequence[Hint]], None], wanted: Callable[[], bool] | None = None
     ) -> None:
-        """See ``HintSource.start``."""
         self._loop = asyncio.get_running_loop()
         self._heard = heard
-        self._wanted = wanted or _always
+        self._wanted = wanted or (lambda: True)
         self._thread = threading.Thread(target=self._run, name="jobqueue-hints", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:
-        """See ``HintSource.stop``."""
         thread, self._thread = self._thread, None
         self._ended.set()
         if thread is not None:
@@ -84,7 +79,7 @@ class HintReader:
             except confluent_kafka.KafkaException as error:
                 self._failed(error.args[0])
             except Exception:
-                _log.exception("reading hints failed")
+                _log.exception("reading hints failed; trying again")
             finally:
                 if consumer is not None:
                     consumer.close()
@@ -98,24 +93,23 @@ class HintReader:
         return confluent_kafka.Consumer(
             {
                 **self._settings.client(),
-                "group.id": "jobqueue-hints",  # asked for, and not used: nothing is committed
+                "group.id": "jobqueue-hints",  # required, but not used: nothing is committed
                 "enable.auto.commit": False,
                 "auto.offset.reset": "latest",
                 "allow.auto.create.topics": False,
-                # Small messages, and the sooner the better.
-                "fetch.wait.max.ms": 100,
+                "fetch.wait.max.ms": 100,  # a short latency, for small messages
                 "error_cb": self._failed,
             }
         )
 
     def _place(self, consumer: Any) -> bool:
-        """Go to the end; False: the topics are not there yet, or Kafka is not."""
+        """Go to the end of the partitions; False if the topics or Kafka are not there."""
         places = []
         try:
             for topic, one in self._topics.items():
                 found = consumer.list_topics(topic, timeout=_ASK).topics[topic]
                 if found.error is not None or not found.partitions:
-                    return False  # whoever leads makes them
+                    return False  # the leader makes them
                 if one is not None and one not in found.partitions:
                     self._lacks(topic, one)
                     return False
@@ -143,9 +137,9 @@ class HintReader:
                 self._failed(message.error())
                 continue
             try:
-                hints.append(decode(message.value()))
+                hints.append(decode_hint(message.value()))
             except UnknownRecord as error:
-                _log.warning("topic %s: %s", message.topic(), error)
+                _log.warning("skipping a message in topic %s: %s", message.topic(), error)
         if hints:
             self._recovered()
             self._call(self._heard, hints)
@@ -153,9 +147,11 @@ class HintReader:
     def _failed(self, error: Any) -> None:
         if not self._failing:
             self._failing = True
-            where = self._settings.bootstrap
             _log.warning(
-                "Kafka at %s: %s; the store is looked at by itself, later", where, error.str()
+                "cannot read hints from Kafka at %s: %s; the store is read at intervals instead,"
+                " so that jobs start later",
+                self._settings.bootstrap,
+                error.str(),
             )
 
     def _lacks(self, topic: str, partition: int) -> None:
@@ -163,8 +159,8 @@ class HintReader:
         if tries >= _PATIENT_TRIES and not self._failing:
             self._failing = True
             _log.warning(
-                "topic %s has no partition %d: is kafka.assignment_partitions the same at the"
-                " servers? The store is looked at by itself, later",
+                "topic %s has no partition %d; the store is read at intervals instead, so that jobs"
+                " start later. Set kafka.assignment_partitions to the same value as at the servers",
                 topic,
                 partition,
             )
@@ -172,16 +168,8 @@ class HintReader:
     def _recovered(self) -> None:
         if self._failing:
             self._failing = False
-            _log.info("Kafka at %s is heard again", self._settings.bootstrap)
+            _log.info("hints are read from Kafka at %s again", self._settings.bootstrap)
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody waits
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(callback, *arguments)
-
-
-def _nothing() -> None:
-    """Nobody wants to know."""
-
-
-def _always() -> bool:
-    return True

@@ -1,4 +1,4 @@
-"""The worker's side: hints say where to look, the store says what is to be done."""
+"""The worker's side of dispatch by Kafka: hints wake it, the store tells it its jobs."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import logging
 from collections.abc import Callable
 
 from jobqueue.core.api import Inbox, Link
-from jobqueue.core.dispatch import DispatchStore, HintSource
+from jobqueue.core.dispatch import HintSource, dispatch_of
 from jobqueue.core.errors import Conflict, InvalidArgument
 from jobqueue.core.job import Transition, WorkerInfo, WorkerStatus
-from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.store import Change
+from jobqueue.core.observer import Observer
+from jobqueue.core.store import Change, Store
 from jobqueue.events.dispatch.link import KafkaLink
 
 _log = logging.getLogger("jobqueue.events.dispatch")
 
 Listen = Callable[[int, Callable[[], None]], HintSource]
-"""Reads one partition of the assignments, and tells when it has begun."""
+"""Returns a reader of one partition of the assignments, which calls back when it has begun."""
 
 
 class KafkaDispatch:
-    """Implements ``core.api.DispatchApi`` on a store that the worker talks to itself."""
+    """Implements ``core.api.DispatchApi`` on a store that the worker itself uses."""
 
     def __init__(
         self,
-        store: DispatchStore,
+        store: Store,
         listen: Listen,
         observer: Observer | None = None,
         check: Callable[[WorkerInfo], None] | None = None,
     ) -> None:
         self._store = store
+        self._dispatch = dispatch_of(store)
         self._listen = listen
-        self._observer = observer or Deaf()
+        self._observer = observer or Observer()
         self._check = check  # raises InvalidArgument
         self._links: set[KafkaLink] = set()
-        self._lives: set[tuple[str, int]] = set()  # that were registered here
+        self._lives: set[tuple[str, int]] = set()  # incarnations that were registered here
         self._hearing = False
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
-        """See ``DispatchApi.connect``."""
         if self._check is not None:
             self._check(info)
         if not self._hearing:
@@ -46,28 +46,31 @@ class KafkaDispatch:
             self._store.on_change(self._changed)
         if (info.id, info.incarnation) in self._lives:
             await self._check_place(info)
-        lost = await self._store.register_worker(info)
+        lost = await self._store.workers.register(info)
         self._lives.add((info.id, info.incarnation))
         if lost:
             error = f"worker {info.id} was started anew"
-            await self._store.apply(
+            await self._store.jobs.apply(
                 [Transition.worker_lost(one.seq, one.lease, error) for one in lost]
             )
-        partition = await self._store.partition_of(info.id, info.incarnation)
+        partition = await self._dispatch.workers.partition_of(info.id, info.incarnation)
         if partition is None:
             raise InvalidArgument(
-                "kafka.dispatch", "is off in the process that keeps the store: no partition"
+                "kafka.dispatch", "is off where the store was opened: the worker got no partition"
             )
         _log.info("assignments are read from partition %d", partition, extra={"worker_id": info.id})
-        link = KafkaLink(self._store, info, inbox, self._observer, self._links.discard)
+        link = KafkaLink(self._dispatch, info, inbox, self._observer, self._links.discard)
         self._links.add(link)
         link.start(self._listen(partition, link.look))
         return link
 
     async def _check_place(self, info: WorkerInfo) -> None:
-        """A worker that comes back may find its place taken. If it took it back, the two would fail
-        over each other's jobs for ever: the later one stays."""
-        for worker in await self._store.workers():
+        """Raise Conflict if another incarnation has registered since.
+
+        If this one registered again, the two would fail over each other's jobs for ever: the later
+        one stays.
+        """
+        for worker in await self._store.workers.all():
             found = worker.info
             if (
                 found.id == info.id

@@ -1,221 +1,170 @@
-"""A queue's claimable jobs: one heap of sequence numbers for each priority.
+"""The claimable jobs of a queue: a heap of sequence numbers for each priority and type.
 
-As long as every claim means all types that are here, they stay together. The first claim that
-does not sorts them by type, one heap for each priority and type, until nothing is left: from then
-on jobs of other types are never looked at.
-
-An entry whose job is no longer claimable stays until it is popped, or until such entries
-outnumber the rest; so the cost per job stays bounded however many are cancelled.
+An entry whose job is no longer claimable stays until it comes first, or until such entries
+outnumber the others: so the cost of a job stays bounded however many jobs are cancelled.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
-from jobqueue.core.queue import MAX_PRIORITY
-from jobqueue.core.weights import share
+from jobqueue.core.queue import MAX_PRIORITY, share
 
-SLACK = 1024  # dead entries that are not worth a rebuild
+SLACK = 1024  # so many dead entries are not worth a rebuild
+_RANKS = range(MAX_PRIORITY + 1)  # the highest priority first
 
 Types = frozenset[str] | None
-Lanes = dict[str, list[int]]
+First = tuple[int, int, str]
+"""The next job: its rank, its number and its type."""
 
 
-class Ready:
-    """Sequence numbers in claim order. ``type_of`` is None for a job that is claimable no more."""
+class _Heap(list[int]):
+    """The jobs of one rank and type; ``entry`` is its number in ``_firsts``."""
 
-    __slots__ = ("_counts", "_covered", "_dead", "_heads", "_heaps", "_lanes", "_size", "_type_of")
+    __slots__ = ("entry",)
+    entry: int
+
+
+class ReadyJobs:
+    """Sequence numbers in claim order. ``type_of`` returns None for a job that is not claimable."""
+
+    __slots__ = ("_counts", "_covered", "_dead", "_firsts", "_heaps", "_size", "_type_of")
 
     def __init__(self, type_of: Callable[[int], str | None]) -> None:
         self._type_of = type_of
-        self._heaps: list[list[int]] = [[] for _ in range(MAX_PRIORITY + 1)]  # highest first
-        self._lanes: list[Lanes] | None = None  # in place of the heaps, once they were sorted
-        # Beside the lanes, once a claim of all types was there: for each lane an entry that is not
-        # behind its first job, so that such a claim does not look at every lane.
-        self._heads: list[list[tuple[int, str]]] | None = None
-        self._counts: dict[str, int] = {}  # claimable jobs by type; 0: there were some
+        self._heaps: list[dict[str, _Heap]] = [{} for _ in _RANKS]
+        # For claims of all types, which must not look at each: a heap of types for each rank, by a
+        # number that is not behind their first job. Other entries than a type's latest are dead.
+        self._firsts: list[list[tuple[int, str]]] = [[] for _ in _RANKS]
+        self._counts: dict[str, int] = {}  # claimable jobs by type
         self._covered: Types = None  # a list of types that has all of these
         self._size = 0
         self._dead = 0
 
     def push(self, priority: int, seq: int, type: str) -> None:
-        """A job became claimable."""
-        rank = MAX_PRIORITY - priority
+        """Add a job that became claimable."""
         count = self._counts.get(type)
         if count is None:
-            count = 0
-            self._covered = None
+            count, self._covered = 0, None
         self._counts[type] = count + 1
-        if self._lanes is None:
-            heapq.heappush(self._heaps[rank], seq)
-        else:
-            lane = self._lanes[rank].setdefault(type, [])
-            heapq.heappush(lane, seq)
-            if self._heads is not None and lane[0] == seq:
-                self._add_head(rank, seq, type)
         self._size += 1
+        rank = MAX_PRIORITY - priority
+        heaps = self._heaps[rank]
+        heap = heaps.get(type)
+        if heap is None:
+            heap = heaps[type] = _Heap((seq,))
+        else:
+            heapq.heappush(heap, seq)
+            if heap.entry <= seq:
+                return
+        heap.entry = seq
+        heapq.heappush(self._firsts[rank], (seq, type))
+        if len(self._firsts[rank]) > 2 * len(heaps) + SLACK:
+            self._rebuild(rank)
 
     def bury(self, type: str) -> None:
-        """A claimable job was taken away other than by ``pop``."""
-        self._counts[type] -= 1
+        """Count a claimable job that was taken away other than by ``take``."""
+        self._count_left(type)
         self._dead += 1
         if self._dead > SLACK and self._dead * 2 > self._size:
-            # A job can be in twice if it left and came back; once is enough.
-            alive = [sorted({s for s in self._all(rank) if self._alive(s)}) for rank in _RANKS]
-            self._heaps, self._lanes, self._heads = alive, None, None
-            self._size = sum(map(len, alive))
+            for rank in _RANKS:
+                self._rebuild(rank)
             self._dead = 0
 
-    def head(self, types: Types) -> tuple[int, int] | None:
-        """(rank, seq) of the next job of these types: the lower, the sooner."""
-        if self._lanes is not None or not (
-            types is None or types is self._covered or self._cover(types)
-        ):
-            return self._head_of(types)
-        for rank, heap in enumerate(self._heaps):
-            while heap:
-                if self._type_of(heap[0]) is not None:
-                    return rank, heap[0]
-                self._drop(heap)
+    def first(self, types: Types) -> First | None:
+        """Return the next job of these types by priority."""
+        types = self._not_covered(types)
+        for rank, heaps in enumerate(self._heaps):
+            if heaps and (found := self._next(rank, types)) is not None:
+                return rank, *found
         return None
 
-    def pop(self, rank: int, weights: Mapping[int, int] | None, types: Types) -> int:
-        """Take the next job: strictly by priority, or by weight. ``rank``: as ``head`` found it."""
-        if weights:
-            rank = self._draw(weights, types)
-        self._size -= 1
-        if self._lanes is None:
-            seq = heapq.heappop(self._heaps[rank])
-            type = self._type_of(seq)
-        else:
-            type = self._first(rank, types)
-            assert type is not None
-            seq = _take(self._lanes[rank], type)
-        self._counts[type or ""] -= 1
-        return seq
+    def draw(self, weights: Mapping[int, int], types: Types) -> First:
+        """Return the next job of a priority that is drawn by weight; there must be a job."""
+        types = self._not_covered(types)
+        present = {
+            MAX_PRIORITY - rank: (rank, *found)
+            for rank, heaps in enumerate(self._heaps)
+            if heaps and (found := self._next(rank, types)) is not None
+        }
+        return present[next(iter(share(weights, list(present), 1)))]
+
+    def take(self, rank: int, type: str) -> None:
+        """Remove the first job of a rank and a type: it is claimed."""
+        self._count_left(type)
+        heap, firsts = self._pop(rank, type), self._firsts[rank]
+        if heap and heap.entry == firsts[0][0]:
+            heap.entry = heap[0]
+            heapq.heapreplace(firsts, (heap.entry, type))
 
     def counts(self, count_to: int) -> dict[str, int]:
-        """The claimable jobs by type, each counted up to a limit."""
-        return {type: min(count, count_to) for type, count in self._counts.items() if count}
+        """Return the number of claimable jobs of each type, counted up to a limit."""
+        return {type: min(count, count_to) for type, count in self._counts.items()}
 
-    def _alive(self, seq: int) -> bool:
-        return self._type_of(seq) is not None
+    def _count_left(self, type: str) -> None:
+        self._counts[type] -= 1
+        if not self._counts[type]:
+            del self._counts[type]
 
-    def _all(self, rank: int) -> Iterable[int]:
-        if self._lanes is None:
-            return self._heaps[rank]
-        return (seq for lane in self._lanes[rank].values() for seq in lane)
+    def _pop(self, rank: int, type: str) -> _Heap:
+        self._size -= 1
+        heap = self._heaps[rank][type]
+        heapq.heappop(heap)
+        if not heap:
+            del self._heaps[rank][type]
+        return heap
 
-    def _cover(self, types: frozenset[str]) -> bool:
-        """Whether these are all types that are here; if not, sort by type."""
-        self._counts = {type: count for type, count in self._counts.items() if count}
+    def _not_covered(self, types: Types) -> Types:
+        """Return None for types that all jobs here are of."""
+        if types is None or types is self._covered:
+            return None
         if self._counts.keys() <= types:
             self._covered = types
-            return True
-        self._lanes = [{} for _ in _RANKS]
-        for rank, heap in enumerate(self._heaps):
-            for seq in sorted(set(heap)):
-                if (type := self._type_of(seq)) is not None:
-                    self._lanes[rank].setdefault(type, []).append(seq)
-            heap.clear()
-        self._size = sum(len(lane) for lanes in self._lanes for lane in lanes.values())
-        self._dead = 0
-        return False
+            return None
+        return types
 
-    def _head_of(self, types: Types) -> tuple[int, int] | None:
-        assert self._lanes is not None
-        for rank, lanes in enumerate(self._lanes):
-            if lanes and (type := self._first(rank, types)) is not None:
-                return rank, lanes[type][0]
-        if not self._size:
-            self._lanes = self._heads = None
+    def _next(self, rank: int, types: Types) -> tuple[int, str] | None:
+        """Return number and type of the next claimable job of a rank, of one of these types."""
+        heaps = self._heaps[rank]
+        if types is not None:
+            each = [(self._alive(rank, type), type) for type in heaps.keys() & types]
+            return min(((seq, type) for seq, type in each if seq is not None), default=None)
+        firsts = self._firsts[rank]
+        while firsts:
+            first = firsts[0]
+            entry, type = first
+            heap = heaps.get(type)
+            seq = None
+            if heap and heap.entry == entry:
+                seq = self._alive(rank, type) if self._dead else heap[0]
+            if heap is None or seq is None:
+                heapq.heappop(firsts)
+            elif seq == entry:
+                return first
+            else:  # the job of the entry was taken
+                heap.entry = seq
+                heapq.heapreplace(firsts, (seq, type))
         return None
 
-    def _first(self, rank: int, types: Types) -> str | None:
-        """The type of the next job of these types on one level."""
-        assert self._lanes is not None
-        lanes = self._lanes[rank]
-        if types is None:
-            return self._first_of_all(rank, lanes)
-        best: str | None = None
-        lowest = 0
-        for type in _known(lanes, types):
-            lane = lanes[type]
-            if self._type_of(lane[0]) is None:
-                self._drop_dead(lanes, type)
-            if lane and (best is None or lane[0] < lowest):
-                best, lowest = type, lane[0]
-        return best
-
-    def _first_of_all(self, rank: int, lanes: Lanes) -> str | None:
-        if self._heads is None:
-            assert self._lanes is not None
-            self._heads = [_heads_of(some) for some in self._lanes]
-        heads = self._heads[rank]
-        while heads:
-            seq, type = heads[0]
-            lane = lanes.get(type)
-            if lane:
-                self._drop_dead(lanes, type)
-            if not lane:
-                heapq.heappop(heads)
-            elif lane[0] == seq:
-                return type
-            else:  # its first jobs were taken
-                heapq.heapreplace(heads, (lane[0], type))
-        return None
-
-    def _drop_dead(self, lanes: Lanes, type: str) -> None:
-        lane = lanes[type]
-        while lane and not self._alive(lane[0]):
-            _take(lanes, type)
-            self._size -= 1
+    def _alive(self, rank: int, type: str) -> int | None:
+        """Return the first claimable job of a rank and a type; drop the dead ones before it."""
+        heap = self._heaps[rank].get(type)
+        while heap:
+            if self._type_of(heap[0]) is not None:
+                return heap[0]
+            self._pop(rank, type)
             self._dead = max(0, self._dead - 1)
+        return None
 
-    def _add_head(self, rank: int, seq: int, type: str) -> None:
-        assert self._lanes is not None
-        assert self._heads is not None
-        heads, lanes = self._heads[rank], self._lanes[rank]
-        heapq.heappush(heads, (seq, type))
-        if len(heads) > 2 * len(lanes) + SLACK:  # most are of lanes that were emptied since
-            self._heads[rank] = _heads_of(lanes)
-
-    def _draw(self, weights: Mapping[int, int], types: Types) -> int:
-        present = [MAX_PRIORITY - rank for rank in _RANKS if self._has(rank, types)]
-        return MAX_PRIORITY - next(iter(share(weights, present, 1)))
-
-    def _has(self, rank: int, types: Types) -> bool:
-        if self._lanes is not None:
-            return self._first(rank, types) is not None
-        heap = self._heaps[rank]
-        while heap and not self._alive(heap[0]):
-            self._drop(heap)
-        return bool(heap)
-
-    def _drop(self, heap: list[int]) -> None:
-        heapq.heappop(heap)
-        self._size -= 1
-        self._dead = max(0, self._dead - 1)
-
-
-_RANKS = range(MAX_PRIORITY + 1)
-
-
-def _take(lanes: Lanes, type: str) -> int:
-    lane = lanes[type]
-    seq = heapq.heappop(lane)
-    if not lane:
-        del lanes[type]
-    return seq
-
-
-def _heads_of(lanes: Lanes) -> list[tuple[int, str]]:
-    return sorted((lane[0], type) for type, lane in lanes.items())
-
-
-def _known(lanes: Lanes, types: frozenset[str]) -> list[str]:
-    """The types of these lanes that are meant."""
-    if len(lanes) < len(types):
-        return [type for type in lanes if type in types]
-    return [type for type in types if type in lanes]
+    def _rebuild(self, rank: int) -> None:
+        kept: dict[str, _Heap] = {}
+        for type, heap in self._heaps[rank].items():
+            # A job can be in twice if it left and came back; once is enough.
+            alive = sorted({seq for seq in heap if self._type_of(seq) is not None})
+            self._size -= len(heap) - len(alive)
+            if alive:
+                kept[type] = _Heap(alive)
+                kept[type].entry = alive[0]
+        self._heaps[rank] = kept
+        self._firsts[rank] = sorted((heap.entry, type) for type, heap in kept.items())

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jobqueue.core.decide import Decision, Live, decide
+from jobqueue.core.decide import Decision, Entry, Live, decide, events_of
 from jobqueue.core.job import Outcome, Refusal, Transition
 from jobqueue.core.lifecycle import FENCED, HELD, PATHS, TERMINAL, Move, Reason, State, Step
 from jobqueue.core.store import Rules
-from jobqueue.stores.postgres.board import Board, Home
+from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.heads import Head
+from jobqueue.stores.postgres.queue_cache import ANY_NUMBER, Home, QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import (
     REASON_NUMBERS,
     REASONS,
@@ -23,7 +24,6 @@ from jobqueue.stores.postgres.statements import (
     said,
     text,
 )
-from jobqueue.stores.postgres.worker_names import WorkerNames
 from jobqueue.stores.rows import STATES
 
 _STARTED: Step = (State.RUNNING, Reason.STARTED)
@@ -31,8 +31,10 @@ _SUCCEEDED: Step = (State.DONE, Reason.SUCCEEDED)
 _WITH_START = (_STARTED, _SUCCEEDED)
 _WITHOUT_START = (_SUCCEEDED,)
 _ONLY_START = (_STARTED,)
-_NOBODY = -1  # no worker's number
+_NO_WORKER = -1  # no worker has this number
+_ROW = 6_000  # bytes of results in one row, beside 24 for each job: such a row fits into its page
 _LOOKS = 5  # at a job that ends or comes back between two looks
+LIVE, END, EVENT = 20, 15, 11  # columns of rows
 
 
 class Applying:
@@ -47,24 +49,24 @@ class Applying:
         transitions: Sequence[Transition],
         now: float | None,
         rules: Rules,
-        board: Board,
-        names: WorkerNames,
+        queue_cache: QueueCache,
+        names: WorkerNameCache,
     ) -> None:
         self._asked = transitions
         self._now = now
         self._rules = rules
-        self._board = board
+        self._queue_cache = queue_cache
         self._names = names
         self.outcomes: list[Outcome | None] = [None] * len(transitions)
         self.came_back: set[Head] = set()  # where jobs became claimable again
 
-    async def run(self, db: Any) -> None:
+    async def run(self, db: Db) -> None:
         """Write them, in rounds: a job moves once in each."""
         for places in self._rounds():
             left = [n for n in places if self.outcomes[n] is None]
             await self._run(db, left, repeated=False)
 
-    async def again(self, db: Any) -> None:
+    async def again(self, db: Db) -> None:
         """After a lost answer: a fenced move that was written then is recognised by its lease."""
         for places in self._rounds():
             left = [n for n in places if self.outcomes[n] is None]
@@ -81,7 +83,7 @@ class Applying:
             rounds[turn].append(n)
         return rounds
 
-    async def _run(self, db: Any, places: list[int], *, repeated: bool) -> None:
+    async def _run(self, db: Db, places: list[int], *, repeated: bool) -> None:
         asked = self._asked
         starts, ends, rest = [], [], []
         for n in places:
@@ -107,26 +109,29 @@ class Applying:
             for n, outcome in outcomes.items():
                 self.outcomes[n] = outcome
 
-    async def _finish(self, db: Any, places: list[int]) -> None:
-        # Rows are locked in the order of their numbers by everybody.
+    async def _finish(self, db: Db, places: list[int]) -> None:
+        # Every writer locks rows in the order of their numbers.
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
+        texts = await self._queue_cache.texts(db, ANY_NUMBER, self._now)
         rows = await db.fetch(
-            SQL["finish"],
+            texts["finish"],
             array(one.seq for one in asked),
             array(one.lease or 0 for one in asked),
             said([one.result for one in asked]),
             said([one.ran_for for one in asked]),
             self._now,
             self._holders(asked),
+            _parts([one.result for one in asked]),
         )
         await self._tell(db, places, rows, State.DONE, Reason.SUCCEEDED)
 
-    async def _start(self, db: Any, places: list[int]) -> None:
+    async def _start(self, db: Db, places: list[int]) -> None:
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
+        texts = await self._queue_cache.texts(db, len(places), self._now)
         rows = await db.fetch(
-            SQL["start"],
+            texts["start"],
             array(one.seq for one in asked),
             array(one.lease or 0 for one in asked),
             said([one.ran_for for one in asked]),
@@ -145,18 +150,19 @@ class Applying:
             return None
         known = self._names.known
         return array(
-            "NULL" if one.worker_id is None else known.get(one.worker_id, _NOBODY) for one in asked
+            "NULL" if one.worker_id is None else known.get(one.worker_id, _NO_WORKER)
+            for one in asked
         )
 
     async def _tell(
-        self, db: Any, places: list[int], rows: Any, state: State, reason: Reason
+        self, db: Db, places: list[int], rows: Any, state: State, reason: Reason
     ) -> None:
         homes: dict[int, Home] = {}
         workers = await self._names.of(db, [row[4] for row in rows]) if rows else {}
         for n, before, job_id, queue, worker, ran_for in rows:
             home = homes.get(queue)
             if home is None:
-                home = homes[queue] = await self._board.resolve(db, queue)
+                home = homes[queue] = await self._queue_cache.resolve(db, queue, self._now)
             if state is State.RUNNING:
                 steps: tuple[Step, ...] = _ONLY_START
             else:
@@ -177,7 +183,7 @@ class Applying:
 
     # -- under row locks -------------------------------------------------------------------
 
-    async def _decide(self, db: Any, places: list[int], repeated: bool) -> dict[int, Outcome]:
+    async def _decide(self, db: Db, places: list[int], repeated: bool) -> dict[int, Outcome]:
         rows = await self._lock(db, sorted({self._asked[n].seq for n in places}))
         deleted = await self._deleted_queues(db, places, rows)
         writes = _Writes()
@@ -192,7 +198,7 @@ class Applying:
             live = row.live
             if row.worker is not None:
                 live.worker_id = workers[row.worker]
-            home = await self._board.resolve(db, row.queue)
+            home = await self._queue_cache.resolve(db, row.queue, self._now)
             before = live.state
             if asked.move is Move.RETRY_BY_HAND and row.queue in deleted:
                 outcomes[n] = Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name)
@@ -226,18 +232,18 @@ class Applying:
         await writes.write(db)
         return outcomes
 
-    async def _lock(self, db: Any, seqs: list[int]) -> dict[int, _Row]:
+    async def _lock(self, db: Db, seqs: list[int]) -> dict[int, _Row]:
         rows: dict[int, _Row] = {}
         missing = seqs
         for _ in range(_LOOKS):
-            for name in ("lock_live", "lock_ended"):
+            for name in ("lock_live", "lock_ended", "lock_done"):
                 if missing:
                     for row in await db.fetch(SQL[name], missing, self._now):
                         rows[row[0]] = _Row(row)
                     missing = [seq for seq in missing if seq not in rows]
             if not missing:
                 break
-            # Between the two statements a job may have come back. One that is in neither and has
+            # Between two statements a job may have come back. One that is in neither and has
             # no record either is not there.
             missing = [
                 row[0]
@@ -247,7 +253,7 @@ class Applying:
             ]
         return rows
 
-    async def _deleted_queues(self, db: Any, places: list[int], rows: dict[int, _Row]) -> set[int]:
+    async def _deleted_queues(self, db: Db, places: list[int], rows: dict[int, _Row]) -> set[int]:
         """Queues that a retry by hand cannot go back to; the others cannot be deleted meanwhile."""
         wanted = {
             rows[seq].queue
@@ -263,8 +269,8 @@ class Applying:
         return wanted - {row[0] for row in standing}
 
 
-async def _was_written(db: Any, asked: Transition, row: _Row) -> bool:
-    """Whether it is this very move that was written before its answer was lost."""
+async def _was_written(db: Db, asked: Transition, row: _Row) -> bool:
+    """Tell whether this very move was written before its answer was lost."""
     live, move = row.live, asked.move
     if move is Move.START and live.lease == asked.lease:
         return live.state is State.RUNNING and asked.worker_id in (None, live.worker_id)
@@ -276,14 +282,28 @@ async def _was_written(db: Any, asked: Transition, row: _Row) -> bool:
     attempt = live.attempt if live.lease is None else live.attempt - 1
     reasons = [REASON_NUMBERS[reason] for reason in _ends(move) or {Reason.STARTED}]
     written = await db.fetchval(
-        "SELECT 1 FROM job_event WHERE seq = $1 AND attempt = $2 AND reason = ANY ($3::smallint[])",
+        "SELECT 1 FROM job_events_of($1::bigint, $1::bigint >> 10 << 10)"
+        " WHERE attempt = $2 AND reason = ANY ($3::smallint[])",
         live.seq, attempt, reasons,
     )  # fmt: skip
     return written is not None
 
 
+def _parts(results: Sequence[bytes | None]) -> str | None:
+    """Divide the results of a batch into parts that fit into a row each; None: one part."""
+    parts, size = [0] * len(results), 0
+    for n, result in enumerate(results):
+        grown = 24 + len(result or b"")
+        part = parts[n - 1] if n else 0
+        size += grown
+        if size > _ROW and size > grown:
+            part, size = part + 1, grown
+        parts[n] = part
+    return array(parts) if parts[-1] else None
+
+
 def _ends(move: Move) -> set[Reason]:
-    """Why an attempt, or the wait of a job that nobody holds, ends by this move."""
+    """Return the reasons by which an attempt, or the wait of a job, may end in this move."""
     ways = [*PATHS[move].values()]
     if move is Move.SUCCEED:  # of a job that is flagged for cancelling
         ways += PATHS[Move.ACKNOWLEDGE_CANCEL].values()
@@ -315,12 +335,12 @@ class _Row:
         self.now: float = now
 
     def worker_after(self) -> int | None:
-        """Who had it last: the decision keeps the worker or clears it."""
+        """Return the number of its last worker: the decision keeps the worker or clears it."""
         return None if self.live.worker_id is None else self.worker
 
 
 class _Writes:
-    """What a batch of decisions changes, by statement."""
+    """Collects the changes of a batch of decisions, by statement."""
 
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}
@@ -339,23 +359,11 @@ class _Writes:
         if decision.ran_for is not None:
             depth[6 if live.state is State.DONE else 7] += 1
             depth[8] += decision.ran_for
-        version = live.version - len(decision.steps)
         worker = row.worker if decision.lease is not None else None
-        here = int(before)
-        for state, reason in decision.steps:
-            version += 1
-            words = None if reason is Reason.STARTED else text(detail)
-            started_at = due = None
-            if state is State.FAILED:
-                started_at = live.started_at
-                due = live.due if live.state is State.FAILED else None
-            self._events.append(
-                (live.seq, version, live.attempt, worker, here, int(state),
-                 REASON_NUMBERS[reason], words, started_at, due)
-            )  # fmt: skip
-            here = int(state)
+        made = events_of(live, row.job_id, "", before, decision.steps, row.now, detail)
+        self._events += [event_row(live.seq, one, worker) for one in made]
 
-    async def write(self, db: Any) -> None:
+    async def write(self, db: Db) -> None:
         """Write it all."""
         if not self._rows:
             return
@@ -370,7 +378,9 @@ class _Writes:
             )
         ended = [row for row in self._rows.values() if row.live.state in TERMINAL]
         if ended:
-            await db.execute(SQL["end"], *columns(map(_end, ended), 14), self._now)
+            rows = [end_row(row.live, row.queue, row.worker_after(), row.last_lease)
+                    for row in ended]  # fmt: skip
+            await db.execute(SQL["end"], *columns(rows, END))
         moved = [
             row
             for row in self._rows.values()
@@ -378,9 +388,18 @@ class _Writes:
             and not (row.before in TERMINAL and row.live.state is State.PENDING)
         ]
         if moved:
-            cells = columns(map(_live, moved), 18)
-            await db.execute(SQL["update_live"], *cells[:17], self._now, cells[17])
-        await db.execute(SQL["insert_events"], *columns(self._events, 10), self._now)
+            rows = [
+                live_row(
+                    row.live,
+                    row.worker_after(),
+                    row.last_lease,
+                    2 if row.live.state is State.PENDING else 0,
+                    self._now,
+                )
+                for row in moved
+            ]
+            await db.execute(SQL["update_live"], *columns(rows, LIVE))
+        await db.execute(SQL["insert_events"], *columns(self._events, EVENT))
         for queue, depth in self._depth.items():
             figures = [int(figure) for figure in depth[:8]]
             await db.execute(SQL["count"], queue, *figures, depth[8])
@@ -395,23 +414,34 @@ def columns(rows: Any, width: int) -> list[list[Any]]:
     return found
 
 
-def _end(row: _Row) -> tuple[Any, ...]:
-    live = row.live
+def end_row(live: Live, queue: int, worker: int | None, last_lease: int | None) -> tuple[Any, ...]:
+    """Return a row of ``end``, for a job that has ended."""
     return (
-        live.seq, row.queue, int(live.state), live.version, live.attempt, live.retry_count,
-        row.worker_after(), row.last_lease, live.run_at, live.cancel_requested, live.started_at,
-        live.result, text(live.error), REASON_NUMBERS[live.reason],
+        live.seq, queue, int(live.state), live.version, live.attempt, live.retry_count, worker,
+        last_lease, live.run_at, live.cancel_requested, live.started_at, live.result,
+        text(live.error), REASON_NUMBERS[live.reason], live.completed_at,
     )  # fmt: skip
 
 
-def _live(row: _Row) -> tuple[Any, ...]:
-    live = row.live
+def live_row(
+    live: Live, worker: int | None, last_lease: int | None, ready: int, now: float
+) -> tuple[Any, ...]:
+    """Return a row of ``update_live``, for a job that has not ended."""
     held = live.state in HELD
-    worker = row.worker_after()
     return (
-        live.seq, int(live.state), 2 if live.state is State.PENDING else 0, live.version,
-        live.retry_count, live.lease, row.last_lease, worker if held else None,
-        None if held else worker, live.cancel_requested, live.deaths, live.run_at,
-        live.expires_at, live.started_at, live.due if held else None,
-        None if held else live.due, text(live.error), REASON_NUMBERS[live.reason],
+        live.seq, int(live.state), ready, live.version, live.attempt, live.retry_count, live.lease,
+        last_lease, worker if held else None, None if held else worker, live.cancel_requested,
+        live.deaths, live.run_at, live.expires_at, live.started_at, live.due if held else None,
+        None if held else live.due, text(live.error), REASON_NUMBERS[live.reason], now,
+    )  # fmt: skip
+
+
+def event_row(seq: int, entry: Entry, worker: int | None) -> tuple[Any, ...]:
+    """An event: a row of ``insert_events``. ``worker`` is the number of the one it names."""
+    _, version, before, state, reason, at, attempt, _, detail, _, _, started_at, due, _ = entry
+    return (
+        seq, version, attempt, worker, None if before is None else int(before), int(state),
+        REASON_NUMBERS[reason], text(detail), started_at,
+        due if before is not None else None,  # when a new job may start is in its record
+        at,
     )  # fmt: skip

@@ -16,11 +16,9 @@ from typing import Any
 
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import NO_LABELS, Assignment, JobSpec
-from jobqueue.core.locks import Locks
-from jobqueue.core.queue import MAX_PRIORITY
-from jobqueue.core.store import Claim, Rules
-from jobqueue.core.weights import by_weight, merge_queues
-from jobqueue.stores.postgres.board import Board, Home
+from jobqueue.core.queue import MAX_PRIORITY, by_weight, merge_queues
+from jobqueue.core.store import Claim, Locks, Rules
+from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import (
     MOST_SEEN,
@@ -32,8 +30,8 @@ from jobqueue.stores.postgres.heads import (
     crowded,
     kinds_of,
 )
+from jobqueue.stores.postgres.queue_cache import Home, QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import SQL, array
-from jobqueue.stores.postgres.worker_names import WorkerNames
 from jobqueue.stores.rows import read_more
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -52,9 +50,9 @@ class Claiming:
     def __init__(
         self,
         database: Database,
-        names: WorkerNames,
+        names: WorkerNameCache,
         heads: Heads,
-        board: Board,
+        queue_cache: QueueCache,
         rules: Rules,
         locks: Locks | None,
     ) -> None:
@@ -62,7 +60,7 @@ class Claiming:
         self._runner = database.dispatching
         self._names = names
         self._heads = heads
-        self._board = board
+        self._queue_cache = queue_cache
         self._rules = rules
         self._locks = locks
         self._one = asyncio.Lock()
@@ -71,7 +69,7 @@ class Claiming:
         self.instance = ""
 
     async def fill(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """See ``Store.claim``."""
+        """Fill them, as ``JobStore.claim`` says."""
         assigned: list[Assignment] = []
         async with self._one:
             for wanted in claims:
@@ -80,7 +78,7 @@ class Claiming:
         return assigned
 
     async def _fill(self, wanted: Claim) -> list[Assignment]:
-        if self._board.stale:
+        if self._queue_cache.stale:
             await self._look()
         workers = await self._names.number(wanted.slots)
         kinds = None if wanted.types is None else kinds_of(wanted.types)
@@ -88,11 +86,11 @@ class Claiming:
         lost: list[int] = []
         rounds = _ROUNDS
         while rounds:
-            homes = self._board.claimable(wanted)
+            homes = self._queue_cache.claimable(wanted)
             chosen = self._heads.of(homes, kinds)
             if self._heads.wants_look(bool(chosen.floors)):
                 await self._look()
-                homes = self._board.claimable(wanted)
+                homes = self._queue_cache.claimable(wanted)
                 chosen = self._heads.of(homes, kinds)
             if unknown := self._heads.unknown(homes, kinds):
                 await self._ask(unknown)
@@ -112,11 +110,11 @@ class Claiming:
 
     async def _look(self) -> None:
         self._heads.begin()
-        change = self._board.changes
+        change = self._queue_cache.changes
         began = time.perf_counter()
 
-        async def look(db: Any) -> tuple[Any, list[Found]]:
-            board = await db.fetch(SQL["queue_board"])
+        async def look(db: Db) -> tuple[Any, list[Found]]:
+            queue_cache = await db.fetch(SQL["read_queues"], self._database.now())
             found = [tuple(row) for row in await db.fetch(SQL["heads"], MOST_SEEN)]
             if more := crowded(found):
                 # Others by lot, so that each type has its turn.
@@ -124,10 +122,10 @@ class Claiming:
                 columns = map(list, zip(*more, strict=True))
                 rows = await db.fetch(SQL["heads_after"], *columns, start, MOST_SEEN)
                 found += [tuple(row) for row in rows]
-            return board, found
+            return queue_cache, found
 
-        board, found = await self._runner.read("look", look)
-        self._board.read(board, change)
+        queue_cache, found = await self._runner.read("look", look)
+        self._queue_cache.read(queue_cache, change)
         self._heads.looked(found, time.perf_counter() - began)
 
     async def _ask(self, unknown: Sequence[Head]) -> None:
@@ -135,7 +133,7 @@ class Claiming:
         self._heads.begin()
         arguments = [list(column) for column in zip(*unknown, strict=True)]
 
-        async def ask(db: Any) -> list[Found]:
+        async def ask(db: Db) -> list[Found]:
             return [tuple(row) for row in await db.fetch(SQL["heads_of"], *arguments)]
 
         self._heads.asked(unknown, await self._runner.read("ask", ask))
@@ -196,7 +194,7 @@ class Claiming:
             lost,
         )
 
-        async def read(db: Any) -> Any:
+        async def read(db: Db) -> Any:
             return await db.fetch(SQL["candidates"], *arguments)
 
         for head in floors:
@@ -240,9 +238,10 @@ class Claiming:
         now = self._database.now()
         by_lease = dict(zip(leases, slots, strict=True))
 
-        async def take(db: Any) -> Any:
+        async def take(db: Db) -> Any:
+            texts = await self._queue_cache.texts(db, len(slots), now)
             return await db.fetch(
-                SQL["assign"],
+                texts["assign"],
                 array(seqs),
                 array([one[3] for one in candidates]),
                 len(slots),
@@ -252,7 +251,7 @@ class Claiming:
                 now,
             )
 
-        async def look(db: Any) -> Any:
+        async def look(db: Db) -> Any:
             # All of it was written, or nothing.
             return await db.fetch(SQL["claimed"], seqs, leases, now) or await take(db)
 
@@ -307,7 +306,7 @@ def _merge(types: list[list[Candidate]], limit: int, end: int | None) -> list[Ca
 
 
 class Candidates:
-    """What was read of each head, and how much of it at most.
+    """The rows that were read of each head, and the most that may be read of it.
 
     Where several types wait in one level, fewer jobs are read of each than are wanted: as many as
     it had of the last ones, and some more.

@@ -13,15 +13,16 @@ import logging
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import asyncpg
 
 from jobqueue.core.errors import Unavailable
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.statements import LAYOUT, SQL
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, location, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -61,8 +62,34 @@ _SERVERS_KEEPALIVE = {
 }
 
 
+Row = Sequence[Any]
+"""The columns that a query selects, in its order."""
+
+
+class Db(Protocol):
+    """The methods of an asyncpg connection that are used here."""
+
+    async def execute(self, query: str, *args: object, timeout: float | None = None) -> str: ...
+
+    async def fetch(self, query: str, *args: object, timeout: float | None = None) -> list[Row]: ...
+
+    async def fetchrow(
+        self, query: str, *args: object, timeout: float | None = None
+    ) -> Row | None: ...
+
+    async def fetchval(self, query: str, *args: object, timeout: float | None = None) -> Any: ...
+
+    def transaction(
+        self, *, isolation: str | None = None, readonly: bool = False
+    ) -> AbstractAsyncContextManager[object]: ...
+
+    async def copy_records_to_table(
+        self, table_name: str, *, records: Iterable[Row], columns: Sequence[str]
+    ) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
-class Backend:
+class PostgresBackend:
     """A server process, told apart from a later one with the same number."""
 
     pid: int
@@ -100,7 +127,7 @@ class Connection:
 
     __slots__ = ("backend", "raw")
 
-    def __init__(self, raw: Any, backend: Backend) -> None:
+    def __init__(self, raw: Any, backend: PostgresBackend) -> None:
         self.raw = raw
         self.backend = backend
 
@@ -114,7 +141,12 @@ async def connect(dsn: str, settings: Mapping[str, str]) -> Connection:
         command_timeout=_COMMAND_TIMEOUT,
         statement_cache_size=200,
         max_cached_statement_lifetime=0,
-        server_settings={"application_name": "jobqueue", **_SERVERS_KEEPALIVE, **settings},
+        server_settings={
+            "application_name": "jobqueue",
+            "jobqueue.layout": str(LAYOUT),
+            **_SERVERS_KEEPALIVE,
+            **settings,
+        },
     )
     try:
         _watch_line(raw)
@@ -125,7 +157,7 @@ async def connect(dsn: str, settings: Mapping[str, str]) -> Connection:
     except BaseException:
         raw.terminate()
         raise
-    return Connection(raw, Backend(*row))
+    return Connection(raw, PostgresBackend(*row))
 
 
 def _watch_line(raw: Any) -> None:
@@ -230,7 +262,7 @@ def _loop_time(deadline: float) -> float:
     return asyncio.get_running_loop().time() + max(0.0, deadline - time.monotonic())
 
 
-async def dispel(connections: Connections, lost: Backend) -> bool:
+async def dispel(connections: Connections, lost: PostgresBackend) -> bool:
     """Make sure that a backend whose answer was lost does nothing any more.
 
     Returns whether it was at work: then it was slow, and nothing is wrong with the line.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
 import math
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
 
 from jobqueue.core.clock import Clock
-from jobqueue.core.errors import JobQueueError
+from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.core.observer import Observer
 from jobqueue.stores.postgres.connections import FIXED_PLANS, READING, Connections
-from jobqueue.stores.postgres.pulse import SideLoop
 from jobqueue.stores.postgres.runner import Runner, Work
 
 T = TypeVar("T")
@@ -23,6 +24,56 @@ _CLAIM_CONNECTIONS = 2
 _BEAT_CONNECTIONS = 2
 # A claim lost in a crash is a job that is handed out again: it need not wait for the disk.
 _UNHURRIED: Mapping[str, str] = {**FIXED_PLANS, "synchronous_commit": "off"}
+_TIMEOUT = 10.0
+
+
+class SideLoop:
+    """An event loop in a thread: heartbeats survive a blocked loop. Any thread may call ``run``."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread."""
+        loop = self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=loop.run_forever, name="jobqueue-postgres-pulse", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], timeout: float = _TIMEOUT) -> T:
+        """Run something there and wait for it."""
+        loop = self._loop
+        if loop is None:
+            work.close()
+            raise Unavailable("PostgreSQL: the store is not open")
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return future.result(timeout)
+        except concurrent.futures.TimeoutError:
+            future.cancel()
+            raise Unavailable(f"PostgreSQL took no heartbeat within {timeout:g} s") from None
+        except concurrent.futures.CancelledError:
+            raise Unavailable("PostgreSQL: the store is closed") from None
+
+    def stop(self) -> None:
+        """End the thread; its tasks are cancelled, and their callers get an error."""
+        loop, thread = self._loop, self._thread
+        self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            asyncio.run_coroutine_threadsafe(_cut_off(), loop)
+            thread.join(_TIMEOUT)
+            loop.close()
+
+
+async def _cut_off() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=_TIMEOUT / 2)
+    asyncio.get_running_loop().stop()
 
 
 class Unanswered:
@@ -51,12 +102,19 @@ class Database:
     """Calls that must not wait for each other have connections of their own."""
 
     def __init__(
-        self, dsn: str, clock: Clock | None, observer: Observer, patience: float, pool_size: int
+        self,
+        dsn: str,
+        clock: Clock | None,
+        observer: Observer,
+        patience: float,
+        pool_size: int,
+        undone: Callable[[], None],
     ) -> None:
         def runner(
             size: int, settings: Mapping[str, str], silent: Callable[[], None] | None = None
         ) -> Runner:
-            return Runner(Connections(dsn, size, settings, patience), observer, patience, silent)
+            connections = Connections(dsn, size, settings, patience)
+            return Runner(connections, observer, patience, silent, undone)
 
         self._clock = clock
         # A third for reads, which may take long; the rest for writes.
@@ -90,7 +148,7 @@ class Database:
             await runner.connections.close()
 
     def _own(self) -> tuple[Runner, ...]:
-        """What is used on the loop that opened it."""
+        """The runners that are used on the loop that opened the store."""
         return self.probing, self.streaming, self.dispatching, self.writing, self.reading
 
     def _distrust(self) -> None:
@@ -107,5 +165,5 @@ class Database:
         return None if self._clock is None else self._clock.now()
 
     def here(self) -> float | None:
-        """What this machine's clock shows, where the store's is another one."""
+        """The time by this machine's clock, or None where a test brings the store's time."""
         return time.time() if self._clock is None else None

@@ -2,7 +2,7 @@
 
 Numbers that are given out before the commit (a sequence, a transaction's id) do not tell the order
 of commits: a reader that remembers the highest one it saw skips what commits late, and one that
-waits until nothing earlier is open waits for whoever leaves a transaction open. So a reader
+waits until nothing earlier is open waits for any transaction that is left open. So a reader
 remembers what had been committed when it looked, and reads what has been committed since. Between
 two such looks events come by job and version, so that the order of each job's own is kept.
 """
@@ -10,17 +10,21 @@ two such looks events come by job and version, so that the order of each job's o
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import astuple, dataclass
-from typing import Any
 
-from jobqueue.core.job import Event
-from jobqueue.stores.postgres.reads import ROWS
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.core.store import BEGINNING, Position
+from jobqueue.stores.postgres.connections import Db
+from jobqueue.stores.postgres.statements import RENUMBER, SQL
+
+_log = logging.getLogger("jobqueue.stores.postgres")
+_TIMEOUT = 6 * 3600.0  # every event may have to be written anew
+_LONGEST_NUMBER = 1_700  # bytes; more have more than 4,300 digits
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What had been committed at one moment."""
+    """The transactions that had been committed at one moment."""
 
     below: int = 0
     above: int = 0
@@ -28,7 +32,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class StreamPlace:
     """Everything up to ``since`` was read; of what came until ``until``, all up to a key."""
 
     since: Snapshot
@@ -38,18 +42,18 @@ class Position:
     number: int = 0  # in the outbox; of events 0
     part: bool = False  # ``until`` was no moment, only a part of what was committed then
 
-    def pack(self) -> int:
-        """In one number, for whoever keeps it."""
-        text = json.dumps(astuple(self), separators=(",", ":"))
-        return int.from_bytes(b"\1" + text.encode())
+    def text(self) -> Position:
+        """Return it in the form that callers keep."""
+        if self == START:
+            return BEGINNING
+        return json.dumps(astuple(self), separators=(",", ":"))
 
     @classmethod
-    def unpack(cls, number: int) -> Position:
-        """From the number; 0 is the beginning."""
-        if number == 0:
-            return cls(Snapshot(), Snapshot(), 0, 0)
-        raw = number.to_bytes((number.bit_length() + 7) // 8)
-        since, until, seq, version, *more = json.loads(raw[1:])
+    def of(cls, position: Position) -> StreamPlace:
+        """Read a place from the form that ``text`` gave."""
+        if position == BEGINNING:
+            return START
+        since, until, seq, version, *more = json.loads(position)
         return cls(
             Snapshot(since[0], since[1], tuple(since[2])),
             Snapshot(until[0], until[1], tuple(until[2])),
@@ -58,37 +62,74 @@ class Position:
             *more,
         )
 
+    def stored(self) -> str:
+        """Return it in the form that the database keeps of the mark.
 
-async def events_after(db: Any, number: int, limit: int) -> list[tuple[int, Event]]:
-    """See ``Store.events_after``."""
-    at = Position.unpack(number)
-    rows = await _between(db, at, limit) if at.until != at.since else []
-    if not rows:
-        at = Position(at.until, await snapshot(db), 0, 0)
-        rows = await _between(db, at, limit)
-        if rows:
-            # Claims do not wait for the disk. A crash must not undo what was read, nor give the
-            # number of a transaction that counts as read to another one.
-            await db.execute(SQL["touch"])
-    found = []
-    for row in rows:
-        place = Position(at.since, at.until, row[0], row[2])
-        found.append((place.pack(), ROWS.event(row[1:])))
-    return found
+        A number, which servers of earlier versions read, too, unless so many transactions were open
+        that Python refuses to write it in digits.
+        """
+        text = self.text()
+        if self == START or len(text) > _LONGEST_NUMBER:
+            return text or "0"
+        return str(int.from_bytes(b"\1" + text.encode()))
+
+    @classmethod
+    def of_stored(cls, mark: str) -> StreamPlace:
+        """Read a place from the form that ``stored`` gave; 0 is the beginning."""
+        if mark.startswith("["):
+            return cls.of(mark)
+        number = int(mark)
+        if number == 0:
+            return START
+        raw = number.to_bytes((number.bit_length() + 7) // 8)
+        return cls.of(raw[1:].decode())
 
 
-async def snapshot(db: Any) -> Snapshot:
-    """What has been committed by now."""
-    below, above, unfinished = await db.fetchrow(SQL["snapshot"])
+START = StreamPlace(Snapshot(), Snapshot(), 0, 0)
+
+
+async def snapshot(db: Db) -> Snapshot:
+    """Ask which transactions have been committed by now."""
+    ((below, above, unfinished),) = await db.fetch(SQL["snapshot"])
     return Snapshot(below, above, tuple(unfinished))
 
 
-async def _between(db: Any, at: Position, limit: int) -> list[Any]:
-    rows: list[Any] = await db.fetch(SQL["events_between"], *between(at), at.seq, at.version, limit)
-    return rows
-
-
-def between(at: Position) -> tuple[int, list[int], int, list[int]]:
+def between(at: StreamPlace) -> tuple[int, list[int], int, list[int]]:
     """The two snapshots as the statements take them. What was open at the first one may have been
     committed since; whatever else is below its end had been."""
     return at.since.above, list(at.since.open), at.until.above, list(at.until.open)
+
+
+async def renumber(db: Db) -> None:
+    """Give events that the stream has not got a number of this cluster, if they have others.
+
+    A database that was moved to another cluster, by a dump for example, has the numbers of the old
+    cluster's transactions. Numbers that the new one has not given out yet would not be read before
+    it has, and whatever it writes until then would count as read. Jobs go on meanwhile, and any
+    server may do it: no term is needed.
+    """
+    if not await db.fetchval(SQL["numbers_of_others"]):
+        return
+    async with db.transaction():
+        await db.execute(SQL["renumber_lock"])  # one at a time
+        if not await db.fetchval(SQL["numbers_of_others"]):
+            return
+        _log.warning(
+            "this database was moved here from another cluster: the transactions of its events are"
+            " given new numbers, the event stream goes on after that"
+        )
+        own = int(await db.fetchval("SELECT pg_current_xact_id()::text"))
+        await db.execute("SET LOCAL jobqueue.renumbering = 'on'")
+        for statement in RENUMBER:
+            await db.execute(statement, own, timeout=_TIMEOUT)
+        await db.execute(SQL["renumber_outbox"], own, timeout=_TIMEOUT)
+        here = including(await snapshot(db), own)
+        at = StreamPlace(here, here, 0, 0)
+        await db.execute(SQL["move_mark"], at.stored(), *between(at), 0, 0, 0)
+
+
+def including(seen: Snapshot, own: int) -> Snapshot:
+    """A snapshot of a transaction's own as others see it: itself is open, and so may be all that
+    began since the latest one ended."""
+    unfinished = {*seen.open, *range(seen.above, own), own}
+    return Snapshot(seen.below, max(seen.above, own + 1), tuple(sorted(unfinished)))

@@ -1,10 +1,10 @@
-"""Where claimable jobs may be: by queue, priority and type, and from which number on.
+"""Keeps the lowest number at which a claimable job may be, by queue, priority and type.
 
 A claim leaves dead entries in the index of what is ready, and a long transaction anywhere in the
 database keeps them there. So a claim begins where the one before it found its first job, not at
-the beginning. Whoever makes a lower number claimable says so here; what came back (a retry, a
+the beginning. A write that makes a lower number claimable says so here; what came back (a retry, a
 delayed job) lies in a stretch of its own, which is always read from its beginning. A full look,
-now and then, catches what nobody told us.
+now and then, catches what was not said.
 
 Clients choose types, so there may be very many. Of one queue and priority a look reads a limited
 number of them; such a level is crowded. A claim that names its types then asks for those of them
@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from jobqueue.core.queue import MAX_PRIORITY
-from jobqueue.stores.postgres.board import Home
+from jobqueue.stores.postgres.queue_cache import Home
 
 Head = tuple[int, int, int]
 """A queue's number, 9 - priority, and the number of a type. The first two are its level."""
@@ -31,7 +31,7 @@ Head = tuple[int, int, int]
 Level = tuple[int, int]
 
 Found = tuple[int, int, int, int, int]
-"""What a look finds: queue, rank, 1 (fresh) or 2 (came back), a type's number, the first job."""
+"""A finding of a look: queue, rank, 1 (fresh) or 2 (came back), a type's number, the first job."""
 
 NOTHING_NEW = (1 << 62) - 1
 """A floor above every number: only what came back is read."""
@@ -63,7 +63,7 @@ def kinds_of(types: frozenset[str]) -> frozenset[int]:
 
 
 class Chosen(NamedTuple):
-    """Where a claim reads next."""
+    """The heads that a claim reads next."""
 
     floors: dict[Head, int]  # most urgent first
     whole: bool  # else there may be more heads, which are not to be passed over
@@ -98,7 +98,7 @@ class Heads:
 
     @property
     def slow(self) -> bool:
-        """Whether the last full look had to wade through dead rows."""
+        """Tell whether the last full look was slow, because of dead rows."""
         return self._look_took > _SLOW_LOOK
 
     def begin(self) -> None:
@@ -155,7 +155,7 @@ class Heads:
             self.forget()
 
     def unknown(self, queues: Container[int], kinds: frozenset[int] | None) -> list[Head]:
-        """The heads of these types where the last look did not see all, and nobody asked since.
+        """The heads of these types where the last look did not see all, and no claim asked since.
 
         What was said of them is not all that there is: jobs may have waited before.
         """
@@ -184,7 +184,7 @@ class Heads:
             self._floors[head] = floor
 
     def wants_look(self, known: bool) -> bool:
-        """Whether a full look is due; sooner if nothing is known to be there."""
+        """Tell whether a full look is due; sooner if nothing is known to be there."""
         pause = _LOOK_SHARE * self._look_took
         if known:
             pause = max(pause, _LOOK_INTERVAL)
@@ -214,7 +214,7 @@ def _floors(found: Sequence[Found]) -> dict[Head, int]:
 
 
 def crowded(found: Sequence[Found]) -> list[tuple[int, int, int]]:
-    """Where a look may not have seen all types: queue, rank, fresh or not."""
+    """Return the levels of which a look may not have seen all types: queue, rank, fresh or not."""
     if len(found) < MOST_SEEN:
         return []
     seen = Counter(one[:3] for one in found)

@@ -1,4 +1,4 @@
-"""Where held jobs may be: by worker, and from which number on.
+"""Keeps the lowest number at which each worker may hold a job.
 
 As with ``heads.py``: every job that ends leaves a dead entry in the index of what is held, and a
 long transaction anywhere in the database keeps it there. As long as reading that index is fast it
@@ -49,7 +49,7 @@ class Holding:
             self._looked_at = float("-inf")
 
     def wants_look(self) -> bool:
-        """Whether it is time for a full look."""
+        """Tell whether it is time for a full look."""
         return time.monotonic() >= self._looked_at + _SHARE * self._took
 
     def begin(self) -> None:
@@ -68,7 +68,7 @@ class Holding:
 
     @property
     def costly(self) -> bool:
-        """Whether to count only what is known here: a full look took too long for more."""
+        """Tell whether to count only the jobs that are known here: a full look takes too long."""
         return self.slow and self._took > _COSTLY
 
     def pause(self) -> float:
@@ -76,7 +76,7 @@ class Holding:
         return max(0.0, self._readable_at - time.monotonic())
 
     def read(self, found: Iterable[tuple[int, int]], took: float) -> None:
-        """What is held from the floors on was read: the next time it can begin higher."""
+        """Take in what was read from the floors on: the next read can begin higher."""
         if took > _SLOW:
             self._readable_at = time.monotonic() + _SHARE * took
         floors: dict[int, int] = {}
@@ -85,7 +85,7 @@ class Holding:
         self._floors = floors
 
     def floor(self, worker: int | None) -> int:
-        """Where to begin to read what a worker holds: at the beginning, unless that is slow."""
+        """Return the number from which to read a worker's jobs: 0, unless that is slow."""
         if not self.slow or worker is None:
             return 0
         return self._floors.get(worker, NOTHING_NEW)

@@ -5,38 +5,37 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
+from jobqueue.core.decide import news_of
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Held, NewJob, Transition
-from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.store import Application, Change, Claim, Rules, Submission
 from jobqueue.stores.postgres.applying import Applying
-from jobqueue.stores.postgres.board import Board
-from jobqueue.stores.postgres.chores import Chores
 from jobqueue.stores.postgres.claiming import Claiming
+from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.notices import Heard, Speaker, returned
+from jobqueue.stores.postgres.queue_cache import QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.postgres.submitting import Slot, Submitting, fit
-from jobqueue.stores.postgres.worker_names import WorkerNames
+from jobqueue.stores.postgres.upkeep import Chores
 from jobqueue.stores.rows import held_row
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 
 
 class Jobs:
-    """The write path. What it makes claimable, it says here and to the other servers."""
+    """Implements ``core.store.JobStore``. What it makes claimable, it says to the other servers."""
 
     def __init__(
         self,
         database: Database,
         claiming: Claiming,
-        names: WorkerNames,
-        board: Board,
+        names: WorkerNameCache,
+        queue_cache: QueueCache,
         heads: Heads,
         holding: Holding,
         chores: Chores,
@@ -47,7 +46,7 @@ class Jobs:
         self._database = database
         self._claiming = claiming
         self._names = names
-        self._board = board
+        self._queue_cache = queue_cache
         self._heads = heads
         self._holding = holding
         self._chores = chores
@@ -55,10 +54,11 @@ class Jobs:
         self._hear = hear
         self._rules = rules
 
-    async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> Submission:
-        """See ``Store.submit``."""
+    async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         slots = await self._slots(jobs, claims) if claims else {}
-        batch = Submitting(jobs, self._database.now(), self._rules, self._heads, slots)
+        batch = Submitting(
+            jobs, self._database.now(), self._rules, self._queue_cache, self._heads, slots
+        )
         try:
             with self._database.unanswered.write():
                 await self._database.writing.write("submit", batch.run, again=batch.again)
@@ -81,7 +81,7 @@ class Jobs:
     async def _slots(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> dict[int, Slot]:
         """Slots for jobs that may be handed off in the write of their submit.
 
-        Nobody else can see such a job before it is assigned, so no lock is asked for. Where a look
+        No other caller sees such a job before it is assigned, so no lock is asked for. Where a look
         at what is ready is slow (dead rows that a long transaction keeps), it is not worth it.
         """
         if self._heads.slow:
@@ -94,7 +94,6 @@ class Jobs:
         }
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """See ``Store.claim``."""
         assigned = await self._claiming.fill(claims)
         if assigned:
             self._holding.claimed(assigned, self._names.known)
@@ -102,30 +101,23 @@ class Jobs:
         return assigned
 
     async def apply(
-        self, transitions: Sequence[Transition], claims: Sequence[Claim]
+        self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
     ) -> Application:
-        """See ``Store.apply``."""
-        batch = Applying(transitions, self._database.now(), self._rules, self._board, self._names)
+        batch = Applying(
+            transitions, self._database.now(), self._rules, self._queue_cache, self._names
+        )
         try:
             with self._database.unanswered.write():
                 await self._database.writing.write("apply", batch.run, again=batch.again)
         except BaseException:
-            # Part of it may be written: whoever waits for it must look.
+            # Part of it may be written: all who wait for it must look.
             if any(outcome is not None for outcome in batch.outcomes):
                 self._hear(Change.WORK | Change.ENDED | Change.CONTROL, None)
             raise
         outcomes = [outcome for outcome in batch.outcomes if outcome is not None]
-        change = Change(0)
-        if batch.came_back:
-            for head in batch.came_back:
-                self._heads.lower(head)
-            change |= Change.WORK
-        for asked, outcome in zip(transitions, outcomes, strict=True):
-            if outcome.refusal is None:
-                if outcome.state in TERMINAL:
-                    change |= Change.ENDED
-                if outcome.lease is not None and asked.by_others:
-                    change |= Change.CONTROL
+        for head in batch.came_back:
+            self._heads.lower(head)
+        change = news_of(transitions, outcomes)
         if change:
             self._speaker.say(change, returned(batch.came_back))
         self._chores.wrote()
@@ -142,11 +134,9 @@ class Jobs:
             return []
 
     async def request_cancel(self, seq: int) -> Held | None:
-        """See ``Store.request_cancel``."""
-
         now = self._database.now()
 
-        async def work(db: Any) -> Held | None:
+        async def work(db: Db) -> Held | None:
             row = await db.fetchrow(SQL["request_cancel"], seq, now)
             return None if row is None else held_row(row)
 

@@ -19,6 +19,9 @@ from typing import Any
 import asyncpg
 
 from jobqueue.core.errors import Conflict, NotFound
+from jobqueue.stores.postgres import layout
+from jobqueue.stores.postgres.connections import Db
+from jobqueue.stores.postgres.statements import LAYOUT
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, location, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -26,6 +29,7 @@ _LOCK = 0x6A71_6D69_6772  # "jqmigr"
 _NAME = re.compile(r"V(\d+)__(\w+)\.sql")
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 _TRIES = 5
+_FIRST_WITH_LAYOUT = 14
 
 _HISTORY = """
 CREATE TABLE schema_history (
@@ -49,7 +53,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """What must never change once it was applied anywhere."""
+        """Its hash, which must never change once the migration was applied anywhere."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
@@ -81,8 +85,20 @@ async def check(dsn: str) -> int:
     return await _connected(dsn, look)
 
 
+async def layout_of(dsn: str, wanted: int | None = None) -> int:
+    """Return the layout of a database; change it first if another one is wanted."""
+
+    async def work(connection: Db, known: list[Migration]) -> int:
+        await look(connection, known)
+        if wanted is not None:
+            await layout.change(connection, wanted)
+        return await layout.read(connection)
+
+    return await _connected(dsn, work)
+
+
 async def _connected(
-    dsn: str, work: Callable[[Any, list[Migration]], Coroutine[Any, Any, int]]
+    dsn: str, work: Callable[[Db, list[Migration]], Coroutine[Any, Any, int]]
 ) -> int:
     where = location(dsn)
     try:
@@ -97,7 +113,7 @@ async def _connected(
         await connection.close()
 
 
-async def look(connection: Any, known: list[Migration]) -> int:
+async def look(connection: Db, known: list[Migration]) -> int:
     """Check that nothing is missing, and change nothing."""
     rows = await _history(connection)
     if not rows:
@@ -119,8 +135,8 @@ async def look(connection: Any, known: list[Migration]) -> int:
     return int(newest)
 
 
-async def _history(connection: Any) -> list[Any] | None:
-    """What was applied, in order; None if nothing ever was."""
+async def _history(connection: Db) -> list[Any] | None:
+    """Return the migrations that were applied, in order; None if none ever was."""
     if await connection.fetchval("SELECT to_regclass('schema_history')") is None:
         return None
     rows: list[Any] = await connection.fetch(
@@ -129,14 +145,16 @@ async def _history(connection: Any) -> list[Any] | None:
     return rows
 
 
-async def bring_up(connection: Any, known: list[Migration]) -> int:
+async def bring_up(connection: Db, known: list[Migration]) -> int:
     """Apply what is missing, one replica at a time; the others wait and find it done."""
     await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
     try:
         await connection.execute("SET client_min_messages = warning")
         rows = await _history(connection)
         if rows is None:
-            await connection.execute(_HISTORY)  # who may use tables need not be let create them
+            await connection.execute(
+                _HISTORY
+            )  # a role may use tables without the right to create them
             rows = []
         applied = {row[0]: row for row in rows}
         for one in known:
@@ -144,6 +162,8 @@ async def bring_up(connection: Any, known: list[Migration]) -> int:
                 _check(one, applied[one.version])
             else:
                 await _apply(connection, one)
+        if not applied and known[-1].version >= _FIRST_WITH_LAYOUT:
+            await layout.change(connection, LAYOUT)
         newest = max([*applied, known[-1].version])
         if newest > known[-1].version:
             _check_newer(known[-1].version, rows)
@@ -173,7 +193,7 @@ def _check_newer(mine: int, rows: list[Any]) -> None:
     )
 
 
-async def _apply(connection: Any, one: Migration) -> None:
+async def _apply(connection: Db, one: Migration) -> None:
     """In one transaction. A table that others use is not waited for without end: whoever comes
     after a waiting change of a table waits as well."""
     for left in reversed(range(_TRIES)):

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,7 +17,7 @@ import asyncpg
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.store import Change
-from jobqueue.core.waiting import is_set_within
+from jobqueue.core.waiting import GrowingPause, is_set_within
 from jobqueue.stores.postgres.connections import READING, connect
 from jobqueue.stores.postgres.heads import NOTHING_NEW, Head
 from jobqueue.stores.postgres.trouble import LOST
@@ -111,7 +110,7 @@ class Listener:
             self._task = None
 
     async def _run(self) -> None:
-        pause = _FIRST_RETRY
+        pause = GrowingPause(_FIRST_RETRY, _LONGEST_RETRY)
         first = True
         while True:
             try:
@@ -121,16 +120,15 @@ class Listener:
                     if not first:
                         _log.info("listening again for the word of other replicas")
                     first = False
-                    pause = _FIRST_RETRY
-                    # Whatever was said while nobody listened.
+                    pause.reset()
+                    # Words may have been missed meanwhile.
                     self._heard(Change.WORK | Change.ENDED | Change.CONTROL, None)
                     await _stay(connection.raw)
                 finally:
                     connection.raw.terminate()
             except (*LOST, asyncpg.PostgresError) as error:
                 _log.debug("the listening connection was lost: %s", error)
-            await asyncio.sleep(random.uniform(pause / 2, pause))
-            pause = min(2 * pause, _LONGEST_RETRY)
+            await pause.wait()
 
     def _hear(self, connection: Any, pid: int, channel: str, word: str) -> None:
         try:
@@ -138,7 +136,7 @@ class Listener:
             change = Change(what)
             heads = None if said is None else _heads(said)
         except (ValueError, TypeError):
-            # Somebody else's, or a newer version's: look at everything.
+            # From another program, or a newer version: look at everything.
             self._heard(Change.WORK | Change.ENDED | Change.CONTROL, None)
             return
         if name != self._name:
@@ -155,7 +153,7 @@ async def _stay(raw: Any) -> None:
 
 
 def _heads(said: list[list[int]]) -> dict[Head, int] | None:
-    """Where there is work. A server of an older version does not say of which types: look."""
+    """Read the heads that have work; None where a server of an older version names no types."""
     if any(len(one) == 3 for one in said):
         return None
     return {(int(queue), int(rank), int(kind)): int(seq) for queue, rank, kind, seq in said}

@@ -24,6 +24,30 @@ t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json, coalesce(t.priorit
 seq, id, queue, coalesce($15::bigint, kind_of(type)) AS kind, priority, max_retries, ttl,
               timeout, run_at, created_at
 
+-- name: steps
+-- Step {step} of jobs {rows} that are on their first attempt, as rows for many of them. Statements with
+-- {apart} and {batch} are there twice (statements.py): they write a row for each event, or (BATCH)
+-- rows for many jobs and a row for each event of the others.
+, s AS (
+    INSERT INTO job_steps (lo, hi, xid, at, queue, worker, step, jobs)
+    SELECT lo, hi, (SELECT pg_current_xact_id()::text::bigint), at, queue, worker, {step},
+           CASE WHEN count <= hi - lo
+                THEN substring(bits FROM (lo & 1023)::int + 1 FOR (hi - lo)::int + 1) END
+    FROM (SELECT min(seq) AS lo, max(seq) AS hi, max({at}) AS at, queue, {worker} AS worker,
+                 count(*), bit_or(set_bit(0::bit(1024), (seq & 1023)::int, 1)) AS bits
+          FROM {rows} WHERE {first} GROUP BY queue, 5, seq >> 10) AS g
+)
+
+-- name: ends
+-- Of jobs d on their first attempt: their end in rows for many of them.
+, b AS (
+    INSERT INTO job_done (lo, hi, xid, at, queue, worker, from_state, offs, leases, began, results)
+    SELECT min(seq), max(seq), (SELECT pg_current_xact_id()::text::bigint), max(now), queue, worker,
+           state, array_agg((seq & 1023)::smallint), array_agg(lease), array_agg(started_at),
+           array_agg(result)
+    FROM d WHERE first GROUP BY queue, worker, state, part, seq >> 10
+)
+
 -- name: pending_rows
 -- The live rows, first events and counts of new jobs r, which all wait.
 l AS (
@@ -36,8 +60,8 @@ l AS (
     FROM r
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
-    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1 FROM r
-), t AS (
+    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1 FROM r{apart}
+){batch}, t AS (
     INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
 )
 
@@ -113,7 +137,7 @@ FROM r GROUP BY r.queue, r.priority, r.kind
 -- (NULL: all). One row for each job. A queue where very many types wait counts as busy; which types
 -- wait is only looked at where something does.
 WITH RECURSIVE home AS MATERIALIZED (
-    SELECT id, name, max_retries, ttl, timeout, paused,
+    SELECT id, name, max_retries, ttl, timeout, {closed_until} AS closed_until,
            NOT EXISTS (
                SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle
     FROM queues
@@ -145,7 +169,7 @@ WITH RECURSIVE home AS MATERIALIZED (
     RETURNING {record_returned}
 ), g AS MATERIALIZED (
     SELECT r.*, h.name, t.lease, t.worker,
-           t.lease > 0 AND NOT h.paused AND (h.idle OR NOT EXISTS (
+           t.lease > 0 AND h.closed_until <= r.created_at AND (h.idle OR NOT EXISTS (
                SELECT FROM waiting AS w WHERE w.queue = h.id
                AND (coalesce(w.kind = ANY ($20::bigint[]), true) OR w.nth = 20))) AS given
     FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
@@ -196,7 +220,7 @@ SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR 
 
 -- name: take_keys
 -- In the order of the keys. An expired key is replaced; one that stands is not returned, and
--- neither is one while the equal key that is everybody's ($7, or null) stands.
+-- neither is one while the equal key that all callers share ($7, or null) stands.
 INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint)
 SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint
 FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[])
@@ -212,7 +236,7 @@ WHERE k.expires_at <= excluded.expires_at - $5::float8
 RETURNING queue, key
 
 -- name: read_keys
--- Which job has a key: its own, or else the equal key that is everybody's ($3, or null). $4 now.
+-- The job that has a key: its own, or else the equal key that all callers share ($3, or null). $4 now.
 SELECT t.queue, t.key, k.id, k.fingerprint
 FROM unnest($1::int[], $2::text[], $3::text[]) AS t(queue, key, shared)
 CROSS JOIN LATERAL (
@@ -333,9 +357,12 @@ CROSS JOIN LATERAL (
 WHERE $1::text IS NULL OR q.name = $1
 GROUP BY q.name, r.type
 
--- name: queue_board
-SELECT id, name, paused, deleted, priority_weights::text, retry_profile, retry_base, retry_max,
-       retry_jitter
+-- name: read_queues
+-- $1 now.
+SELECT id, name,
+       {closed_until} > coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8),
+       deleted, (SELECT layout FROM instance), priority_weights::text, retry_profile, retry_base,
+       retry_max, retry_jitter
 FROM queues
 
 -- name: candidates
@@ -369,18 +396,19 @@ CROSS JOIN LATERAL (
 -- PENDING -> ASSIGNED. $1 seq and $2 attempt of the candidates in claim order, $3 how many are
 -- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. What is locked, or has moved on
 -- since it was read, is left out; so is a queue that was paused meanwhile.
-WITH won AS MATERIALIZED (
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
+           $4::text::bigint[] AS leases, $5::text::int[] AS workers
+), won AS MATERIALIZED (
     SELECT l.seq FROM unnest($1::text::bigint[], $2::text::int[])
          WITH ORDINALITY AS c(seq, attempt, n)
     JOIN job_live AS l ON l.seq = ANY (ARRAY[c.seq])
     WHERE l.ready + 0 > 0 AND l.attempt = c.attempt
-      AND l.queue + 0 = ANY (ARRAY(SELECT id FROM queues WHERE NOT paused AND NOT deleted))
+      AND l.queue + 0 = ANY (ARRAY(
+          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
     ORDER BY c.n LIMIT $3 FOR UPDATE OF l SKIP LOCKED
 ), numbered AS MATERIALIZED (
     SELECT seq, (row_number() OVER ())::int AS n FROM won
-), clock AS MATERIALIZED (
-    SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
-           $4::text::bigint[] AS leases, $5::text::int[] AS workers
 ), u AS (
     UPDATE job_live AS l
     SET state = 2, ready = 0, reason = 2, attempt = l.attempt + 1, version = l.version + 1,
@@ -394,8 +422,8 @@ WITH won AS MATERIALIZED (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
            1, 2, 2
-    FROM u
-), t AS (
+    FROM u{apart}
+){batch}, t AS (
     INSERT INTO queue_tally (queue, pending, assigned)
     SELECT queue, -count(*), count(*) FROM u GROUP BY queue
 )
@@ -414,14 +442,15 @@ WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 
 -- name: finish
 -- ASSIGNED or RUNNING -> DONE, by the lease; what is flagged for cancelling goes the long way.
--- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now, $6 the worker that must hold it
+-- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now, $6 the worker that must hold it, $7 part of the
+-- batch: results of different parts do not share a row.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), d AS (
     DELETE FROM job_live AS l
     USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[],
-                 $6::text::int[])
-          WITH ORDINALITY AS t(seq, lease, result, ran_for, worker, n), clock AS c
+                 $6::text::int[], $7::text::int[])
+          WITH ORDINALITY AS t(seq, lease, result, ran_for, worker, part, n), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 IN (2, 3)
       AND NOT l.cancel AND (t.worker IS NULL OR l.worker + 0 = t.worker)
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
@@ -430,22 +459,22 @@ WITH clock AS MATERIALIZED (
                    ELSE least(l.started_at, c.now - t.ran_for) END AS started_at,
               coalesce(t.ran_for, CASE WHEN l.state = 2 THEN 0
                                        ELSE greatest(0, c.now - l.started_at) END) AS ran_for,
-              t.result, t.n, c.now
+              t.result, t.n, c.now, t.part, l.version = l.state AS first
 ), r AS (
     INSERT INTO job_ended (seq, completed_at, started_at, run_at, lease, queue, version, attempt,
                            retry_count, worker, state, reason, cancel, result)
     SELECT seq, now, started_at, run_at, lease, queue,
            version + CASE WHEN state = 2 THEN 2 ELSE 1 END, attempt, retry_count, worker, 4, 4,
            false, result
-    FROM d
+    FROM d{apart}
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT d.seq, (SELECT pg_current_xact_id()::text::bigint), d.now,
            d.version + CASE WHEN d.state = 2 THEN v.step ELSE 1 END, d.attempt, d.worker,
            v.from_state, v.to_state, v.reason
     FROM d JOIN (VALUES (1, 2::smallint, 3::smallint, 3::smallint), (2, 3, 4, 4))
-         AS v(step, from_state, to_state, reason) ON v.step = 2 OR d.state = 2
-), t AS (
+         AS v(step, from_state, to_state, reason) ON v.step = 2 OR d.state = 2{apart}
+){batch}, t AS (
     INSERT INTO queue_tally (queue, assigned, running, done, succeeded, run_seconds)
     SELECT queue, -count(*) FILTER (WHERE state = 2), -count(*) FILTER (WHERE state = 3), count(*),
            count(*), sum(ran_for)
@@ -472,8 +501,8 @@ WITH clock AS MATERIALIZED (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
            2, 3, 3
-    FROM u
-), t AS (
+    FROM u{apart}
+){batch}, t AS (
     INSERT INTO queue_tally (queue, assigned, running)
     SELECT queue, -count(*), count(*) FROM u GROUP BY queue
 )
@@ -495,19 +524,32 @@ SELECT e.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL:
 FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq
 WHERE e.seq = ANY ($1::bigint[]) ORDER BY e.seq FOR UPDATE OF e
 
+-- name: lock_done
+-- As "lock_ended", of jobs that ended in batches. Nothing changes them, so that nothing is locked.
+SELECT r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
+       e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
+       e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
+       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM unnest($1::bigint[]) AS t(seq) JOIN job_record AS r ON r.seq = t.seq
+CROSS JOIN LATERAL job_done_of(t.seq) AS e
+
+-- name: live_rows
+-- What a move may change of live rows: a fragment.
+unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::bigint[],
+            $8::bigint[], $9::int[], $10::int[], $11::boolean[], $12::smallint[], $13::float8[],
+            $14::float8[], $15::float8[], $16::float8[], $17::float8[], $18::text[],
+            $19::smallint[], $20::float8[])
+     AS t(seq, state, ready, version, attempt, retry_count, lease, last_lease, worker, last_worker,
+          cancel, deaths, run_at, expires_at, started_at, due, wake_at, error, reason, updated_at)
+
 -- name: update_live
 UPDATE job_live AS l
 SET state = t.state, ready = t.ready, version = t.version, retry_count = t.retry_count,
     lease = t.lease, last_lease = t.last_lease, worker = t.worker, last_worker = t.last_worker,
     cancel = t.cancel, deaths = t.deaths, run_at = t.run_at, expires_at = t.expires_at,
     started_at = t.started_at, due = t.due, wake_at = t.wake_at, error = t.error,
-    reason = t.reason, updated_at = $18::float8
-FROM unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::bigint[],
-            $7::bigint[], $8::int[], $9::int[], $10::boolean[], $11::smallint[], $12::float8[],
-            $13::float8[], $14::float8[], $15::float8[], $16::float8[], $17::text[],
-            $19::smallint[])
-     AS t(seq, state, ready, version, retry_count, lease, last_lease, worker, last_worker, cancel,
-          deaths, run_at, expires_at, started_at, due, wake_at, error, reason)
+    reason = t.reason, attempt = t.attempt, updated_at = t.updated_at
+FROM {live_rows}
 WHERE l.seq = ANY (ARRAY[t.seq])
 
 -- name: end
@@ -517,10 +559,10 @@ WITH d AS (
 )
 INSERT INTO job_ended (seq, queue, state, version, attempt, retry_count, worker, lease, run_at,
                        cancel, started_at, result, error, reason, completed_at)
-SELECT t.*, $15::float8
+SELECT *
 FROM unnest($1::bigint[], $2::int[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::int[],
             $8::bigint[], $9::float8[], $10::boolean[], $11::float8[], $12::bytea[], $13::text[],
-            $14::smallint[]) AS t
+            $14::smallint[], $15::float8[])
 
 -- name: revive
 -- DEAD_LETTERED -> PENDING: the live row comes back. $1 seq, $2 version, $3 reason, $4 now
@@ -539,11 +581,11 @@ FROM d JOIN job_record AS r ON r.seq = d.seq
 -- name: insert_events
 INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason, detail,
                        started_at, due)
-SELECT t.seq, (SELECT pg_current_xact_id()::text::bigint), $11::float8, t.version, t.attempt,
+SELECT t.seq, (SELECT pg_current_xact_id()::text::bigint), t.at, t.version, t.attempt,
        t.worker, t.from_state, t.to_state, t.reason, t.detail, t.started_at, t.due
 FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::smallint[], $6::smallint[],
-            $7::smallint[], $8::text[], $9::float8[], $10::float8[])
-     AS t(seq, version, attempt, worker, from_state, to_state, reason, detail, started_at, due)
+            $7::smallint[], $8::text[], $9::float8[], $10::float8[], $11::float8[])
+     AS t(seq, version, attempt, worker, from_state, to_state, reason, detail, started_at, due, at)
 
 -- name: count
 INSERT INTO queue_tally (queue, pending, assigned, running, done, failed, dead_lettered, succeeded,
@@ -686,8 +728,8 @@ WHERE l.version IS NULL OR t.version NOT IN (0, l.version)
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,
        q.name
-FROM job_record AS r JOIN job_event AS e ON e.seq = r.seq JOIN queues AS q ON q.id = r.queue
-LEFT JOIN worker_name AS w ON w.id = e.worker
+FROM job_record AS r CROSS JOIN LATERAL job_events_of(r.seq, r.seq >> 10 << 10) AS e
+JOIN queues AS q ON q.id = r.queue LEFT JOIN worker_name AS w ON w.id = e.worker
 WHERE r.seq = $1 AND e.version < coalesce($2::int, e.version + 1)
 ORDER BY e.version DESC LIMIT $3
 
@@ -706,13 +748,27 @@ xid = ANY ($2::bigint[]) AND xid < $3::bigint AND xid <> ALL ($4::bigint[])
 -- name: later
 xid >= $1::bigint AND xid < $3::bigint AND xid <> ALL ($4::bigint[])
 
+-- name: new_events
+(SELECT seq, at, version, attempt, worker, from_state, to_state, reason, detail, NULL::bigint AS lo
+      FROM job_event WHERE {between}
+      UNION ALL
+      SELECT seq, at, version, attempt, worker, from_state, to_state, reason, detail, NULL
+      FROM job_event WHERE {later}
+      UNION ALL
+      SELECT seq, at, version, attempt, worker, from_state, to_state, reason, NULL, lo
+      FROM batch_event WHERE {between}
+      UNION ALL
+      SELECT seq, at, version, attempt, worker, from_state, to_state, reason, NULL, lo
+      FROM batch_event WHERE {later})
+
 -- name: events_between
 -- Events between two snapshots, from ($5, $6) on: a transaction that stays open holds up nothing
 -- but its own events.
 SELECT e.seq, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name,
        e.detail, q.name
-FROM (SELECT * FROM job_event WHERE {between} UNION ALL SELECT * FROM job_event WHERE {later}) AS e
-JOIN job_record AS r ON r.seq = e.seq JOIN queues AS q ON q.id = r.queue
+FROM {new_events} AS e
+CROSS JOIN LATERAL (SELECT id, queue FROM job_record WHERE seq = e.seq OFFSET 0) AS r
+JOIN queues AS q ON q.id = r.queue
 LEFT JOIN worker_name AS w ON w.id = e.worker
 WHERE (e.seq, e.version) > ($5::bigint, $6::int)
 ORDER BY e.seq, e.version LIMIT $7
@@ -720,30 +776,50 @@ ORDER BY e.seq, e.version LIMIT $7
 -- name: end_of_stretch
 -- The last transaction of a stretch of more than $4 events, from $1 on and below $2, but for those
 -- that are open ($3); NULL if there are no more.
-SELECT xid FROM job_event WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
-ORDER BY xid OFFSET $4 LIMIT 1
+SELECT xid FROM (
+    SELECT xid, sum(events) OVER (ORDER BY xid ROWS UNBOUNDED PRECEDING) AS sum FROM (
+        (SELECT xid, 1 AS events FROM job_event
+         WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
+         ORDER BY xid LIMIT $4::bigint + 1)
+        UNION ALL
+        (SELECT xid, hi - lo + 1 FROM job_steps
+         WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
+         ORDER BY xid LIMIT $4::bigint + 1)
+        UNION ALL
+        (SELECT xid, 2 * (hi - lo + 1) FROM job_done
+         WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
+         ORDER BY xid LIMIT $4::bigint + 1)) AS e) AS e
+WHERE sum > $4::bigint ORDER BY xid LIMIT 1
 
 -- name: overtaken
--- Events of the jobs $1 up to the versions $2, written by transactions from $3 on.
-SELECT e.seq, e.version FROM unnest($1::text::bigint[], $2::text::int[]) AS k(seq, version)
+-- Events of the jobs $1 up to the versions $2, written by transactions from $3 on; and those of
+-- batches in the windows of these jobs, whatever their versions.
+SELECT e.seq, e.version, NULL::bigint AS lo
+FROM unnest($1::text::bigint[], $2::text::int[]) AS k(seq, version)
 JOIN job_event AS e ON e.seq = k.seq AND e.version <= k.version WHERE e.xid >= $3::bigint
+UNION ALL
+SELECT e.seq, e.version, e.lo
+FROM (SELECT DISTINCT seq >> 10 << 10 AS first FROM unnest($1::text::bigint[]) AS k(seq)) AS w
+CROSS JOIN LATERAL (
+    SELECT seq, version, lo FROM batch_event
+    WHERE lo BETWEEN w.first AND w.first + 1023 AND lo >> 10 = w.first >> 10 AND xid >= $3::bigint
+    OFFSET 0) AS e
 
 -- name: keys_between
 -- Where events and entries of the outbox between two snapshots are, from ($5, $6, $7) on, in the
--- order of the stream; the number of an event is 0. In three columns, not in rows: there may be
--- very many, and the client reads them in one go.
-SELECT array_agg(seq), array_agg(version), array_agg(number) FROM (
-    SELECT seq, version, number FROM (
-        SELECT seq, version, 0::bigint AS number FROM job_event WHERE {between}
-        UNION ALL SELECT seq, version, 0 FROM job_event WHERE {later}
-        UNION ALL SELECT seq, version, number FROM outbox WHERE {between}
-        UNION ALL SELECT seq, version, number FROM outbox WHERE {later}) AS k
+-- order of the stream; the number of an event is 0, and "lo" names its row if that has many. In four
+-- columns, not in rows: there may be very many, and the client reads them in one go.
+SELECT array_agg(seq), array_agg(version), array_agg(number), array_agg(lo) FROM (
+    SELECT seq, version, number, lo FROM (
+        SELECT seq, version, 0::bigint AS number, lo FROM {new_events} AS e
+        UNION ALL SELECT seq, version, number, NULL FROM outbox WHERE {between}
+        UNION ALL SELECT seq, version, number, NULL FROM outbox WHERE {later}) AS k
     WHERE (seq, version, number) > ($5::bigint, $6::int, $7::bigint)
     ORDER BY seq, version, number LIMIT $8) AS found
 
 -- name: changes
--- Events $1 (seq), $2 (version) with all that a rebuild of their jobs needs, in this order, as far
--- as they have $3 bytes together, but always one; $4 now. Sizes are known without reading what they
+-- Events $1 (seq), $2 (version), $5 (lo) with all that a rebuild of their jobs needs, in this order, as
+-- far as they have $3 bytes together, but always one; $4 now. Sizes are known without reading what they
 -- are of.
 SELECT n, id, version, from_state, to_state, reason, at, attempt, worker, detail, queue,
        started_at, due, retries, seq, created_at, key_expires_at, result, cancel, type, payload,
@@ -777,10 +853,13 @@ FROM (
                + CASE WHEN e.version = 1 OR e.to_state = 6 THEN octet_length(r.payload) ELSE 0 END
                + coalesce(octet_length(d.result), 0)) OVER w AS size,
            row_number() OVER w AS nth
-    FROM unnest($1::text::bigint[], $2::text::int[]) WITH ORDINALITY AS k(seq, version, n)
-    JOIN job_event AS e ON e.seq = k.seq AND e.version = k.version
+    FROM unnest($1::text::bigint[], $2::text::int[], $5::text::bigint[])
+         WITH ORDINALITY AS k(seq, version, lo, n)
+    CROSS JOIN LATERAL (
+        SELECT * FROM job_events_of(k.seq, k.lo) AS o WHERE o.version = k.version OFFSET 0) AS e
     JOIN job_record AS r ON r.seq = k.seq
-    LEFT JOIN job_ended AS d ON e.to_state IN (4, 6) AND d.seq = k.seq AND d.version = k.version
+    LEFT JOIN LATERAL job_end_of(CASE WHEN e.to_state IN (4, 6) THEN k.seq END) AS d
+         ON d.version = k.version
     WINDOW w AS (ORDER BY k.n)
 ) AS x WHERE nth = 1 OR size <= $3::bigint ORDER BY n
 
@@ -804,6 +883,7 @@ VALUES ('0', 0, '{}', 0, '{}', 0, 0)
 -- name: numbers_of_others
 -- Whether there are numbers that no transaction of this cluster has had.
 SELECT greatest((SELECT max(xid) FROM job_event), (SELECT max(xid) FROM outbox),
+                (SELECT max(xid) FROM job_steps), (SELECT max(xid) FROM job_done),
                 (SELECT until - 1 FROM stream))
        >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint
 
@@ -811,9 +891,9 @@ SELECT greatest((SELECT max(xid) FROM job_event), (SELECT max(xid) FROM outbox),
 LOCK TABLE stream IN SHARE ROW EXCLUSIVE MODE
 
 -- name: renumber_events
--- What the stream has got, and all where there is none, comes before everything; the rest is of $1.
+-- Of the rows {table}, whose last event is {last}. What the stream has got, and all where there is none, comes before everything; the rest is of $1.
 -- Numbers that this cluster has given out as well do not tell whose they are: better once more.
-UPDATE job_event AS e
+UPDATE {table} AS e
 SET xid = CASE WHEN s.single IS NULL OR e.xid >= x.above AND ({in_stream_already}) THEN 0
           ELSE $1::bigint END
 FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS above) AS x
@@ -843,45 +923,74 @@ DELETE FROM outbox WHERE xid < $1::bigint AND xid <> ALL ($2::bigint[])
 -- How much is not in the stream, as far as counting goes, and since when.
 SELECT count(*), min(at), coalesce($8::float8, extract(epoch FROM clock_timestamp())::float8) FROM (
     SELECT at FROM (
-        SELECT seq, version, 0::bigint AS number, at FROM job_event WHERE {between}
-        UNION ALL SELECT seq, version, 0, at FROM job_event WHERE {later}
+        SELECT seq, version, 0::bigint AS number, at FROM {new_events} AS e
         UNION ALL SELECT seq, version, number, at FROM outbox WHERE {between}
         UNION ALL SELECT seq, version, number, at FROM outbox WHERE {later}) AS k
     WHERE (seq, version, number) > ($5::bigint, $6::int, $7::bigint)
     LIMIT 100000) AS b
 
 -- name: in_stream_already
--- An event e that the stream s has got: a fragment.
+-- A row e, whose last event is {last}, that the stream s has got: a fragment.
 e.xid < s.since AND e.xid <> ALL (s.since_open) OR e.xid < s.until
-    AND e.xid <> ALL (s.until_open) AND (e.seq, e.version) <= (s.seq, s.version)
+    AND e.xid <> ALL (s.until_open) AND ({last}) <= (s.seq, s.version)
 
 -- name: in_stream
 -- Of the jobs $1, those that a stream has got all events of; all, where there is none.
 SELECT seq FROM unnest($1::bigint[]) AS j(seq) WHERE NOT EXISTS (
-    SELECT FROM stream AS s JOIN job_event AS e ON e.seq = j.seq
+    SELECT FROM stream AS s CROSS JOIN LATERAL job_events_of(j.seq, j.seq >> 10 << 10) AS e
     WHERE NOT ({in_stream_already}))
 
 -- name: remove
 -- Jobs that ended, with their history. Inside a transaction that says that it is retention.
--- $2 their keys are free again, $3 now
+-- $2 their keys are free again, $3 now, $4 those of them that ended in batches, whose end is gone.
 WITH x AS (
     DELETE FROM job_event WHERE seq = ANY ($1::bigint[])
 ), r AS (
     DELETE FROM job_record WHERE seq = ANY ($1::bigint[])
 ), e AS (
     DELETE FROM job_ended WHERE seq = ANY ($1::bigint[]) RETURNING seq, queue, state, version
+), g AS (
+    SELECT * FROM e UNION ALL
+    SELECT seq, queue, 4, 4 FROM job_record WHERE seq = ANY ($4::bigint[])
 ), o AS (
     INSERT INTO outbox (xid, seq, version, kind, at, body)
     SELECT pg_current_xact_id()::text::bigint, e.seq, e.version, 5,
            coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8),
            json_build_object('job_id', j.id, 'queue', q.name, 'version', e.version,
                              'key_freed', $2::boolean)::text
-    FROM e JOIN job_record AS j ON j.seq = e.seq JOIN queues AS q ON q.id = e.queue
+    FROM g AS e JOIN job_record AS j ON j.seq = e.seq JOIN queues AS q ON q.id = e.queue
     WHERE EXISTS (SELECT FROM stream)
 )
 INSERT INTO queue_tally (queue, done, dead_lettered)
 SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state = 6)
-FROM e GROUP BY queue
+FROM g GROUP BY queue
+
+-- name: lock_batch
+-- The row in which a job has ended. By itself: "take_out" has to see what was changed until then.
+SELECT FROM job_done
+WHERE lo >> 10 = $1::bigint >> 10 AND lo <= $1 AND hi >= $1 AND ($1 & 1023)::smallint = ANY (offs)
+FOR UPDATE
+
+-- name: take_out
+-- The end of one job leaves the row that it shares; the row goes with the last one.
+WITH p AS MATERIALIZED (
+    SELECT ctid AS place, array_position(offs, ($1::bigint & 1023)::smallint) AS n FROM job_done
+    WHERE lo >> 10 = $1 >> 10 AND lo <= $1 AND hi >= $1 AND ($1 & 1023)::smallint = ANY (offs)
+), x AS (
+    DELETE FROM job_done AS d USING p WHERE d.ctid = p.place AND cardinality(d.offs) = 1
+)
+UPDATE job_done AS d
+SET offs = d.offs[:n - 1] || d.offs[n + 1:], leases = d.leases[:n - 1] || d.leases[n + 1:],
+    began = d.began[:n - 1] || d.began[n + 1:], results = d.results[:n - 1] || d.results[n + 1:]
+FROM p WHERE d.ctid = p.place AND cardinality(d.offs) > 1
+
+-- name: forget_steps
+-- Where jobs $1 are gone: steps of jobs of which none is left.
+DELETE FROM job_steps AS s
+USING (SELECT min(seq) AS first, max(seq) AS last FROM unnest($1::bigint[]) AS t(seq)
+       GROUP BY seq >> 10) AS w
+WHERE s.lo BETWEEN w.first >> 10 << 10 AND w.last AND s.hi >= w.first
+  AND NOT EXISTS (SELECT FROM job_record AS r WHERE r.seq BETWEEN s.lo AND s.hi)
 
 -- name: old_done
 -- $1 and $4 (after) are times by the caller's clock, which shows $3 now (NULL: it is ours). Of the
@@ -897,6 +1006,27 @@ SELECT seq FROM (
 WHERE NOT EXISTS (
     SELECT FROM stream AS s JOIN job_event AS e ON e.seq = d.seq
     WHERE NOT ({in_stream_already}))
+
+-- name: old_batches
+-- As "old_done", of ends in batches: whole rows go, until there are $2 jobs or a few more.
+WITH d AS (
+    DELETE FROM job_done WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM (
+            SELECT e.ctid, e.xid, e.hi, sum(e.jobs) OVER (ORDER BY e.at, e.ctid) - e.jobs AS before
+            FROM (
+                SELECT ctid, xid, hi, at, cardinality(offs) AS jobs FROM job_done
+                WHERE at < (SELECT $1::float8 + coalesce(
+                    extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+                  AND at >= (SELECT $4::float8 + coalesce(
+                    extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
+                  AND (queue = ANY (ARRAY(SELECT id FROM queues WHERE name = ANY ($5::text[]))))
+                      <> $6::boolean
+                ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED) AS e) AS e
+        WHERE before < $2 AND NOT EXISTS (
+            SELECT FROM stream AS s WHERE NOT ({in_stream_already}))))
+    RETURNING lo, offs
+)
+SELECT (lo >> 10 << 10) + o FROM d CROSS JOIN unnest(offs) AS o
 
 -- name: create_queue
 -- A deleted queue's row comes back under new settings, with its records. The settings from $4 on.
@@ -935,9 +1065,9 @@ WHERE NOT q.deleted AND ($1::text IS NULL OR q.name = $1)
 GROUP BY q.id ORDER BY q.name
 
 -- name: restore_lock
--- Whoever wants to write waits, and finds what was restored.
-LOCK TABLE leader, queues, job_record, job_live, job_ended, job_event, job_key, stream, outbox
-IN EXCLUSIVE MODE
+-- Other writers wait, and find what was restored.
+LOCK TABLE leader, queues, job_record, job_live, job_ended, job_event, job_steps, job_done, job_key,
+           stream, outbox IN EXCLUSIVE MODE
 
 -- name: led
 SELECT EXISTS (SELECT FROM leader
@@ -946,6 +1076,29 @@ SELECT EXISTS (SELECT FROM leader
 -- name: restore_queue
 INSERT INTO queues (name, paused, created_at, deleted, {settings})
 VALUES ($1, $2, to_timestamp($3::float8), $4, {settings_from_5}) RETURNING id
+
+-- name: restore_records
+-- As "submit_long", under numbers ($15) and times ($1) of their own. What queues say is in the jobs.
+INSERT INTO job_record (seq, {record_columns}, key) OVERRIDING SYSTEM VALUE
+SELECT t.seq, {record_values}, t.key
+FROM unnest($1::float8[], $2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[],
+            $7::smallint[], $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[],
+            $13::text[], $15::bigint[], $16::text[])
+     AS t(now, queue, id, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay,
+          key, seq, more)
+CROSS JOIN LATERAL (SELECT t.now) AS c
+CROSS JOIN LATERAL (SELECT t.queue, 0, NULL::float8, NULL::float8)
+     AS q(id, max_retries, ttl, timeout)
+
+-- name: restore_live
+INSERT INTO job_live (seq, id, queue, kind, prio, max_retries, timeout, state, ready, version, attempt,
+                      retry_count, lease, last_lease, worker, last_worker, cancel, deaths, run_at,
+                      expires_at, started_at, due, wake_at, error, reason, updated_at)
+SELECT r.seq, r.id, r.queue, kind_of(r.type), 9 - r.priority, r.max_retries, r.timeout, t.state,
+    t.ready, t.version, t.attempt, t.retry_count, t.lease, t.last_lease, t.worker, t.last_worker,
+    t.cancel, t.deaths, t.run_at, t.expires_at, t.started_at, t.due, t.wake_at, t.error, t.reason,
+    t.updated_at
+FROM {live_rows} JOIN job_record AS r ON r.seq = ANY (ARRAY[t.seq])
 
 -- name: restore_sequence
 -- New numbers come after $2.
@@ -1000,8 +1153,8 @@ DELETE FROM workers AS w WHERE w.owner = $1 AND w.id <> $2 AND w.status = 'OFFLI
 RETURNING w.id
 
 -- name: beat
--- By its owner ($4); by anybody if it has none; by who has the store open, or where nobody has to say
--- who they are (core.job.owner_allows).
+-- By its owner ($4); by any caller if it has none, if the caller has the store open, or where callers
+-- are not known (core.job.owner_allows).
 UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp()),
     overrun = coalesce($5, overrun)
 WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 IN ('', E'\tin process') OR owner IN ('', $4))
@@ -1118,7 +1271,7 @@ FROM leader WHERE expires_at > coalesce(to_timestamp($1::float8), clock_timestam
 UPDATE leader SET expires_at = '-infinity' WHERE holder = $1 AND epoch = $2
 
 -- name: check_term
--- Locked, so that nobody can take over before this transaction ends.
+-- Locked, so that no server can take over before this transaction ends.
 SELECT 1 FROM leader WHERE holder = $1 AND epoch = $2
 AND expires_at > coalesce(to_timestamp($3::float8), clock_timestamp()) FOR SHARE
 
@@ -1128,6 +1281,9 @@ SELECT current_setting('fsync') = 'on', current_setting('synchronous_commit'),
 
 -- name: instance
 SELECT id, generation, continues FROM instance
+
+-- name: layout
+SELECT layout FROM instance
 
 -- name: restore_instance
 UPDATE instance SET id = $1, generation = $2, continues = $3

@@ -10,10 +10,11 @@ from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.core.store import Change
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.postgres import reads
-from jobqueue.stores.postgres.board import Board
+from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.notices import Speaker
+from jobqueue.stores.postgres.queue_cache import QueueCache
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.queue_rows import queue_body, settings_row
 
@@ -21,19 +22,20 @@ CREATED, CHANGED, DELETED = map(int, QueueChange)
 
 
 class Queues:
-    """The calls about queues. What they change, every server has to read again."""
+    """Implements ``core.store.QueueStore``. Every server reads a change again."""
 
-    def __init__(self, database: Database, board: Board, heads: Heads, speaker: Speaker) -> None:
+    def __init__(
+        self, database: Database, queue_cache: QueueCache, heads: Heads, speaker: Speaker
+    ) -> None:
         self._database = database
-        self._board = board
+        self._queue_cache = queue_cache
         self._heads = heads
         self._speaker = speaker
 
     async def create(self, queue: Queue) -> bool:
-        """See ``Store.create_queue``."""
         now = self._database.now()
 
-        async def work(db: Any) -> float | None:
+        async def work(db: Db) -> float | None:
             async with db.transaction():
                 at: float | None = await db.fetchval(
                     SQL["create_queue"], queue.name, queue.paused, now, *settings_row(queue)
@@ -51,11 +53,9 @@ class Queues:
         return True
 
     async def update(self, name: str, values: Mapping[str, Any]) -> Queue | None:
-        """See ``Store.update_queue``."""
-
         now = self._database.now()
 
-        async def work(db: Any) -> Queue | None:
+        async def work(db: Db) -> Queue | None:
             async with db.transaction():
                 if await db.fetchval(SQL["lock_queue"], name) is None:
                     return None
@@ -71,11 +71,9 @@ class Queues:
         return queue
 
     async def pause(self, name: str, paused: bool) -> bool:
-        """See ``Store.pause_queue``."""
-
         now = self._database.now()
 
-        async def work(db: Any) -> bool:
+        async def work(db: Db) -> bool:
             async with db.transaction():
                 changed = await db.fetchval(SQL["pause_queue"], name, paused) is not None
                 found = await reads.stats(db, name)
@@ -88,11 +86,9 @@ class Queues:
         return done
 
     async def delete(self, name: str) -> int | None:
-        """See ``Store.delete_queue``."""
-
         now = self._database.now()
 
-        async def work(db: Any) -> int | None:
+        async def work(db: Db) -> int | None:
             async with db.transaction():
                 queue = await db.fetchval(SQL["lock_queue"], name)  # submits wait from here on
                 if queue is None:
@@ -110,25 +106,21 @@ class Queues:
         return left
 
     def _changed(self) -> None:
-        self._board.spoil()
+        self._queue_cache.spoil()
         self._heads.forget()
         self._speaker.say(Change.CONTROL | Change.WORK, None)
 
     async def unfinished(self, queue: str, limit: int) -> list[int]:
-        """See ``Store.unfinished``."""
-
-        async def work(db: Any) -> list[int]:
+        async def work(db: Db) -> list[int]:
             return [row[0] for row in await db.fetch(SQL["unfinished"], queue, limit)]
 
         return await self._database.reading.read("unfinished", work)
 
-    async def waiting_types(self, count_to: int, queue: str | None) -> list[WaitingType]:
-        """See ``Store.waiting_types``."""
+    async def waiting_types(self, count_to: int, queue: str | None = None) -> list[WaitingType]:
         # Not among the other reads: their plans follow statistics, and may read all that waits.
         return await self._database.writing.read(
             "waiting_types", lambda db: reads.waiting_types(db, count_to, queue)
         )
 
-    async def stats(self, queue: str | None) -> list[QueueStats]:
-        """See ``Store.stats``."""
+    async def stats(self, queue: str | None = None) -> list[QueueStats]:
         return await self._database.reading.read("stats", lambda db: reads.stats(db, queue))

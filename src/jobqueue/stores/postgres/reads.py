@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
-from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, Worker
-from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, TimeQuery, Worker
+from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
 from jobqueue.core.queue import QueueStats, WaitingType
 from jobqueue.core.store import DeadLetters, JobFilter
+from jobqueue.stores.postgres.connections import Db
+from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.statements import REASON_NUMBERS, REASONS, SQL, array
 from jobqueue.stores.queue_rows import stats_row
@@ -19,19 +21,30 @@ ROWS = Rows(job_id=str, reasons=REASONS, names=tuple)
 _QUEUE = " JOIN queues AS q ON q.id = r.queue"
 # Looked up one by one: see the head of queries.sql.
 _LIVE = " LEFT JOIN LATERAL (SELECT * FROM job_live WHERE seq = r.seq OFFSET 0) AS l ON true"
-_ENDED = " LEFT JOIN job_ended AS e ON e.seq = r.seq"
+_ENDED = " LEFT JOIN LATERAL job_end_of(r.seq) AS e ON true"
+_NOT_ENDED = " LEFT JOIN job_ended AS e ON e.seq = r.seq"
 _JOBS = f" FROM job_record AS r{_LIVE}{_ENDED}{_QUEUE}"
-_LIVE_JOBS = f" FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq{_ENDED}{_QUEUE}"
+_LIVE_JOBS = f" FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq{_NOT_ENDED}{_QUEUE}"
 _ENDED_JOBS = f" FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq{_LIVE}{_QUEUE}"
+_BATCH_JOBS = f" FROM batch_end AS e JOIN job_record AS r ON r.seq = e.seq{_LIVE}{_QUEUE}"
+
+# By time: as in the index job_record_time.
+_TIME = "floor(r.created_at * 1000)"
+# The same where that index must not be walked in search of a few.
+_UNINDEXED = f"{_TIME} + 0"
+_LIVE_BY_TIME = "job_live AS l JOIN job_record AS r ON r.seq = l.seq"
+_ENDED_BY_TIME = "job_ended AS e JOIN job_record AS r ON r.seq = e.seq"
+_DONE_BY_TIME = "job_record AS r CROSS JOIN LATERAL job_end_of(r.seq) AS e"
+_COLUMNS = SQL["job_columns"].replace("e.result", "NULL::bytea")
 
 
-async def find(db: Any, job_id: str) -> int | None:
+async def find(db: Db, job_id: str) -> int | None:
     """A job's number."""
     seq: int | None = await db.fetchval(SQL["find"], job_id)
     return seq
 
 
-async def get(db: Any, job_id: str) -> Job | None:
+async def get(db: Db, job_id: str) -> Job | None:
     """One job by its id."""
     seq = await find(db, job_id)
     if seq is None:
@@ -40,13 +53,13 @@ async def get(db: Any, job_id: str) -> Job | None:
     return None if row is None else ROWS.job(row)
 
 
-async def moved_on(db: Any, seen: Mapping[int, int]) -> list[int]:
+async def moved_on(db: Db, seen: Mapping[int, int]) -> list[int]:
     """Jobs that are live no more, or not at the version that was seen."""
     rows = await db.fetch(SQL["moved_on"], array(seen), array(seen.values()))
     return [row[0] for row in rows]
 
 
-async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
+async def list_jobs(db: Db, wanted: JobFilter) -> list[Job]:
     """A page, newest first. Jobs in a named state are looked up from its side."""
     if not wanted.states:
         return await _select(db, _JOBS, "r", wanted, "")
@@ -57,7 +70,7 @@ async def list_jobs(db: Any, wanted: JobFilter) -> list[Job]:
         return await _list_states(db, wanted)
 
 
-async def _list_states(db: Any, wanted: JobFilter) -> list[Job]:
+async def _list_states(db: Db, wanted: JobFilter) -> list[Job]:
     jobs: list[Job] = []
     live = [int(state) for state in wanted.states if state not in TERMINAL]
     if live:
@@ -65,13 +78,14 @@ async def _list_states(db: Any, wanted: JobFilter) -> list[Job]:
         jobs += await _select(db, _LIVE_JOBS, "l", wanted, f"l.state IN ({numbers})")
     if State.DONE in wanted.states:
         jobs += await _select(db, _ENDED_JOBS, "e", wanted, "e.state = 4")
+        jobs += await _select(db, _BATCH_JOBS, "e", wanted, "")
     if State.DEAD_LETTERED in wanted.states:
         jobs += await _select(db, _ENDED_JOBS, "e", wanted, "e.state = 6")
     jobs.sort(key=lambda job: -job.seq)
     return jobs[: wanted.limit]
 
 
-async def _select(db: Any, source: str, side: str, wanted: JobFilter, condition: str) -> list[Job]:
+async def _select(db: Db, source: str, side: str, wanted: JobFilter, condition: str) -> list[Job]:
     if _impossible(wanted):
         return []
     conditions: list[str] = [condition] if condition else []
@@ -83,9 +97,14 @@ async def _select(db: Any, source: str, side: str, wanted: JobFilter, condition:
     if wanted.before_seq is not None:
         values.append(wanted.before_seq)
         conditions.append(f"{side}.seq < ${len(values)}")
+        if source == _BATCH_JOBS:
+            conditions.append(f"{side}.lo >> 10 <= ${len(values)} >> 10")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     values.append(wanted.limit)
-    sql = f"{SQL['job_columns']}{source}{where} ORDER BY {side}.seq DESC LIMIT ${len(values)}"
+    # Sorted window by window, down to where the page is full.
+    windows = "e.lo >> 10 DESC, " if source == _BATCH_JOBS else ""
+    order = f" ORDER BY {windows}{side}.seq DESC LIMIT ${len(values)}"
+    sql = f"{SQL['job_columns']}{source}{where}{order}"
     return [ROWS.job(row) for row in await db.fetch(sql, *values)]
 
 
@@ -97,7 +116,7 @@ def _impossible(wanted: JobFilter) -> bool:
 def _match(
     wanted: JobFilter, reason: str, error: str, conditions: list[str], values: list[object]
 ) -> None:
-    """What a filter asks beside queue, state and place."""
+    """Add the conditions of a filter beside queue, state and place."""
     if wanted.type is not None:
         values.append(wanted.type)
         conditions.append(f"r.type = ${len(values)}")
@@ -115,7 +134,7 @@ def _match(
         conditions.append(f"e.completed_at < ${len(values)}")
 
 
-async def dead_letters(db: Any, wanted: JobFilter) -> DeadLetters:
+async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
     """A bounded look, queue by queue, as the index of dead letters has them."""
     if _impossible(wanted):
         return DeadLetters([], 0, None)
@@ -129,7 +148,67 @@ async def dead_letters(db: Any, wanted: JobFilter) -> DeadLetters:
     return looked(rows, wanted.limit)
 
 
-async def history(db: Any, job_id: str, before: int | None) -> list[Event]:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Jobs of some states, where those are kept."""
+
+    source: str
+    side: str  # whose queue is compared
+    condition: str
+    many: bool  # most jobs are of these states; others are few, and sorted once they are found
+
+
+async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
+    """A page, in one statement: a job that moves meanwhile is in it once."""
+    if "\0" in f"{wanted.queue}{wanted.type}":
+        return []  # PostgreSQL's text has no NUL, so nothing is called that
+    direction = "ASC" if wanted.ascending else "DESC"
+    chosen = " UNION ALL ".join(
+        f"(SELECT r.seq, {_TIME} AS at, r.id FROM {part.source}"
+        f" WHERE {part.side}.queue = (SELECT id FROM queues WHERE name = $1) AND r.type = $2"
+        f"{part.condition}"
+        f" ORDER BY {_TIME if part.many else _UNINDEXED} {direction}, r.id"
+        f" LIMIT $3::bigint + $4::bigint)"
+        for part in _parts(wanted)
+    )
+    sql = f"""
+        WITH page AS MATERIALIZED (
+            SELECT seq, at, id FROM ({chosen}) AS chosen
+            ORDER BY at {direction}, id LIMIT $3::bigint OFFSET $4::bigint
+        )
+        {_COLUMNS} FROM page JOIN job_record AS r ON r.seq = page.seq
+        LEFT JOIN job_live AS l ON l.seq = r.seq{_ENDED}
+        JOIN queues AS q ON q.id = r.queue
+        ORDER BY page.at {direction}, page.id
+    """
+    rows = await db.fetch(sql, wanted.queue, wanted.type, wanted.limit, wanted.offset)
+    return [ROWS.job(row) for row in rows]
+
+
+def _parts(wanted: TimeQuery) -> list[_Part]:
+    """Return the sources of a page; no job is in two of them."""
+    if not wanted.states and wanted.cancelled is None:
+        return [_Part("job_record AS r", "r", "", many=True)]
+    states = wanted.states or tuple(State)
+    parts = []
+    live = [state for state in states if state not in TERMINAL]
+    if live:
+        condition = f" AND l.state IN ({', '.join(str(int(state)) for state in live)})"
+        if HELD.issuperset(live):
+            condition += " AND l.worker IS NOT NULL"  # of whom there is an index
+        parts.append(_Part(_LIVE_BY_TIME, "l", condition, many=False))
+    if State.DONE in states:
+        parts.append(_Part(_DONE_BY_TIME, "e", f" AND e.state = {State.DONE:d}", many=True))
+    if State.DEAD_LETTERED in states:
+        condition = f" AND e.state = {State.DEAD_LETTERED:d}"
+        if wanted.cancelled is not None:
+            compare = "=" if wanted.cancelled else "<>"
+            condition += f" AND e.reason {compare} {REASON_NUMBERS[Reason.CANCELLED]}"
+        parts.append(_Part(_ENDED_BY_TIME, "e", condition, many=False))
+    return parts
+
+
+async def history(db: Db, job_id: str, before: int | None) -> list[Event]:
     """A job's newest events in order."""
     seq = await find(db, job_id)
     if seq is None:
@@ -138,33 +217,61 @@ async def history(db: Any, job_id: str, before: int | None) -> list[Event]:
     return [ROWS.event(row) for row in reversed(rows)]
 
 
-async def stats(db: Any, name: str | None) -> list[QueueStats]:
+async def stats(db: Db, name: str | None) -> list[QueueStats]:
     """The figures that every write adds to."""
     return [stats_row(row) for row in await db.fetch(SQL["stats"], name)]
 
 
-async def waiting_types(db: Any, count_to: int, queue: str | None) -> list[WaitingType]:
+async def waiting_types(db: Db, count_to: int, queue: str | None) -> list[WaitingType]:
     """By queue and type."""
     rows = await db.fetch(SQL["waiting_types"], queue, count_to)
     return sorted((WaitingType(*row) for row in rows), key=lambda one: (one.queue, one.type))
 
 
-async def held(db: Any, worker_id: str | None, floor: int = 0) -> list[Held]:
+async def held(db: Db, worker_id: str | None, floor: int = 0) -> list[Held]:
     """Leases in force, of one worker (from a number on) or of all."""
     if worker_id is None:
         return [held_row(row) for row in await db.fetch(SQL["held"])]
     return [held_row(row) for row in await db.fetch(SQL["held_by"], worker_id, floor)]
 
 
-async def held_from(db: Any, holding: Holding) -> list[Held]:
+async def held_from(db: Db, holding: Holding) -> list[Held]:
     """Leases in force, as far as they are known, where reading all is slow."""
     return [held_row(row) for row in await db.fetch(SQL["held_from"], *holding.columns())]
 
 
-async def workers(db: Any, holding: Holding | None = None) -> list[Worker]:
+async def workers(db: Db, holding: Holding | None = None) -> list[Worker]:
     """Every worker, by id."""
     if holding is not None and holding.costly:
         rows = await db.fetch(SQL["workers_from"], *holding.columns())
     else:
         rows = await db.fetch(SQL["workers"])
     return [ROWS.worker(row) for row in rows]
+
+
+class Reads:
+    """Implements ``core.store.JobReads``."""
+
+    def __init__(self, database: Database) -> None:
+        self._reading = database.reading
+
+    async def get(self, job_id: str) -> Job | None:
+        return await self._reading.read("get", lambda db: get(db, job_id))
+
+    async def seq_of(self, job_id: str) -> int | None:
+        return await self._reading.read("seq_of", lambda db: find(db, job_id))
+
+    async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
+        return await self._reading.read("moved_on", lambda db: moved_on(db, seen))
+
+    async def list_jobs(self, wanted: JobFilter) -> list[Job]:
+        return await self._reading.read("list_jobs", lambda db: list_jobs(db, wanted))
+
+    async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
+        return await self._reading.read("dead_letters", lambda db: dead_letters(db, wanted))
+
+    async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
+        return await self._reading.read("list_by_time", lambda db: list_by_time(db, wanted))
+
+    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
+        return await self._reading.read("history", lambda db: history(db, job_id, before))

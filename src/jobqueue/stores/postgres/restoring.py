@@ -1,57 +1,40 @@
-"""A whole store, rebuilt from the stream, into empty tables; in one transaction, by COPY."""
+"""A whole store, rebuilt from the stream, into empty tables; in one transaction."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+from jobqueue.core.decide import Live
 from jobqueue.core.errors import InvalidArgument
-from jobqueue.core.lifecycle import HELD, TERMINAL, State
-from jobqueue.core.queue import MAX_PRIORITY
-from jobqueue.core.rebuild import Rebuilt
-from jobqueue.core.restore import (
-    Restored,
-    Standing,
-    Told,
-    led,
-    not_empty,
-    standing,
-    unused,
-)
+from jobqueue.core.job import NewJob
+from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.rebuild import Rebuilt, Restored, Told, led, not_empty, parts, standing, unused
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres import reads
+from jobqueue.stores.postgres.applying import (
+    END,
+    EVENT,
+    LIVE,
+    columns,
+    end_row,
+    event_row,
+    live_row,
+)
+from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
-from jobqueue.stores.postgres.following import Position, snapshot
-from jobqueue.stores.postgres.heads import kind_of
-from jobqueue.stores.postgres.renumbering import including
-from jobqueue.stores.postgres.statements import REASON_NUMBERS, SQL, text
+from jobqueue.stores.postgres.following import StreamPlace, including, snapshot
+from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.submitting import columns_of, field_with_nul
 from jobqueue.stores.queue_rows import settings_row
-from jobqueue.stores.rows import write_labels, write_more
+from jobqueue.stores.rows import write_more
 
-_BATCH = 2_000
+# At once: a statement with its arguments has to be smaller than a gigabyte, and each has its time.
+_MOST_JOBS = 2_000
+_MOST_EVENTS = 10_000
+_MOST_BYTES = 16 * 1024 * 1024
 _LOCK_TIMEOUT = "2s"
-Row = tuple[Any, ...]
-
-_RECORD = (
-    "seq", "id", "created_at", "ttl", "timeout", "run_at", "queue", "max_retries", "priority",
-    "type", "key", "labels", "payload", "more",
-)  # fmt: skip
-_LIVE = (
-    "seq", "id", "lease", "due", "wake_at", "run_at", "expires_at", "started_at", "updated_at",
-    "timeout", "queue", "version", "attempt", "retry_count", "max_retries", "worker", "last_worker",
-    "prio", "kind", "ready", "state", "reason", "deaths", "cancel", "error",
-)  # fmt: skip
-_ENDED = (
-    "seq", "completed_at", "started_at", "run_at", "queue", "version", "attempt", "retry_count",
-    "worker", "state", "reason", "cancel", "result", "error",
-)  # fmt: skip
-_EVENT = (
-    "seq", "xid", "at", "version", "attempt", "worker", "from_state", "to_state", "reason",
-    "detail", "started_at", "due",
-)  # fmt: skip
-_KEY = ("queue", "key", "id", "expires_at", "fingerprint")
 
 
 class Restoring:
@@ -62,17 +45,17 @@ class Restoring:
         self._rules = rules
 
     async def restore(self, state: Restored, told: Told) -> None:
-        """See ``Store.restore``."""
+        """Write a state, as ``Store.restore`` says."""
         _refuse_nul(state)
 
-        async def work(db: Any) -> None:
+        async def work(db: Db) -> None:
             async with db.transaction():
                 await self._write(db, state, told)
 
         await self._database.writing.write("restore", work)
         told(len(state.jobs))
 
-    async def _write(self, db: Any, state: Restored, told: Told) -> None:
+    async def _write(self, db: Db, state: Restored, told: Told) -> None:
         await db.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
         await db.execute(SQL["restore_lock"])
         await self._check_empty(db)
@@ -84,19 +67,19 @@ class Restoring:
         batch = _Batch(
             queues=await _queues(db, state),
             workers=await _workers(db, state.jobs),
-            xid=int(await db.fetchval("SELECT pg_current_xact_id()::text")),
             now=now,
             rules=self._rules,
         )
-        for start in range(0, len(state.jobs), _BATCH):
-            told(start)
-            await batch.write(db, state.jobs[start : start + _BATCH])
-        await _copy(
-            db,
+        written = 0
+        for part in parts(state.jobs, _MOST_JOBS, _MOST_EVENTS, _MOST_BYTES):
+            told(written)
+            await batch.write(db, part)
+            written += len(part)
+        await db.copy_records_to_table(
             "job_key",
-            _KEY,
-            [
-                (batch.queues[key.queue], key.key, key.job.id, key.expires_at, key.fingerprint)
+            columns=("queue", "key", "id", "expires_at", "fingerprint"),
+            records=[
+                (batch.queues[key.queue], key.key, key.job_id, key.expires_at, key.fingerprint)
                 for key in state.keys
             ],
         )
@@ -110,9 +93,9 @@ class Restoring:
         known = state.identity
         await db.execute(SQL["restore_instance"], known.store, known.generation, known.kept)
         if state.published:
-            await _mark(db, batch.xid)
+            await _mark(db, int(await db.fetchval("SELECT pg_current_xact_id()::text")))
 
-    async def _check_empty(self, db: Any) -> None:
+    async def _check_empty(self, db: Db) -> None:
         if await db.fetchval(SQL["led"], self._database.now()):
             raise led()
         for table, what in (("job_record", "jobs"), ("job_key", "idempotency keys")):
@@ -124,103 +107,61 @@ class Restoring:
 
 
 class _Batch:
-    """What every row has to know."""
+    """Writes jobs, batch by batch, with what their rows have in common."""
 
     def __init__(
-        self,
-        queues: Mapping[str, int],
-        workers: Mapping[str, int],
-        xid: int,
-        now: float,
-        rules: Rules,
+        self, queues: Mapping[str, int], workers: Mapping[str, int], now: float, rules: Rules
     ) -> None:
         self.queues = queues
-        self.xid = xid
         self.depth: dict[str, Counter[State]] = defaultdict(Counter)
         self._workers = workers
         self._now = now
         self._rules = rules
 
-    async def write(self, db: Any, jobs: Sequence[Rebuilt]) -> None:
-        """Write jobs and their events."""
-        live, ended, events = [], [], []
+    async def write(self, db: Db, jobs: Sequence[Rebuilt]) -> None:
+        """Write jobs as if each had been submitted, and had made one move to where it is."""
+        new = [NewJob(rebuilt.id, rebuilt.spec) for rebuilt in jobs]
+        await db.execute(
+            SQL["restore_records"],
+            [rebuilt.created_at for rebuilt in jobs],
+            [self.queues[one.spec.queue] for one in new],
+            *columns_of(new),
+            [one.spec.stored_key for one in new],
+            new[0].spec.type,
+            [rebuilt.live.seq for rebuilt in jobs],
+            [write_more(one.spec) for one in new],
+        )
+        moved, ended, events = [], [], []
         for rebuilt in jobs:
-            job = rebuilt.job
-            self.depth[job.queue][job.state] += 1
-            if job.state in TERMINAL:
-                ended.append(self._ended(rebuilt))
+            live, ready = standing(rebuilt, self._now, self._rules, Live)
+            queue, worker = rebuilt.spec.queue, self._worker(live.worker_id)
+            self.depth[queue][live.state] += 1
+            if live.state in TERMINAL:
+                ended.append(end_row(live, self.queues[queue], worker, None))
             else:
-                live.append(self._live(rebuilt, standing(job, self._now, self._rules)))
-            events += self._events(rebuilt)
-        await _copy(db, "job_record", _RECORD, [self._record(rebuilt) for rebuilt in jobs])
-        await _copy(db, "job_live", _LIVE, live)
-        await _copy(db, "job_ended", _ENDED, ended)
-        await _copy(db, "job_event", _EVENT, events)
+                # 1: since its submit, 2: it came back.
+                level = (1 if live.version == 1 else 2) if ready else 0
+                moved.append(live_row(live, worker, None, level, rebuilt.updated_at))
+            for entry in rebuilt.entries:
+                events.append(event_row(live.seq, entry, self._worker(entry[7])))
+        await db.execute(SQL["restore_live"], *columns(moved, LIVE))
+        await db.execute(SQL["end"], *columns(ended, END))
+        await db.execute(SQL["insert_events"], *columns(events, EVENT))
 
     def _worker(self, name: str | None) -> int | None:
         return None if name is None else self._workers[name]
 
-    def _record(self, rebuilt: Rebuilt) -> Row:
-        job = rebuilt.job
-        return (
-            job.seq, job.id, job.created_at, job.ttl, job.timeout, rebuilt.run_at,
-            self.queues[job.queue], job.max_retries, job.priority, job.type, job.spec.stored_key,
-            write_labels(job.spec), job.payload, write_more(job.spec),
-        )  # fmt: skip
-
-    def _live(self, rebuilt: Rebuilt, stands: Standing) -> Row:
-        job = rebuilt.job
-        held = job.state in HELD
-        worker = self._worker(job.worker_id)
-        # 1: since its submit, 2: it came back.
-        ready = (1 if job.version == 1 else 2) if stands.ready else 0
-        return (
-            job.seq, job.id, stands.lease, stands.due if held else None,
-            None if held else stands.due, job.run_at, job.expires_at, job.started_at,
-            job.updated_at, job.timeout, self.queues[job.queue], job.version, job.attempt,
-            job.retry_count, job.max_retries, worker if held else None, None if held else worker,
-            MAX_PRIORITY - job.priority, kind_of(job.type), ready, int(job.state),
-            REASON_NUMBERS[job.reason], rebuilt.deaths, job.cancel_requested, text(job.error),
-        )  # fmt: skip
-
-    def _ended(self, rebuilt: Rebuilt) -> Row:
-        job = rebuilt.job
-        return (
-            job.seq, job.completed_at, job.started_at, job.run_at, self.queues[job.queue],
-            job.version, job.attempt, job.retry_count, self._worker(job.worker_id), int(job.state),
-            REASON_NUMBERS[job.reason], job.cancel_requested, job.result, text(job.error),
-        )  # fmt: skip
-
-    def _events(self, rebuilt: Rebuilt) -> list[Row]:
-        rows: list[Row] = []
-        for event in rebuilt.history:
-            failed = rebuilt.failed(event.version)
-            rows.append(
-                (rebuilt.job.seq, self.xid, event.at, event.version, event.attempt,
-                 self._worker(event.worker_id),
-                 None if event.from_state is None else int(event.from_state), int(event.to_state),
-                 REASON_NUMBERS[event.reason], text(event.detail),
-                 failed.started_at if failed else None, failed.next_retry_at if failed else None)
-            )  # fmt: skip
-        return rows
-
 
 def _refuse_nul(state: Restored) -> None:
-    """PostgreSQL's text has no NUL. Other stores take one in a type or a key."""
     for rebuilt in state.jobs:
-        job = rebuilt.job
-        for field, said in (("type", job.type), ("idempotency_key", job.key)):
-            if said and "\0" in said:
-                raise InvalidArgument(
-                    field, f"job {job.id}: PostgreSQL cannot keep a text with a NUL character"
-                )
+        field = field_with_nul(rebuilt.spec)
+        if field is not None:
+            raise InvalidArgument(
+                field, f"job {rebuilt.id}: PostgreSQL cannot keep a text with a NUL character"
+            )
 
 
-async def _copy(db: Any, table: str, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    await db.copy_records_to_table(table, columns=columns, records=rows)
-
-
-async def _queues(db: Any, state: Restored) -> dict[str, int]:
+async def _queues(db: Db, state: Restored) -> dict[str, int]:
     numbers = {}
     for one in state.queues:
         queue = one.queue
@@ -235,13 +176,12 @@ async def _queues(db: Any, state: Restored) -> dict[str, int]:
     return numbers
 
 
-async def _workers(db: Any, jobs: Sequence[Rebuilt]) -> dict[str, int]:
-    names = {event.worker_id for rebuilt in jobs for event in rebuilt.history} - {None}
-    names |= {rebuilt.job.worker_id for rebuilt in jobs} - {None}
+async def _workers(db: Db, jobs: Sequence[Rebuilt]) -> dict[str, int]:
+    names = {entry[7] for rebuilt in jobs for entry in rebuilt.entries} - {None}
     return {name: number for number, name in await db.fetch(SQL["name_workers"], list(names))}
 
 
-async def _count(db: Any, state: Restored, batch: _Batch) -> None:
+async def _count(db: Db, state: Restored, batch: _Batch) -> None:
     for one in state.queues:
         depth, figures = batch.depth[one.queue.name], one.figures
         await db.execute(
@@ -254,10 +194,10 @@ async def _count(db: Any, state: Restored, batch: _Batch) -> None:
         )
 
 
-async def _mark(db: Any, xid: int) -> None:
+async def _mark(db: Db, xid: int) -> None:
     """Everything up to this transaction; whatever is open beside it comes later."""
     seen = including(await snapshot(db), xid)
     others = tuple(other for other in seen.open if other != xid)
     here = replace(seen, open=others)
-    position = Position(here, here, 0, 0).pack()
-    await db.execute(SQL["restore_mark"], str(position), here.above, list(others))
+    mark = StreamPlace(here, here, 0, 0).stored()
+    await db.execute(SQL["restore_mark"], mark, here.above, list(others))

@@ -12,13 +12,19 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import asyncpg
 
 from jobqueue.core.errors import Internal, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.observer import Observer
-from jobqueue.stores.postgres.connections import Backend, Connection, Connections, dispel
+from jobqueue.stores.postgres.connections import (
+    Connection,
+    Connections,
+    Db,
+    PostgresBackend,
+    dispel,
+)
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, said, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -29,8 +35,8 @@ _ANSWER, _READ_IT = 3.5, 0.5
 _PAUSE = 0.05  # before another look for a backend that was lost
 
 T = TypeVar("T")
-Work = Callable[[Any], Awaitable[T]]
-"""What to do with an asyncpg connection."""
+Work = Callable[[Db], Awaitable[T]]
+"""A piece of work on a connection."""
 
 
 class Runner:
@@ -42,8 +48,10 @@ class Runner:
         observer: Observer,
         patience: float,
         silent: Callable[[], None] | None = None,
+        undone: Callable[[], None] = lambda: None,
     ) -> None:
         self.connections = connections
+        self._undone = undone  # called before a write is repeated that the server has undone
         self._observer = observer
         self._patience = patience
         # Called when a line went dead without a word: others may have, too.
@@ -76,7 +84,7 @@ class Runner:
         deadline = time.monotonic() + (self._patience if patience is None else patience)
         where = self.connections.location
         clashes = 0
-        lost: Backend | None = None  # may still be at work
+        lost: PostgresBackend | None = None  # may still be at work
         doubt: BaseException | None = None  # an answer was lost, and nothing has settled it yet
         hurried = again is not None  # a statement may take no longer than ``_ANSWER``
         while True:
@@ -104,6 +112,7 @@ class Runner:
                 await asyncio.sleep(_PAUSE)
             except UNDONE as error:
                 clashes += 1
+                self._undone()
                 if clashes >= _CLASHES:
                     raise _verdict(doubt, error, where) from error
                 await asyncio.sleep(random.uniform(0, 0.002 * 2**clashes))

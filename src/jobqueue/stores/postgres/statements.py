@@ -2,14 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from jobqueue.core.lifecycle import Reason
 from jobqueue.stores.named_sql import load_statements
 from jobqueue.stores.queue_rows import queue_statements
 
-SQL = load_statements(__package__, queue_statements(lambda n, _: f"${n}"))
+_PLACE = re.compile(r"\{(\w+)\}")
+_TEXTS = load_statements(__package__, queue_statements(lambda n, _: f"${n}"))
+
+
+def _filled(name: str, **places: str) -> str:
+    """Return a statement with these texts in its places, then the blocks that they name."""
+    known = {"apart": "", "batch": "", "last": "e.seq, e.version", **places}
+    text = _TEXTS[name]
+    while (
+        found := _PLACE.sub(lambda place: known.get(place[1], _TEXTS.get(place[1], place[0])), text)
+    ) != text:
+        text = found
+    return text
+
+
+def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at") -> str:
+    """Return the statement that writes a step of many jobs as one row."""
+    first, worker = ("true", "NULL::int") if step == 1 else (f"version = {step}", "worker")
+    return _filled(
+        name,
+        batch="{steps}",
+        apart=f" WHERE NOT {first}",
+        first=first,
+        step=str(step),
+        rows=rows,
+        at=at,
+        worker=worker,
+    )
+
+
+SQL = {name: _filled(name) for name in _TEXTS}
+SQL["old_batches"] = _filled("old_batches", last="e.hi, 4")
+# The same statements as they write rows for many jobs, which the layout has to allow.
+BATCH: Mapping[str, str] = {
+    **{
+        name: _steps(name, 1, "r", "created_at")
+        for name in ("submit", "submit_wide", "submit_long")
+    },
+    "assign": _steps("assign", 2),
+    "start": _steps("start", 3),
+    "finish": _filled("finish", batch="{ends}", apart=" WHERE NOT first"),
+}
+RENUMBER = [
+    _filled("renumber_events", table=table, last=last)
+    for table, last in (
+        ("job_event", "e.seq, e.version"),
+        ("job_steps", "e.hi, e.step"),
+        ("job_done", "e.hi, 4"),
+    )
+]
+LAYOUT = 2  # as in the table instance: the highest that this version knows
+FEW = 16  # jobs: fewer are cheaper as rows of their own
 
 # As in the table reason_name, and never changed: rows keep these numbers for ever.
 REASON_NUMBERS: dict[Reason, int] = {

@@ -14,55 +14,75 @@ from typing import Any
 
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.identity import Identity, identity_of
-from jobqueue.core.store import Lag, Term
+from jobqueue.core.job import Event
+from jobqueue.core.store import BEGINNING, Lag, Position, Term
 from jobqueue.core.stream import Changes, QueueChange, StreamItem
-from jobqueue.stores.outbox_rows import job_event, outbox_item
 from jobqueue.stores.postgres import reads
+from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
-from jobqueue.stores.postgres.following import Position, Snapshot, between, snapshot
-from jobqueue.stores.postgres.leadership import Leadership
-from jobqueue.stores.postgres.renumbering import renumber
+from jobqueue.stores.postgres.following import Snapshot, StreamPlace, between, renumber, snapshot
+from jobqueue.stores.postgres.leadership import PostgresLeadership
 from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.queue_rows import queue_body
+from jobqueue.stores.rows import job_event, outbox_item
 
 _KEYS_AT_ONCE = 200_000
-Key = tuple[int, int, int]
-"""Where an item is: seq, version, and its number in the outbox or 0."""
+Key = tuple[int, int, int, int | None]
+"""The place of an item: seq, version, number in the outbox or 0, lo of a row for many jobs."""
 
 
-class Streaming:
-    """The calls of whoever publishes the stream. One reader at a time reads fast."""
+class Stream:
+    """Implements ``core.store.EventStream``. One reader at a time reads fast."""
 
-    def __init__(self, database: Database, leadership: Leadership) -> None:
+    def __init__(self, database: Database, leadership: PostgresLeadership) -> None:
         self._database = database
         self._leadership = leadership
         self._ahead: deque[Key] = deque()  # what comes after the position below
-        self._ahead_of: Position | None = None
+        self._ahead_of: StreamPlace | None = None
 
-    async def begin(self, term: Term) -> int:
-        """See ``Store.begin_stream``."""
+    async def events_after(self, position: Position, limit: int) -> list[tuple[Position, Event]]:
+        at = StreamPlace.of(position)
+
+        async def work(db: Db) -> list[tuple[Position, Event]]:
+            here, rows = at, []
+            if at.until != at.since:
+                rows = await _events(db, at, limit)
+            if not rows:
+                here = StreamPlace(at.until, await snapshot(db), 0, 0)
+                rows = await _events(db, here, limit)
+                if rows:
+                    await _settle(db)
+            return [
+                (
+                    StreamPlace(here.since, here.until, row[0], row[2]).text(),
+                    reads.ROWS.event(row[1:]),
+                )
+                for row in rows
+            ]
+
+        return await self._database.reading.read("events_after", work)
+
+    async def begin(self, term: Term) -> Position:
         now = self._database.now()
 
-        async def work(db: Any) -> int:
+        async def work(db: Db) -> Position:
             await renumber(db)
             async with db.transaction():
                 await self._leadership.check(db, term)
                 there = await db.fetchval(SQL["mark"])
                 if there is not None:
-                    return int(there)
+                    return StreamPlace.of_stored(there).text()
                 await db.execute(SQL["begin_stream"])
                 for stats in await reads.stats(db, None):
                     body = queue_body(stats.queue)
                     await db.execute(SQL["put_queue"], int(QueueChange.CREATED), now, body)
                 await db.execute(SQL["flags_to_outbox"], now)
-                return 0
+                return BEGINNING
 
         return await self._database.writing.write("begin_stream", work, again=work)
 
     async def end(self, term: Term) -> None:
-        """See ``Store.end_stream``."""
-
-        async def work(db: Any) -> None:
+        async def work(db: Db) -> None:
             async with db.transaction():
                 await self._leadership.check(db, term)
                 await db.execute("DELETE FROM stream")
@@ -70,28 +90,27 @@ class Streaming:
 
         await self._database.writing.write("end_stream", work, again=work)
 
-    async def changes_after(self, number: int, limit: int, size: int) -> Changes:
-        """See ``Store.changes_after``."""
-        at = Position.unpack(number)
+    async def changes_after(self, position: Position, limit: int, size: int) -> Changes:
+        at = StreamPlace.of(position)
         now = self._database.now()
 
-        async def work(db: Any) -> Changes:
+        async def work(db: Db) -> Changes:
             here = at
             while True:
                 here = await self._look_ahead(db, here)
                 keys = list(islice(self._ahead, limit))
                 if not keys:
-                    return Changes([], number)
+                    return Changes([], position)
                 items, passed = await _read(db, keys, size, now)
                 for _ in range(passed):
                     self._ahead.popleft()
                 self._ahead_of = here = _moved(here, keys[passed - 1])
                 if items:
-                    return Changes(items, here.pack())
+                    return Changes(items, here.text())
 
         return await self._database.streaming.read("changes_after", work)
 
-    async def _look_ahead(self, db: Any, at: Position) -> Position:
+    async def _look_ahead(self, db: Db, at: StreamPlace) -> StreamPlace:
         """Find what comes next, unless that is known; between which snapshots it lies."""
         if self._ahead and self._ahead_of == at:
             return at
@@ -101,57 +120,51 @@ class Streaming:
             at = await _stretch(db, at.until)
             found = await _keys(db, at)
             if found:
-                # Claims do not wait for the disk. A crash must not undo what was read, nor give
-                # the number of a transaction that counts as read to another one.
-                await db.execute(SQL["touch"])
+                await _settle(db)
         self._ahead.extend(found)
         self._ahead_of = at
         return at
 
-    async def move_mark(self, number: int, term: Term, refused: int) -> None:
-        """See ``Store.move_mark``.
-
-        It need not reach the disk at once: a mark that a crash sets back means that events are
+    async def move_mark(self, position: Position, term: Term, refused: int = 0) -> None:
+        """It need not reach the disk at once: a mark that a crash sets back means that events are
         published again, and what was removed by its leave comes after it in the log.
         """
-        at = Position.unpack(number)
+        at = StreamPlace.of(position)
         snapshots = between(at)
 
-        async def work(db: Any) -> None:
+        async def work(db: Db) -> None:
             async with db.transaction():
                 await self._leadership.check(db, term)
                 await db.execute(
-                    SQL["move_mark"], str(number), *snapshots, at.seq, at.version, refused
+                    SQL["move_mark"], at.stored(), *snapshots, at.seq, at.version, refused
                 )
                 await db.execute(SQL["empty_outbox"], *snapshots[:2])
 
         await self._database.dispatching.write("move_mark", work, again=work)
 
     async def identity(self) -> Identity:
-        """See ``Store.identity``."""
-
-        async def work(db: Any) -> Identity:
-            return identity_of(*await db.fetchrow(SQL["instance"]))
+        async def work(db: Db) -> Identity:
+            (row,) = await db.fetch(SQL["instance"])
+            return identity_of(*row)
 
         return await self._database.reading.read("identity", work)
 
     async def lag(self) -> Lag | None:
-        """See ``Store.stream_lag``."""
         now = self._database.now()
 
-        async def work(db: Any) -> Lag | None:
+        async def work(db: Db) -> Lag | None:
             row = await db.fetchrow("SELECT position, refused FROM stream")
             if row is None:
                 return None
-            mark = Position.unpack(int(row[0]))
+            mark = StreamPlace.of_stored(row[0])
             # Of what the mark lies in the middle of, the rest; and all that came after it.
-            parts = [Position(mark.until, await snapshot(db), 0, -1)]
+            parts = [StreamPlace(mark.until, await snapshot(db), 0, -1)]
             if mark.until != mark.since:
                 parts.append(mark)
             events, ages = 0, [0.0]
             for at in parts:
                 key = at.seq, at.version, at.number
-                count, oldest, clock = await db.fetchrow(SQL["behind"], *between(at), *key, now)
+                ((count, oldest, clock),) = await db.fetch(SQL["behind"], *between(at), *key, now)
                 events += count
                 if oldest is not None:
                     ages.append(clock - oldest)
@@ -160,12 +173,23 @@ class Streaming:
         return await self._database.reading.read("stream_lag", work)
 
 
-def _moved(at: Position, key: Key) -> Position:
-    seq, version, number = key
+async def _events(db: Db, at: StreamPlace, limit: int) -> list[Any]:
+    rows: list[Any] = await db.fetch(SQL["events_between"], *between(at), at.seq, at.version, limit)
+    return rows
+
+
+async def _settle(db: Db) -> None:
+    """Claims do not wait for the disk. A crash must not undo what was read, nor give the number of
+    a transaction that counts as read to another one."""
+    await db.execute(SQL["touch"])
+
+
+def _moved(at: StreamPlace, key: Key) -> StreamPlace:
+    seq, version, number, _ = key
     return replace(at, seq=seq, version=version, number=number)
 
 
-async def _stretch(db: Any, since: Snapshot) -> Position:
+async def _stretch(db: Db, since: Snapshot) -> StreamPlace:
     """From there to what has been committed by now; or to a part of it that can be read at once."""
     now = await snapshot(db)
     if now.above < since.above:
@@ -177,33 +201,33 @@ async def _stretch(db: Any, since: Snapshot) -> Position:
         SQL["end_of_stretch"], since.above, now.above, list(now.open), _KEYS_AT_ONCE
     )
     if last is None:
-        return Position(since, now, 0, 0)
+        return StreamPlace(since, now, 0, 0)
     unfinished = tuple(xid for xid in now.open if xid <= last)
-    return Position(since, Snapshot(since.above, last + 1, unfinished), 0, 0, part=True)
+    return StreamPlace(since, Snapshot(since.above, last + 1, unfinished), 0, 0, part=True)
 
 
-async def _keys(db: Any, at: Position) -> list[Key]:
+async def _keys(db: Db, at: StreamPlace) -> list[Key]:
     here = at.seq, at.version, at.number
-    seqs, versions, numbers = await db.fetchrow(
-        SQL["keys_between"], *between(at), *here, _KEYS_AT_ONCE
-    )
+    ((seqs, *columns),) = await db.fetch(SQL["keys_between"], *between(at), *here, _KEYS_AT_ONCE)
     if not seqs:
         return []
-    keys: list[Key] = list(zip(seqs, versions, numbers, strict=True))
+    keys: list[Key] = list(zip(seqs, *columns, strict=True))
     if at.part:
         # A transaction may have its number before it writes on after one with a higher number:
         # what is beyond the stretch and has to come first is read here, and there once more.
-        latest = {seq: version for seq, version, _ in keys}
+        latest = {key[0]: key[1] for key in keys}
         asked = array(latest), array(latest.values()), at.until.above
-        before = [(*key, 0) for key in await db.fetch(SQL["overtaken"], *asked)]
-        keys = sorted({*keys, *(key for key in before if key > here)})
+        for seq, version, lo in await db.fetch(SQL["overtaken"], *asked):
+            if version <= latest.get(seq, 0) and (seq, version, 0) > here:
+                keys.append((seq, version, 0, lo))
+        keys = sorted(set(keys), key=lambda key: key[:3])
     return keys
 
 
 async def _read(
-    db: Any, keys: list[Key], size: int, now: float | None
+    db: Db, keys: list[Key], size: int, now: float | None
 ) -> tuple[list[StreamItem], int]:
-    """What is at those places, in order, as far as the size allows; and how many were passed.
+    """Read the items at those places, in order, as far as the size allows; and count the places.
 
     A server of an earlier version keeps nothing for a stream: what it removed is passed over.
     """
@@ -212,7 +236,8 @@ async def _read(
     rows: deque[Any] = deque()
     if events:
         seqs, versions = array(key[0] for key in events), array(key[1] for key in events)
-        rows.extend(await db.fetch(SQL["changes"], seqs, versions, size, now))
+        rows_of = array("NULL" if key[3] is None else key[3] for key in events)
+        rows.extend(await db.fetch(SQL["changes"], seqs, versions, size, now, rows_of))
     beside = {}
     if numbers:
         beside = {row[0]: row for row in await db.fetch(SQL["outbox"], numbers)}

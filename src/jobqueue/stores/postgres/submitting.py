@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from jobqueue.core.accept import full, repeated
+from jobqueue.core.decide import full, repeated
 from jobqueue.core.errors import InvalidArgument, JobQueueError, no_such_queue
 from jobqueue.core.job import Assignment, JobSpec, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.heads import Head, Heads, kind_of, kinds_of
+from jobqueue.stores.postgres.queue_cache import QueueCache
 from jobqueue.stores.postgres.statements import SQL, array, said
 from jobqueue.stores.rows import write_labels, write_more
 
@@ -30,7 +32,7 @@ class Slot:
 
 
 def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str, Claim]]:
-    """Which jobs may go to which worker at once: the most urgent first, then in their order."""
+    """Pair jobs with workers that may get them at once: the most urgent first, then in order."""
     if len(jobs) > MOST_HANDED_OFF:
         return []
     left = [(claim, list(reversed(claim.slots))) for claim in claims]
@@ -76,6 +78,31 @@ def _meant(slots: Sequence[Slot | None]) -> list[int] | None:
     return list(meant)
 
 
+def columns_of(jobs: Sequence[NewJob]) -> list[Any]:
+    """Return the fields of jobs, from their ids to their delays, as arrays."""
+    specs = [job.spec for job in jobs]
+    return [
+        array(job.id for job in jobs),
+        said([spec.type for spec in specs], specs[0].type),
+        [spec.payload for spec in specs],
+        said([write_labels(spec) for spec in specs]),
+        said([spec.priority for spec in specs], 0),
+        said([spec.max_retries for spec in specs]),
+        said([spec.ttl for spec in specs]),
+        said([spec.timeout for spec in specs]),
+        said([spec.run_at for spec in specs]),
+        said([spec.delay for spec in specs]),
+    ]
+
+
+def field_with_nul(spec: JobSpec) -> str | None:
+    """PostgreSQL's text has no NUL. Other stores take one in a type or a key."""
+    for field, text in (("type", spec.type), ("idempotency_key", spec.key)):
+        if text and "\0" in text:
+            return field
+    return None
+
+
 class Submitting:
     """One batch of submits, on its way into the database.
 
@@ -88,12 +115,14 @@ class Submitting:
         jobs: Sequence[NewJob],
         now: float | None,
         rules: Rules,
+        queue_cache: QueueCache,
         heads: Heads,
         slots: Mapping[int, Slot] = MappingProxyType({}),
     ) -> None:
         self._jobs = jobs
         self._now = now
         self._rules = rules
+        self._queue_cache = queue_cache
         self._heads = heads
         self._slots = slots  # for jobs that may be handed off, by their place
         self.assigned: list[Assignment] = []
@@ -102,11 +131,11 @@ class Submitting:
         self._refuse_nul()
         self.written: dict[Head, int] = {}  # the first number of each
 
-    async def run(self, db: Any) -> None:
+    async def run(self, db: Db) -> None:
         """Write them."""
         await self._submit(db, self._open())
 
-    async def again(self, db: Any) -> None:
+    async def again(self, db: Db) -> None:
         """Look what was written, and write the rest."""
         left = self._open()
         rows = await db.fetch(SQL["which_exist"], [self._jobs[n].id for n in left])
@@ -136,14 +165,14 @@ class Submitting:
         return [n for n, result in enumerate(self.results) if result is None]
 
     def _refuse_nul(self) -> None:
-        """PostgreSQL's text has no NUL; such a job must not harm the others of its batch."""
+        """Such a job must not harm the others of its batch."""
         for n, job in enumerate(self._jobs):
-            for field, text in (("type", job.spec.type), ("idempotency_key", job.spec.key)):
-                if text and "\0" in text:
-                    error = InvalidArgument(field, "must not contain a NUL character")
-                    self.results[n] = SubmitResult.refused(error)
+            field = field_with_nul(job.spec)
+            if field is not None:
+                error = InvalidArgument(field, "must not contain a NUL character")
+                self.results[n] = SubmitResult.refused(error)
 
-    async def _submit(self, db: Any, places: list[int]) -> None:
+    async def _submit(self, db: Db, places: list[int]) -> None:
         plain = [n for n in places if self._jobs[n].spec.key is None]
         keyed = [n for n in places if self._jobs[n].spec.key is not None]
         left = await self._submit_plain(db, plain) if plain else []
@@ -155,7 +184,7 @@ class Submitting:
             for n, result in self._draft.items():
                 self.results[n] = result
 
-    async def _submit_plain(self, db: Any, places: list[int]) -> list[int]:
+    async def _submit_plain(self, db: Db, places: list[int]) -> list[int]:
         """One statement; returns what it left out: unknown and bounded queues."""
         specs = [self._jobs[n].spec for n in places]
         names = sorted({spec.queue for spec in specs})
@@ -164,14 +193,15 @@ class Submitting:
             names,
             self._now,
             _queues(specs, names, wide=wide),
-            *self._columns(places),
+            *columns_of([self._jobs[n] for n in places]),
             specs[0].type,
             _kind(specs),
             said([write_more(spec) for spec in specs]),
         )
         if self._slots:
             return await self._hand_off(db, places, arguments)
-        rows = await db.fetch(SQL["submit_wide" if wide else "submit"], *arguments)
+        texts = await self._queue_cache.texts(db, len(places), self._now)
+        rows = await db.fetch(texts["submit_wide" if wide else "submit"], *arguments)
         found = set()
         count = 0
         for queue, name, rank, kind, first, written in rows:
@@ -190,7 +220,7 @@ class Submitting:
                 left.append(n)
         return left
 
-    async def _hand_off(self, db: Any, places: list[int], arguments: tuple[Any, ...]) -> list[int]:
+    async def _hand_off(self, db: Db, places: list[int], arguments: tuple[Any, ...]) -> list[int]:
         """The same, and the slots that wait for such jobs are filled where nothing else waits."""
         slots = [self._slots.get(n) for n in places]
         rows = await db.fetch(
@@ -221,26 +251,10 @@ class Submitting:
             )
         self.assigned.sort(key=lambda one: (-one.priority, one.seq))
 
-    def _columns(self, places: list[int]) -> list[Any]:
-        jobs = [self._jobs[n] for n in places]
-        specs = [job.spec for job in jobs]
-        return [
-            array(job.id for job in jobs),
-            said([spec.type for spec in specs], specs[0].type),
-            [spec.payload for spec in specs],
-            said([write_labels(spec) for spec in specs]),
-            said([spec.priority for spec in specs], 0),
-            said([spec.max_retries for spec in specs]),
-            said([spec.ttl for spec in specs]),
-            said([spec.timeout for spec in specs]),
-            said([spec.run_at for spec in specs]),
-            said([spec.delay for spec in specs]),
-        ]
-
     def _wrote(self, head: Head, first: int) -> None:
         self.written[head] = min(first, self.written.get(head, first))
 
-    async def _submit_long(self, db: Any, places: list[int]) -> None:
+    async def _submit_long(self, db: Db, places: list[int]) -> None:
         """Keys and capacities, under the queues' locks."""
         jobs = self._jobs
         names = sorted({jobs[n].spec.queue for n in places})
@@ -276,11 +290,12 @@ class Submitting:
                 self._draft[n] = repeated(spec, original, fingerprint)
         if not admitted:
             return
+        texts = await self._queue_cache.texts(db, len(admitted), self._now)
         rows = await db.fetch(
-            SQL["submit_long"],
+            texts["submit_long"],
             self._now,
             [homes[jobs[n].spec.queue][0] for n in admitted],
-            *self._columns(admitted),
+            *columns_of([jobs[n] for n in admitted]),
             [jobs[n].spec.stored_key for n in admitted],
             jobs[admitted[0]].spec.type,
             _kind([jobs[n].spec for n in admitted]),
@@ -292,7 +307,7 @@ class Submitting:
             self._draft[n] = SubmitResult.accepted(jobs[n].id)
 
     async def _take_keys(
-        self, db: Any, places: list[int], homes: dict[str, Any]
+        self, db: Db, places: list[int], homes: dict[str, Any]
     ) -> dict[tuple[int, str], tuple[str, bytes]]:
         """Take the keys that are free; returns whose each key is, and its fingerprint."""
         owners: dict[tuple[int, str], tuple[str, bytes]] = {}
@@ -320,7 +335,7 @@ class Submitting:
                 del wanted[queue, key]
             if not wanted:
                 break
-            # In a new snapshot: the one who holds the key may have committed a moment ago. What is
+            # In a new snapshot: the holder of the key may have committed a moment ago. What is
             # neither taken nor there was freed in between, and is tried again.
             rows = await db.fetch(
                 SQL["read_keys"],
@@ -334,7 +349,7 @@ class Submitting:
                 del wanted[queue, key]
         return owners
 
-    async def _admit(self, db: Any, places: list[int], homes: dict[str, Any]) -> list[int]:
+    async def _admit(self, db: Db, places: list[int], homes: dict[str, Any]) -> list[int]:
         """Refuse what a bounded queue has no place for; such a job leaves no key."""
         places_left: dict[str, int] = {}
         for name, (queue, _, capacity) in homes.items():

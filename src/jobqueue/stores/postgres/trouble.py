@@ -1,4 +1,4 @@
-"""What went wrong with the database, sorted by what it means for the caller."""
+"""Sorts the errors of the database by what they mean for the caller."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _DEFAULT_PORT = "5432"
 
 
 def location(dsn: str) -> str:
-    """Where a DSN leads to, without its login."""
+    """Return the server that a DSN names, without its login."""
     parts = urlsplit(dsn)
     options = parse_qs(parts.query)
     places = parts.netloc.rpartition("@")[2] or ",".join(options.get("host", ()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
+from jobqueue.core.decide import answer_heartbeat
 from jobqueue.core.errors import not_your_worker, too_many_workers
 from jobqueue.core.job import (
     Held,
@@ -16,30 +16,30 @@ from jobqueue.core.job import (
     is_limited,
     owner_allows,
 )
-from jobqueue.core.lifecycle import State
-from jobqueue.core.progress import Progress
+from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Change, Rules, Term
 from jobqueue.stores.postgres import reads
+from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.holding import Holding
-from jobqueue.stores.postgres.leadership import Leadership
+from jobqueue.stores.postgres.leadership import PostgresLeadership
 from jobqueue.stores.postgres.notices import Speaker
+from jobqueue.stores.postgres.queue_cache import WorkerNameCache
 from jobqueue.stores.postgres.runner import Work
 from jobqueue.stores.postgres.statements import SQL
-from jobqueue.stores.postgres.worker_names import WorkerNames
 
 _FORGET_PROGRESS_EVERY = 60.0  # seconds; what is left of attempts that are over is not shown
 
 
 class Workers:
-    """The calls about workers."""
+    """Implements ``core.store.WorkerStore``."""
 
     def __init__(
         self,
         database: Database,
-        names: WorkerNames,
+        names: WorkerNameCache,
         holding: Holding,
-        leadership: Leadership,
+        leadership: PostgresLeadership,
         speaker: Speaker,
         rules: Rules,
     ) -> None:
@@ -52,12 +52,11 @@ class Workers:
         self._forget_progress_at = 0.0  # monotonic
 
     async def register(self, info: WorkerInfo) -> list[Held]:
-        """See ``Store.register_worker``."""
         now = self._database.now()
         types = None if info.types is None else sorted(_sayable(info.types))
         limited = self._rules.workers_per_owner and is_limited(info.owner)
 
-        async def work(db: Any) -> list[Held]:
+        async def work(db: Db) -> list[Held]:
             async with db.transaction():
                 if limited:
                     await db.execute(SQL["registering"], info.owner)
@@ -86,14 +85,14 @@ class Workers:
         self._speaker.say(Change.CONTROL)
         return held
 
-    async def _make_room(self, db: Any, info: WorkerInfo) -> None:
+    async def _make_room(self, db: Db, info: WorkerInfo) -> None:
         most = self._rules.workers_per_owner
         if await db.fetchval(SQL["count_owned"], info.owner, info.id) < most:
             return
         if not await db.fetch(SQL["forget_offline"], info.owner, info.id):
             raise too_many_workers(info.owner, most)
 
-    async def _check_owner(self, db: Any, worker_id: str, owner: str) -> None:
+    async def _check_owner(self, db: Db, worker_id: str, owner: str) -> None:
         """After a call that changed nothing: was it another caller's worker?"""
         if owner and not owner_allows(await db.fetchval(SQL["owner"], worker_id) or "", owner):
             raise not_your_worker(worker_id)
@@ -103,26 +102,24 @@ class Workers:
         worker_id: str,
         incarnation: int,
         leases: Sequence[int],
-        begun: Sequence[int],
-        progress: Mapping[int, Progress],
-        overrun: int | None,
-        owner: str,
+        begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
+        *,
+        owner: str = "",
     ) -> Pulse:
-        """See ``Store.pulse``."""
         now = self._database.now()
 
-        async def work(db: Any) -> Pulse:
+        async def work(db: Db) -> Pulse:
             status = await db.fetchval(SQL["beat"], worker_id, incarnation, now, owner, overrun)
             if status is None:
                 await self._check_owner(db, worker_id, owner)
                 return Pulse(False)
             standing = await self._standing(db, worker_id, leases)
-            late = [
-                one
-                for lease in begun
-                if (one := standing.get(lease)) is not None and one.state is State.ASSIGNED
-            ]
-            late.sort(key=lambda one: one.seq)  # as everybody who locks several
+            answer = answer_heartbeat(WorkerStatus(status), leases, begun, progress, standing)
+            late = sorted(
+                answer.begun, key=lambda one: one.seq
+            )  # as every writer that locks several
             if late:
                 await db.execute(
                     SQL["postpone"],
@@ -132,19 +129,19 @@ class Workers:
                     self._rules.assignment_timeout,
                 )
             if progress:
-                await self._keep_progress(db, progress, standing, now)
-            return Pulse.answer(WorkerStatus(status), leases, standing)
+                await self._keep_progress(db, answer.told, standing, now)
+            return answer.pulse
 
         return self._database.beat("pulse", work)
 
     async def _keep_progress(
         self,
-        db: Any,
+        db: Db,
         told: Mapping[int, Progress],
         standing: Mapping[int, Held],
         now: float | None,
     ) -> None:
-        kept = sorted(told.keys() & standing.keys())  # as everybody who locks several
+        kept = sorted(told)  # as every writer that locks several
         await db.execute(
             SQL["keep_progress"],
             kept,
@@ -157,35 +154,30 @@ class Workers:
             self._forget_progress_at = time.monotonic() + _FORGET_PROGRESS_EVERY
             await db.execute(SQL["forget_progress"])
 
-    async def _standing(self, db: Any, worker_id: str, leases: Sequence[int]) -> dict[int, Held]:
-        """What a worker holds, by lease."""
+    async def _standing(self, db: Db, worker_id: str, leases: Sequence[int]) -> dict[int, Held]:
+        """Return what a worker holds, by lease."""
         floor = self._holding.floor(self._names.known.get(worker_id))
         standing = {one.lease: one for one in await reads.held(db, worker_id, floor)}
         if floor and not standing.keys() >= set(leases):
-            # Another server may have claimed below it: nobody is told "lost" by a guess.
+            # Another server may have claimed below it: no worker is told "lost" by a guess.
             standing = {one.lease: one for one in await reads.held(db, worker_id)}
         return standing
 
-    async def held(self, worker_id: str | None) -> list[Held]:
-        """See ``Store.held``."""
-
-        async def work(db: Any) -> list[Held]:
+    async def held(self, worker_id: str | None = None) -> list[Held]:
+        async def work(db: Db) -> list[Held]:
             if worker_id is None and self._holding.slow:
                 return await reads.held_from(db, self._holding)
             return await reads.held(db, worker_id)
 
         return await self._database.reading.read("held", work)
 
-    async def every(self) -> list[Worker]:
-        """See ``Store.workers``."""
+    async def all(self) -> list[Worker]:
         return await self._database.reading.read(
             "workers", lambda db: reads.workers(db, self._holding)
         )
 
     async def set_status(self, worker_id: str, status: WorkerStatus) -> bool:
-        """See ``Store.set_worker_status``."""
-
-        async def work(db: Any) -> bool:
+        async def work(db: Db) -> bool:
             return await db.fetchval(SQL["set_worker_status"], worker_id, status.value) is not None
 
         done = await self._database.writing.write("set_worker_status", work, again=work)
@@ -193,10 +185,9 @@ class Workers:
         return done
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
-        """See ``Store.retire_silent``."""
         now = self._database.now()
 
-        async def work(db: Any) -> list[str]:
+        async def work(db: Db) -> list[str]:
             async with db.transaction():
                 await self._leadership.check(db, term)
                 rows = await db.fetch(SQL["retire_silent"], now, silent_for)
@@ -207,10 +198,8 @@ class Workers:
             self._speaker.say(Change.CONTROL)
         return retired
 
-    async def retire(self, worker_id: str, incarnation: int, owner: str) -> bool:
-        """See ``Store.retire_worker``."""
-
-        async def work(db: Any) -> bool:
+    async def retire(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
+        async def work(db: Db) -> bool:
             if await db.fetchval(SQL["retire_worker"], worker_id, incarnation, owner) is not None:
                 return True
             await self._check_owner(db, worker_id, owner)
@@ -223,9 +212,7 @@ class Workers:
         return done
 
     async def forget(self, worker_id: str) -> bool:
-        """See ``Store.forget_worker``."""
-
-        async def work(db: Any) -> bool:
+        async def work(db: Db) -> bool:
             return await db.fetchval(SQL["forget_worker"], worker_id) is not None
 
         return await self._database.writing.write(
@@ -241,7 +228,7 @@ def _sayable(types: Iterable[str]) -> Iterator[str]:
 def _or_gone(remove: Work[bool], worker_id: str) -> Work[bool]:
     """After a lost answer: a worker that is not there any more was removed then."""
 
-    async def again(db: Any) -> bool:
+    async def again(db: Db) -> bool:
         if await remove(db):
             return True
         return not await db.fetchval("SELECT 1 FROM workers WHERE id = $1", worker_id)

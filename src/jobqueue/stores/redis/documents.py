@@ -1,55 +1,85 @@
-"""Hashes of Redis to domain objects.
+"""Domain objects as Redis keeps them and as scripts pass them.
 
 The documents are for people with ``redis-cli``, too: fields have names, states and reasons are
-words. What may be missing is missing. Times that name a moment of the record (``created_at``,
-``updated_at``, ``last_heartbeat``, ``registered_at``) are RFC 3339; those that scripts calculate
-with are seconds since the epoch.
+words, and a field without a value is missing. Times of the record (``created_at``, ``updated_at``,
+``last_heartbeat``, ``registered_at``) are RFC 3339; those that scripts calculate with are seconds
+since the epoch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any, TypeVar
 
-from jobqueue.core.errors import Internal
+import msgspec
+
+from jobqueue.core.decide import Entry, Live
+from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
-    NO_LABELS,
     Assignment,
     Event,
     Held,
     Job,
     JobSpec,
+    NewJob,
     Worker,
     WorkerInfo,
     WorkerStatus,
 )
-from jobqueue.core.key_owner import read_key
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.progress import Progress
-from jobqueue.core.queue import Queue, QueueStats
-from jobqueue.stores.queue_rows import queue_of
-from jobqueue.stores.rows import read_more
+from jobqueue.core.queue import SETTINGS, Queue
+from jobqueue.core.store import ALL_QUEUES, Claim, Term
+from jobqueue.stores.queue_rows import queue_of, write_value
+from jobqueue.stores.rows import read_spec, write_more
 
+T = TypeVar("T")
 Fields = Mapping[bytes, bytes]
 Value = bytes | None
 
 STATES: dict[bytes, State] = {state.name.encode(): state for state in State}
 REASONS: dict[bytes, Reason] = {reason.value.encode(): reason for reason in Reason}
-
-
-def fields(flat: Sequence[bytes]) -> Fields:
-    """A hash, from fields and values in turn."""
-    return dict(zip(flat[::2], flat[1::2], strict=True))
-
-
+_FEW_TYPES = 4
+_MOST_BYTES = 8 * 1024 * 1024  # of one script: Redis does nothing else meanwhile
 _TO_THE_SECOND = len("2026-01-01T00:00:00")
 _TO_THE_MICROSECOND = len("2026-01-01T00:00:00.000000Z")
 
 
+# -- values ----------------------------------------------------------------------------------
+
+
+def fields(flat: Sequence[bytes]) -> Fields:
+    """Return a hash from fields and values in turn."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def split(values: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
+    """Return fields to set, each followed by its value, and fields to remove."""
+    said = [part for item in values.items() if item[1] is not None for part in item]
+    return said, [field for field, value in values.items() if value is None]
+
+
+def number(value: Value) -> float | None:
+    """Return a number that may be missing."""
+    return None if value is None else float(value)
+
+
+def text(value: Value) -> str | None:
+    """Return a text that may be missing."""
+    return None if value is None else value.decode()
+
+
+def opaque(data: bytes) -> msgspec.Raw:
+    """Encode bytes for scripts: the MessagePack of Redis has one kind of text, for both."""
+    return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
+
+
 def moment(text: bytes) -> float:
-    """A time of the record, in seconds since the epoch."""
+    """Return a time of the record in seconds since the epoch."""
     said = text.decode()
     if len(said) <= _TO_THE_MICROSECOND:
         return datetime.fromisoformat(said).timestamp()
@@ -58,7 +88,7 @@ def moment(text: bytes) -> float:
 
 
 def iso(at: float) -> str:
-    """A time of the record: to the microsecond, as scripts write it, or as precise as it is."""
+    """Return a time of the record: to the microsecond, as scripts write it, or more precisely."""
     said = f"{at:.6f}"
     if float(said) != at:
         said = f"{Decimal(repr(at)):f}"
@@ -68,26 +98,149 @@ def iso(at: float) -> str:
 
 
 def place_of(entry: bytes) -> tuple[int, int]:
-    """The two numbers of an entry's id in a stream."""
+    """Return the two numbers of an entry's id in a stream."""
     first, _, second = entry.partition(b"-")
     return int(first), int(second)
 
 
-def number(value: Value) -> float | None:
-    """A number that may be missing."""
-    return None if value is None else float(value)
+def in_parts(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Yield items in parts of a bounded number and size; no items are one empty part."""
+    begin, size = 0, 0
+    for n, item in enumerate(items):
+        added = size_of(item)
+        if n > begin and (n - begin == most or size + added > _MOST_BYTES):
+            yield items[begin:n]
+            begin, size = n, 0
+        size += added
+    yield items[begin:]
 
 
-def text(value: Value) -> str | None:
-    """A text that may be missing."""
-    return None if value is None else value.decode()
+# -- to scripts ------------------------------------------------------------------------------
+
+
+def packed_job(job: NewJob) -> tuple[Any, ...]:
+    """Return a new job as ``submit`` in ``scripts/jobs.lua`` reads it."""
+    spec = job.spec
+    return (
+        job.id, spec.queue, spec.type, opaque(spec.payload), _labels(spec), spec.priority,
+        spec.max_retries, spec.ttl, spec.timeout, spec.run_at, spec.delay, spec.stored_key,
+        None if spec.key is None else spec.fingerprint().hex(), spec.shared_key, write_more(spec),
+    )  # fmt: skip
+
+
+def _labels(spec: JobSpec) -> str | None:
+    return json.dumps(dict(spec.labels), ensure_ascii=False) if spec.labels else None
+
+
+def spec_fields(spec: JobSpec) -> dict[str, Any]:
+    """Return the fields of a job's document that never change, as ``submit`` writes them."""
+    return {
+        "queue": spec.queue,
+        "type": spec.type,
+        "payload": opaque(spec.payload),
+        "priority": spec.priority,
+        "max_retries": spec.max_retries,
+        "ttl": spec.ttl,
+        "timeout": spec.timeout,
+        "labels": _labels(spec),
+        "more": write_more(spec),
+        "idempotency_key": spec.stored_key,
+    }
+
+
+def live_fields(live: Live) -> dict[str, Any]:
+    """Return the fields of a job's document that moves change."""
+    return {
+        "status": live.state.name,
+        "version": live.version,
+        "reason": live.reason.value,
+        "attempt": live.attempt,
+        "retry_count": live.retry_count,
+        "lease": None if live.lease is None else str(live.lease),
+        "assigned_worker": live.worker_id,
+        "cancel_requested": "1" if live.cancel_requested else None,
+        "worker_deaths": live.deaths or None,
+        "run_at": live.run_at,
+        "expires_at": live.expires_at,
+        "started_at": live.started_at,
+        "completed_at": live.completed_at,
+        "next_retry_at": live.due if live.state is State.FAILED else None,
+        "error": live.error or None,
+        "result": None if live.result is None else opaque(live.result),
+    }
+
+
+def packed_event(entry: Entry) -> tuple[Any, ...]:
+    """Return an event as scripts write it."""
+    _, version, before, state, reason, at, attempt, worker, detail, *_ = entry
+    was = None if before is None else before.name
+    more = _more_of(entry)
+    return version, was, state.name, reason.value, repr(at), attempt, worker, detail, more
+
+
+def _more_of(entry: Entry) -> str:
+    """Return, as JSON, the part of an event that its job may lose again."""
+    state, version = entry[3], entry[1]
+    retry_count, started_at, due, cancelled = entry[10:]
+    said: dict[str, Any] = {}
+    if version == 1:
+        said = {"run_at": due}
+    elif state is State.FAILED:
+        said = {"retry_count": retry_count, "started_at": started_at, "due": due}
+    elif state is State.DEAD_LETTERED:
+        cancel = cancelled or None
+        said = {"retry_count": retry_count, "started_at": started_at, "cancel_requested": cancel}
+    kept = {name: value for name, value in said.items() if value is not None}
+    return json.dumps(kept, separators=(",", ":")) if kept else ""
+
+
+def packed_claims(claims: Sequence[Claim]) -> list[tuple[Any, ...]]:
+    """Return claims as scripts read them. Each slot has the lease that its job would get."""
+    return [
+        (
+            None if ALL_QUEUES in claim.queues else list(claim.queues),
+            list(claim.without),
+            [(worker, str(new_lease())) for worker in claim.slots],
+            _types_of(claim),
+        )
+        for claim in claims
+    ]
+
+
+def _types_of(claim: Claim) -> list[str] | dict[str, bool] | None:
+    """Return few types as a list, to be looked up; many as a set, to look types up in."""
+    if claim.types is None:
+        return None
+    return list(claim.types) if len(claim.types) <= _FEW_TYPES else dict.fromkeys(claim.types, True)
+
+
+def seed() -> int:
+    """Return a seed for drawing by lot: Redis begins every script with the same one."""
+    return random.getrandbits(31)
+
+
+def packed_term(term: Term | None) -> tuple[str, str] | None:
+    """Return a term as scripts compare it."""
+    return None if term is None else (str(term.holder), str(term.epoch))
+
+
+def settings_of(queue: Queue) -> dict[str, Any]:
+    """Return the document of a queue without its times and figures."""
+    said = {
+        setting.name: write_value(setting.kind, getattr(queue, setting.name))
+        for setting in SETTINGS.values()
+    }
+    return {"name": queue.name, **said, "paused": "1" if queue.paused else "0"}
+
+
+# -- from documents --------------------------------------------------------------------------
 
 
 SPEC = (
     b"type", b"payload", b"priority", b"max_retries", b"ttl", b"timeout", b"labels", b"more",
     b"idempotency_key",
 )  # fmt: skip
-"""The fields of what was asked for, in the order of ``spec``."""
+"""The fields of a specification, in the order of ``spec``."""
 
 
 def spec(
@@ -103,26 +256,16 @@ def spec(
     more: Value = None,
     key: Value = None,
 ) -> JobSpec:
-    """What was asked for."""
-    known, owner = read_key(text(key))
-    return JobSpec(
-        payload=payload or b"",
-        queue=queue.decode(),
-        type=text(type) or "",
-        priority=int(priority or 0),
-        max_retries=int(max_retries or 0),
-        ttl=number(ttl),
-        run_at=run_at,
-        timeout=number(timeout),
-        key=known,
-        key_owner=owner,
-        labels=json.loads(labels) if labels else NO_LABELS,
-        **read_more(more),
-    )
+    """Return a specification from its fields."""
+    return read_spec(
+        queue.decode(), text(type) or "", payload or b"", int(priority or 0),
+        int(max_retries or 0), number(ttl), number(timeout), run_at, text(key), text(labels),
+        text(more),
+    )  # fmt: skip
 
 
 def job(found: Fields) -> Job:
-    """A job from its document."""
+    """Return a job from its document."""
     get = found.get
     return Job(
         id=found[b"job_id"].decode(),
@@ -143,42 +286,32 @@ def job(found: Fields) -> Job:
         result=get(b"result"),
         error=get(b"error", b"").decode(),
         reason=REASONS[found[b"reason"]],
-        progress=progress(found),
+        progress=_progress(found),
     )
 
 
-def progress(found: Fields) -> Progress | None:
-    """The progress of the attempt that runs. What an earlier one said may still be there."""
+def _progress(found: Fields) -> Progress | None:
+    """Return the progress of the running attempt; that of an earlier one may still be there."""
     lease = found.get(b"progress_lease")
     if lease is None or lease != found.get(b"lease") or found[b"status"] != b"RUNNING":
         return None
-    return Progress(
-        number(found[b"progress"] or None),
-        found[b"progress_text"].decode(),
-        float(found[b"progress_at"]),
-    )
+    value, at = number(found[b"progress"] or None), float(found[b"progress_at"])
+    return Progress(value, found[b"progress_text"].decode(), at)
 
 
 def assignment(row: Sequence[bytes]) -> Assignment:
-    """An attempt from the row of ``scripts/claims.lua``."""
+    """Return an attempt from the row of ``row_of`` in ``scripts/claims.lua``."""
     (seq, job_id, queue, kind, payload, attempt, lease, worker, priority, retry_count,
      max_retries, created_at, timeout, expires_in, labels, more, deaths) = row  # fmt: skip
+    asked = spec(queue, None, kind, payload, priority, max_retries, None, timeout, labels, more)
     return Assignment(
-        int(seq),
-        job_id.decode(),
-        spec(queue, None, kind, payload, priority, max_retries, None, timeout, labels, more),
-        int(attempt),
-        int(lease),
-        worker.decode(),
-        int(retry_count),
-        moment(created_at),
-        number(expires_in),
-        int(deaths or 0),
-    )
+        int(seq), job_id.decode(), asked, int(attempt), int(lease), worker.decode(),
+        int(retry_count), moment(created_at), number(expires_in), int(deaths or 0),
+    )  # fmt: skip
 
 
 def event(found: Fields) -> Event:
-    """An event from its entry in the stream."""
+    """Return an event from its entry in the stream."""
     before = found[b"from"]
     return Event(
         found[b"job_id"].decode(),
@@ -194,16 +327,14 @@ def event(found: Fields) -> Event:
     )
 
 
-def held(row: Sequence[Value]) -> Held:
-    """A lease from the row of ``scripts/held.lua``."""
+def held(row: Sequence[Any]) -> Held:
+    """Return a lease from the row of ``held_row`` in ``scripts/workers.lua``."""
     seq, lease, worker, state, cancel = row
-    if seq is None or lease is None or worker is None or state is None:
-        raise Internal("Redis: a lease without a job")
     return Held(int(seq), int(lease), worker.decode(), STATES[state], cancel is not None)
 
 
 def queue(found: Fields) -> Queue:
-    """A queue from its document."""
+    """Return a queue from its document."""
     return queue_of(
         {name.decode(): value for name, value in found.items()},
         name=found[b"name"].decode(),
@@ -212,23 +343,8 @@ def queue(found: Fields) -> Queue:
     )
 
 
-def stats(flat: Sequence[bytes], depth: Sequence[int]) -> QueueStats:
-    """A queue with its figures."""
-    found = fields(flat)
-    succeeded, failed = int(found.get(b"succeeded", 0)), int(found.get(b"failed", 0))
-    return QueueStats(
-        queue=queue(found),
-        depth=dict(zip(State, depth, strict=True)),
-        processed=succeeded + failed,
-        succeeded=succeeded,
-        failed=failed,
-        run_seconds=float(found.get(b"run_seconds", 0.0)),
-        timed=succeeded + failed,
-    )
-
-
 def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
-    """A worker from its document."""
+    """Return a worker from its document."""
     found = fields(flat)
     types = json.loads(found.get(b"types", b"null"))
     info = WorkerInfo(

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import random
 import secrets
 import time
 from collections.abc import Awaitable, Sequence
@@ -25,10 +24,9 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import TimeoutError as SocketTimeout
 
 from jobqueue.core.job import ComponentHealth
-from jobqueue.core.observer import Deaf, Observer
-from jobqueue.core.waiting import is_set_within
-from jobqueue.stores.redis.deadline import within
-from jobqueue.stores.redis.wire import Wire
+from jobqueue.core.observer import Observer
+from jobqueue.core.waiting import GrowingPause, is_set_within
+from jobqueue.stores.redis.connections import RedisConnections, within
 
 log = logging.getLogger("jobqueue.redis")
 T = TypeVar("T")
@@ -60,8 +58,8 @@ class RedisLocks:
         life: float = LIFE,
         prefix: str = PREFIX,
     ) -> None:
-        self._wire = Wire(url)
-        self._observer = observer or Deaf()
+        self._connections = RedisConnections(url)
+        self._observer = observer or Observer()
         self._timeout = timeout
         self._life = max(1, round(life * 1000))
         self._prefix = prefix
@@ -72,35 +70,32 @@ class RedisLocks:
         self._why = "not open"
         self._changed = 0.0  # when it last went away or came back
         self._answered = 0.0
-        self._pause = _FIRST_PAUSE
+        self._pause = GrowingPause(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._gone = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """See ``Locks.open``."""
         if self._watching is not None:
             return
         try:
             await self._probe(_CONNECT_TIMEOUT)  # no claim waits for it yet: slow is not away
         except Exception as error:  # whatever it is, dispatch goes on
             self._go_away(error)
-            await self._wire.drop()
+            await self._connections.drop()
         else:
             self._come_back()
         self._watching = asyncio.create_task(self._watch(), name="jobqueue-redis-watch")
 
     async def close(self) -> None:
-        """See ``Locks.close``."""
         watching, self._watching = self._watching, None
         if watching is not None:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
         self._up, self._why = False, "closed"
         self._gone.clear()
-        await self._wire.close()
+        await self._connections.close()
 
     async def take(self, names: Sequence[str], wanted: int) -> list[int] | None:
-        """See ``Locks.take``."""
         if not names or wanted < 1:
             return []
         if not self._up:
@@ -122,8 +117,7 @@ class RedisLocks:
         return won
 
     def health(self) -> ComponentHealth:
-        """See ``Locks.health``."""
-        where = self._wire.address
+        where = self._connections.address
         if self._up:
             return ComponentHealth("redis", True, where)
         return ComponentHealth("redis", False, f"{where}: {self._why}; {_MEANING}")
@@ -133,14 +127,14 @@ class RedisLocks:
     async def _ask(self, names: Sequence[str], wanted: int) -> list[int]:
         tail = (1, self._prefix, self._token, wanted, self._life, "\n".join(names))
         try:
-            won: list[int] = await self._wire.execute("EVALSHA", self._sha, *tail)
+            won: list[int] = await self._connections.execute("EVALSHA", self._sha, *tail)
         except NoScriptError:  # restarted, or its scripts were flushed; EVAL loads it for others
-            won = await self._wire.execute("EVAL", self._script, *tail)
+            won = await self._connections.execute("EVAL", self._script, *tail)
         return won
 
     async def _probe(self, timeout: float) -> None:
         """Connect, and take a lock of nobody: a server that refuses writes is no help."""
-        await _answer(_CONNECT_TIMEOUT, self._wire.connect())
+        await _answer(_CONNECT_TIMEOUT, self._connections.connect())
         await _answer(timeout, self._ask([f"probe:{self._token}"], 1))
 
     # -- going away and coming back --------------------------------------------------------
@@ -150,7 +144,7 @@ class RedisLocks:
             self._go_away(error)
         else:
             self._note(error)
-        await self._wire.drop()  # the name may lead to another server next time
+        await self._connections.drop()  # the name may lead to another server next time
 
     def _note(self, error: Exception) -> None:
         self._why = (str(error) or type(error).__name__)[:_MAX_REASON]
@@ -161,17 +155,17 @@ class RedisLocks:
         self._note(error)
         now = time.monotonic()
         if now - self._changed > _STEADY:
-            self._pause = _FIRST_PAUSE
+            self._pause.reset()
         self._up, self._changed = False, now
         self._gone.set()
         self._observer.locks_up(False)
-        log.warning("Redis at %s is away: %s; %s", self._wire.address, self._why, _MEANING)
+        log.warning("Redis at %s is away: %s; %s", self._connections.address, self._why, _MEANING)
 
     def _come_back(self) -> None:
         now = time.monotonic()
         if self._gone.is_set():
             away = now - self._changed
-            log.info("Redis at %s is back after %.1f s", self._wire.address, away)
+            log.info("Redis at %s is back after %.1f s", self._connections.address, away)
             self._gone.clear()
         self._up, self._changed, self._answered = True, now, time.perf_counter()
         self._observer.locks_up(True)
@@ -183,8 +177,7 @@ class RedisLocks:
                     continue
             else:
                 # Servers that lost Redis together must not come back together.
-                await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+                await self._pause.wait()
             try:
                 await self._probe(self._timeout)
             except Exception as error:  # for whatever reason
@@ -206,7 +199,7 @@ async def _answer(seconds: float, asked: Awaitable[T]) -> T:
 
 
 def _kind(error: Exception) -> str:
-    """What went wrong, in a few words that a metric can count by."""
+    """Return the kind of an error as a metric counts it."""
     if isinstance(error, TimeoutError | SocketTimeout):
         return "timeout"
     if isinstance(error, ResponseError | AuthenticationError):

@@ -1,20 +1,18 @@
-"""Word of other processes: scripts publish what they changed, one connection listens.
+"""Hints of other processes: scripts publish their changes, and one connection listens.
 
-Only a hint: what is missed is found by the next look, at the latest after the scheduling interval.
+A hint may be lost: the next look finds the change, at the latest after the scheduling interval.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from typing import Any
 
 from jobqueue.core.store import Change
-from jobqueue.stores.redis.deadline import within
-from jobqueue.stores.redis.trouble import TROUBLE
-from jobqueue.stores.redis.wire import Wire
+from jobqueue.core.waiting import GrowingPause
+from jobqueue.stores.redis.connections import TROUBLE, RedisConnections, within
 
 _log = logging.getLogger("jobqueue.stores.redis")
 _EVERYTHING = ~Change(0)
@@ -22,13 +20,17 @@ _KEEPALIVE = 5.0
 _FIRST_RETRY, _LONGEST_RETRY = 0.05, 2.0
 
 
-class Listener:
-    """Comes back by itself."""
+class RedisListener:
+    """Listens on one connection, and opens a new one when it is lost."""
 
     def __init__(
-        self, wire: Wire, channel: str, node: str, heard: Callable[[Change], None]
+        self,
+        connections: RedisConnections,
+        channel: str,
+        node: str,
+        heard: Callable[[Change], None],
     ) -> None:
-        self._wire = wire
+        self._connections = connections
         self._channel = channel
         self._node = node
         self._heard = heard
@@ -39,36 +41,36 @@ class Listener:
         self._task = asyncio.create_task(self._run(), name="jobqueue-redis-listen")
 
     async def close(self) -> None:
-        """End."""
+        """Stop listening."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
             self._task = None
 
     async def _run(self) -> None:
-        pause = _FIRST_RETRY
+        pause = GrowingPause(_FIRST_RETRY, _LONGEST_RETRY)
+        where = f"Redis at {self._connections.address}"
         first = True
         while True:
             try:
-                connection = await within(_KEEPALIVE, self._wire.dedicated())
+                connection = await within(_KEEPALIVE, self._connections.connected())
                 try:
                     await connection.send_command("SUBSCRIBE", self._channel)
                     await within(_KEEPALIVE, connection.read_response())
                     if not first:
-                        _log.info("listening again for the word of other processes")
+                        _log.info("listening to other processes on %s again", where)
                     first = False
-                    pause = _FIRST_RETRY
-                    self._heard(_EVERYTHING)  # whatever was said while nobody listened
+                    pause.reset()
+                    self._heard(_EVERYTHING)  # hints may have been missed
                     await self._stay(connection)
                 finally:
                     await connection.disconnect(nowait=True)
             except TROUBLE as error:
-                _log.debug("the listening connection was lost: %s", error)
-            await asyncio.sleep(random.uniform(pause / 2, pause))
-            pause = min(2 * pause, _LONGEST_RETRY)
+                _log.debug("cannot listen to other processes on %s: %s; trying again", where, error)
+            await pause.wait()
 
     async def _stay(self, connection: Any) -> None:
-        """Until the connection is lost. A line that went dead without a word fails the question."""
+        """Read until the connection is lost; check a silent one with a PING."""
         asked = False
         while True:
             try:
@@ -90,5 +92,5 @@ class Listener:
         try:
             heard = Change(int(change))
         except ValueError:
-            heard = _EVERYTHING  # somebody else's, or a newer version's
+            heard = _EVERYTHING  # from a newer version
         self._heard(heard)

@@ -1,4 +1,4 @@
-"""Reading jobs and events."""
+"""Jobs and events as callers see them."""
 
 from __future__ import annotations
 
@@ -8,35 +8,32 @@ from typing import Any
 
 from jobqueue.core.clock import milliseconds
 from jobqueue.core.job import MAX_HISTORY, Event, Job, TimeQuery
-from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.lifecycle import State
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.redis import documents
-from jobqueue.stores.redis.documents import fields, moment, place_of
-from jobqueue.stores.redis.runner import Runner
+from jobqueue.stores.redis.documents import fields, moment
+from jobqueue.stores.redis.runner import ScriptRunner
 
 _PAGE = 100  # whole jobs in one answer: payloads are large
 _LOOKED_AT = 1_000  # jobs in one script
 _TRIES = 3
 
 
-class Reads:
-    """The calls that change nothing."""
+class RedisReads:
+    """Implements ``core.store.JobReads``."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: ScriptRunner) -> None:
         self._runner = runner
 
     async def get(self, job_id: str) -> Job | None:
-        """See ``Store.get``."""
         found = await self._runner.command("get", "HGETALL", self._document(job_id))
         return documents.job(fields(found)) if found else None
 
     async def seq_of(self, job_id: str) -> int | None:
-        """See ``Store.seq_of``."""
         seq = await self._runner.command("seq_of", "HGET", self._document(job_id), "seq")
         return None if seq is None else int(seq)
 
     async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
-        """See ``Store.moved_on``."""
         moved: list[int] = await self._runner.read("moved_on", (list(seen), list(seen.values())))
         return moved
 
@@ -44,7 +41,6 @@ class Reads:
         return f"{self._runner.prefix}job:{job_id}"
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """See ``Store.list_jobs``."""
         indexes: list[tuple[str, str | None]] | None = None
         if wanted.queue is not None or wanted.states:
             states = wanted.states or tuple(State)
@@ -65,7 +61,6 @@ class Reads:
         return jobs
 
     async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
-        """See ``Store.dead_letters``."""
         after = None if wanted.before_seq is None else str(wanted.before_seq)
         count = min(wanted.limit, _LOOKED_AT)
         ended, picked, looked_at = await self._runner.read(
@@ -77,15 +72,14 @@ class Reads:
         return DeadLetters(found, looked_at, None if ended is None else int(ended))
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
-        """See ``Store.list_by_time``."""
         if wanted.limit < 1:
             return []
         page: list[Job] = []
         for _ in range(_TRIES):
             ids = await self._page_by_time(wanted)
-            page = [job for job in await self._listed(ids) if _matches(job, wanted)]
+            page = [job for job in await self._listed(ids) if wanted.matches(job.state, job.reason)]
             if len(page) == len(ids):
-                break  # else: some went elsewhere while the page was read
+                break  # else some jobs changed while the page was read
         return page
 
     async def _listed(self, ids: list[str]) -> list[Job]:
@@ -98,7 +92,7 @@ class Reads:
         return jobs
 
     async def _page_by_time(self, wanted: TimeQuery) -> list[str]:
-        """Numbers grow with the time of creation; within a millisecond ids decide."""
+        """Return the ids of a page. Numbers grow with time; within a millisecond ids decide."""
         indexes = [(state.name, wanted.queue) for state in wanted.states or tuple(State)]
         end = wanted.offset + wanted.limit
         found: list[tuple[int, str]] = []
@@ -119,29 +113,12 @@ class Reads:
             ordered += sorted(job_id for _, job_id in same)
         return ordered[wanted.offset : end]
 
-    async def history(self, job_id: str, before: int | None) -> list[Event]:
-        """See ``Store.history``."""
+    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
         found = await self._runner.read("history", (job_id, before, MAX_HISTORY))
         return [documents.event(fields(flat)) for _, flat in found]
 
-    async def events_after(self, position: int, limit: int) -> list[tuple[int, Event]]:
-        """See ``Store.events_after``: the stream is in the order of commit."""
-        found: list[Any] = await self._runner.command(
-            "events_after",
-            "XRANGE", f"{self._runner.prefix}events", f"({position}-0", "+", "COUNT", limit,
-        )  # fmt: skip
-        return [(place_of(place)[0], documents.event(fields(flat))) for place, flat in found]
-
-
-def _matches(job: Job, wanted: TimeQuery) -> bool:
-    if wanted.states and job.state not in wanted.states:
-        return False
-    if wanted.cancelled is None or job.state is not State.DEAD_LETTERED:
-        return True
-    return (job.reason is Reason.CANCELLED) is wanted.cancelled
-
 
 def _asked(wanted: JobFilter) -> tuple[Any, ...]:
-    """The last part of what the script is asked."""
+    """Return the last arguments of ``list`` in ``scripts/reads.lua``."""
     reasons = [one.value for one in wanted.reasons] or None
     return reasons, wanted.error or None, wanted.since, wanted.until

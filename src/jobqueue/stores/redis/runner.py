@@ -1,82 +1,122 @@
-"""Runs scripts: measured, bounded in time, asked again when an answer was lost, never in doubt.
+"""Runs scripts, in bounded time, and sends them again when an answer was lost.
 
-A write has a lane and a number (``scripts/lane.lua``). Asked again under the same number, Redis
-gives the answer that it gave before, or makes the write if it never came: it happens once. Only
-when Redis does not come back in time is the outcome unknown.
+A write has a number in a sequence of calls (``numbered`` in ``scripts/calls.lua``). Sent again
+under the same number, it gets the answer that it got before, or is made if it never came: it
+happens once. Its outcome is unknown only when Redis does not come back in time.
 
-Once a call has waited in vain, others are refused at once, before anything is sent, until Redis
-answers a PING again.
+Once a call has waited in vain, others are refused before anything is sent, until Redis answers a
+PING again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import itertools
+import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
 import msgspec
 from redis.exceptions import NoScriptError
 
 from jobqueue.core.clock import Clock
-from jobqueue.core.errors import JobQueueError, Unavailable
+from jobqueue.core.errors import Internal, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.observer import Observer
-from jobqueue.stores.redis.deadline import within
-from jobqueue.stores.redis.scripts import Script, script
-from jobqueue.stores.redis.trouble import (
+from jobqueue.core.store import Term, TermEnded
+from jobqueue.stores.redis.connections import (
     LOST,
     TROUBLE,
-    defect,
+    RedisConnections,
+    described,
     passes,
     refused,
     replaced,
     unavailable,
-    unknown,
+    within,
 )
-from jobqueue.stores.redis.wire import Wire
+from jobqueue.stores.redis.documents import packed_term
 
-LANES = 8
-_PAUSE = 0.05  # before Redis is asked again
-_PING_TIMEOUT = 0.5  # of a Redis that was away
+CALL_SEQUENCES = 8
+_PAUSE = 0.05  # before a command is sent again
+_PING_TIMEOUT = 0.5
 _encode = msgspec.msgpack.Encoder().encode
 
 Asked = Sequence[Any]
 
-
-def opaque(data: bytes) -> msgspec.Raw:
-    """Bytes as the scripts can read them: Redis's MessagePack has one kind of text, for both."""
-    return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
-
-
-class Lane:
-    """A place in the line: one call at a time, each with a number."""
-
-    __slots__ = ("call", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.call = 0
+# A full Redis still takes these: accepted jobs are finished and published, a server leads, workers
+# stay alive, and old jobs are removed. It refuses every other write.
+_WHEN_FULL = frozenset({
+    "apply", "due", "request_cancel",
+    "lead", "resign",
+    "begin_stream", "move_mark", "end_stream",
+    "delete_job", "prune_done",
+    "pulse", "retire_silent", "remove_worker", "set_worker_status",
+})  # fmt: skip
+_HEADING = re.compile(r"^--# (\w+)(?:: (.+))?\n", re.MULTILINE)
 
 
-class _Attempt:
-    """Whether anything was sent."""
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script and its hash, by which Redis knows it."""
 
-    __slots__ = ("sent",)
-
-    def __init__(self) -> None:
-        self.sent = False
-
-    def note(self) -> None:
-        self.sent = True
+    name: str
+    text: bytes
+    sha: str
 
 
-class Runner:
-    """Asks one Redis for one store."""
+@cache
+def script(name: str) -> Script:
+    """Return the section ``name`` of ``scripts/*.lua`` after all sections that it needs."""
+    text = "".join(_with_needs(name, set()))
+    if name in _WHEN_FULL:
+        text = "#!lua flags=allow-oom\n" + text
+    code = text.encode()
+    return Script(name, code, hashlib.sha1(code, usedforsecurity=False).hexdigest())
+
+
+@cache
+def _sections() -> Mapping[str, tuple[Sequence[str], str]]:
+    """Read every section: its name, the sections that it needs, and its text.
+
+    A heading is ``--# name: needed, needed``. Every script begins with ``common``.
+    """
+    found: dict[str, tuple[Sequence[str], str]] = {}
+    for file in resources.files(__package__).joinpath("scripts").iterdir():
+        _, *parts = _HEADING.split(file.read_text())
+        for name, needs, text in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+            assert name not in found, f"two sections are called {name}"
+            found[name] = (needs.split(", ") if needs else (), text)
+    return found
+
+
+def _with_needs(name: str, there: set[str]) -> list[str]:
+    """Return the texts of a section and its needs, each once and after its own needs."""
+    there.add(name)
+    needs, text = _sections()[name]
+    before = (_with_needs(one, there) for one in ("common", *needs) if one not in there)
+    return [*itertools.chain.from_iterable(before), text]
+
+
+@dataclass(slots=True)
+class _CallSequence:
+    """Writes of one process, one after the other; ``call`` is the number of the latest one."""
+
+    name: str
+    call: int = 0
+
+
+class ScriptRunner:
+    """Runs the scripts and commands of one store."""
 
     def __init__(
         self,
-        wire: Wire,
+        connections: RedisConnections,
         prefix: str,
         clock: Clock | None,
         observer: Observer,
@@ -84,25 +124,25 @@ class Runner:
     ) -> None:
         self.prefix = prefix
         self.node = secrets.token_hex(8)
-        self.location = f"Redis at {wire.address}"
-        self._wire = wire
+        self.location = f"Redis at {connections.address}"
+        self._connections = connections
         self._clock = clock
         self._observer = observer
         self._patience = patience
-        self._lanes: asyncio.LifoQueue[Lane] = asyncio.LifoQueue()
-        for n in range(LANES):
-            self._lanes.put_nowait(Lane(f"{self.node}:{n}"))
+        self._free: asyncio.LifoQueue[_CallSequence] = asyncio.LifoQueue()
+        for n in range(CALL_SEQUENCES):
+            self._free.put_nowait(_CallSequence(f"{self.node}:{n}"))
         self.opened = False
-        self._away: BaseException | None = None  # why Redis did not come back in time
+        self._away: BaseException | None = None  # the error of the call that waited in vain
         self._pinging: asyncio.Event | None = None
 
     @property
     def by_clock(self) -> bool:
-        """Whether a test brought the clock; otherwise time is the server's."""
+        """Return True if a test brought the clock; otherwise the server's time counts."""
         return self._clock is not None
 
     def here(self) -> float:
-        """What this machine's clock shows, or a test's, which is the store's, too."""
+        """Return the time of this machine, or of a test's clock."""
         return time.time() if self._clock is None else self._clock.now()
 
     async def read(self, name: str, asked: Asked = ()) -> Any:
@@ -114,13 +154,20 @@ class Runner:
         self._check_open()
         if self._away is not None:
             await self._check_back()
-        lane = await self._lanes.get()
+        sequence = await self._free.get()
         try:
-            lane.call += 1
-            arguments = self.arguments(name, asked, lane.name, lane.call)
+            sequence.call += 1
+            arguments = self.arguments(name, asked, sequence.name, sequence.call)
             return await self._measured(name, arguments, in_doubt=True)
         finally:
-            self._lanes.put_nowait(lane)
+            self._free.put_nowait(sequence)
+
+    async def write_under(self, term: Term, name: str, *asked: Any) -> Any:
+        """Run a script that must happen once, under a term; raise TermEnded when that is over."""
+        said = await self.write(name, (packed_term(term), *asked))
+        if said is None:
+            raise TermEnded
+        return said
 
     async def command(
         self, name: str, *command: str | int | bytes, patience: float | None = None
@@ -128,11 +175,11 @@ class Runner:
         """Run a plain command that may be repeated."""
         return await self._measured(name, command, in_doubt=False, patience=patience)
 
-    def arguments(self, name: str, asked: Asked, lane: str, call: int) -> tuple[Any, ...]:
-        """What stands behind EVALSHA."""
+    def arguments(self, name: str, asked: Asked, sequence: str, call: int) -> tuple[Any, ...]:
+        """Return the script and its arguments, in the order of ``scripts/calls.lua``."""
         found = script(name)
         now = "" if self._clock is None else repr(self._clock.now())
-        return (found, 1, self.prefix, now, self.node, lane, call, _encode(asked))
+        return (found, 1, self.prefix, now, self.node, sequence, call, _encode(asked))
 
     def _check_open(self) -> None:
         if not self.opened:
@@ -158,19 +205,19 @@ class Runner:
             self._observer.queried(name, time.perf_counter() - began)
 
     async def _check_back(self) -> None:
-        """Return if Redis is back; StoreAway otherwise. One caller asks it for all of them."""
+        """Return if Redis is back; raise StoreAway otherwise. One caller asks for all of them."""
         if self._pinging is not None:
             await self._pinging.wait()
         else:
             self._pinging = asked = asyncio.Event()
             try:
-                await within(_PING_TIMEOUT, self._wire.execute("PING"))
+                await within(_PING_TIMEOUT, self._connections.execute("PING"))
                 self._away = None
             except TROUBLE as error:
                 if isinstance(error, LOST):
                     self._away = error
-                    await self._wire.drop()
-                else:  # it answers, and the call hears what
+                    await self._connections.drop()
+                else:  # Redis answers, and the call gets its answer
                     self._away = None
             finally:
                 self._pinging = None
@@ -183,10 +230,10 @@ class Runner:
         where = self.location
         doubt: BaseException | None = None
         while True:
-            attempt = _Attempt()
+            sent = asyncio.Event()
             try:
-                # Little patience is no reason to blame a server that is slow, not away.
-                said = await within(self._patience / 2, self._ask(command, attempt))
+                # The patience of the store counts: a slow server is not away for a hasty caller.
+                said = await within(self._patience / 2, self._ask(command, sent.set))
                 self._away = None
                 return said
             except TROUBLE as error:
@@ -194,29 +241,31 @@ class Runner:
                     trouble: BaseException = error
                 elif refused(error):
                     if replaced(error):
-                        await self._wire.drop()
+                        await self._connections.drop()
                     raise _verdict(doubt, error, where) from error
                 elif not isinstance(error, LOST):
-                    raise defect(error, where) from error
+                    raise Internal(described(error, where)) from error
                 else:
                     trouble = error
-                    if in_doubt and attempt.sent:
+                    if in_doubt and sent.is_set():
                         doubt = error
-                    await self._wire.drop()  # the name may lead to another server next time
+                    await self._connections.drop()  # the name may lead to another server next time
                 if time.monotonic() >= deadline:
                     self._away = trouble
                     raise _verdict(doubt, trouble, where) from trouble
             await asyncio.sleep(_PAUSE)
 
-    async def _ask(self, command: tuple[Any, ...], attempt: _Attempt) -> Any:
+    async def _ask(self, command: tuple[Any, ...], note: Callable[[], None]) -> Any:
         found, *rest = command
         if not isinstance(found, Script):
-            return await self._wire.execute(*command, note=attempt.note)
+            return await self._connections.execute(*command, note=note)
         try:
-            return await self._wire.execute("EVALSHA", found.sha, *rest, note=attempt.note)
+            return await self._connections.execute("EVALSHA", found.sha, *rest, note=note)
         except NoScriptError:  # restarted, or its scripts were flushed; EVAL loads it for others
-            return await self._wire.execute("EVAL", found.text, *rest, note=attempt.note)
+            return await self._connections.execute("EVAL", found.text, *rest, note=note)
 
 
 def _verdict(doubt: BaseException | None, error: BaseException, where: str) -> JobQueueError:
-    return unavailable(error, where) if doubt is None else unknown(doubt, where)
+    if doubt is None:
+        return unavailable(error, where)
+    return OutcomeUnknown(described(doubt, f"{where}: the connection was lost during a write"))

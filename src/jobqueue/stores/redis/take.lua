@@ -13,7 +13,7 @@ local won, count, position = {}, 0, 0
 for name in string.gmatch(ARGV[4], '[^\n]+') do
   local key = prefix .. name
   local mine = redis.call('SET', key, token, 'NX', 'PX', life)
-  -- Its own lock is won again: whoever could not write the assignment tries once more.
+  -- Its own lock is won again: a server that could not write the assignment tries once more.
   if not mine and redis.pcall('GET', key) == token then
     redis.call('PEXPIRE', key, life)
     mine = true

@@ -1,28 +1,55 @@
-"""Workers: registered, heard of, retired; and what they hold."""
+"""Workers and the leases that they hold.
+
+Heartbeats have connections of their own, outside the loop, which may be blocked.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jobqueue.core.errors import not_your_worker, too_many_workers
-from jobqueue.core.job import Held, Worker, WorkerInfo, WorkerStatus, is_limited
-from jobqueue.core.store import Rules, Term, TermEnded
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError
+from redis.retry import Retry
+
+from jobqueue.core.decide import answer_heartbeat
+from jobqueue.core.errors import Unavailable, not_your_worker, too_many_workers
+from jobqueue.core.job import Held, Pulse, Worker, WorkerInfo, WorkerStatus, is_limited
+from jobqueue.core.observer import Observer
+from jobqueue.core.progress import NO_PROGRESS, Progress
+from jobqueue.core.store import Rules, Term
 from jobqueue.stores.redis import documents
-from jobqueue.stores.redis.leadership import term_of
-from jobqueue.stores.redis.runner import Runner
+from jobqueue.stores.redis.connections import TROUBLE, replaced, unavailable
+from jobqueue.stores.redis.runner import ScriptRunner
+
+_CONNECT_TIMEOUT = 2.0
+_TIMEOUT = 5.0
 
 
-class Workers:
-    """The calls about workers, but for the heartbeat."""
+class RedisWorkers:
+    """Implements ``core.dispatch.DispatchWorkers``."""
 
-    def __init__(self, runner: Runner, rules: Rules, partitions: int) -> None:
+    def __init__(
+        self, url: str, runner: ScriptRunner, rules: Rules, observer: Observer, partitions: int
+    ) -> None:
         self._runner = runner
         self._rules = rules
+        self._observer = observer
         self._partitions = partitions
+        # A heartbeat is repeated once: its connection may have been closed while it was idle.
+        self._beating: Any = redis.Redis.from_url(
+            url,
+            protocol=2,
+            socket_timeout=_TIMEOUT,
+            socket_connect_timeout=_CONNECT_TIMEOUT,
+            retry=Retry(NoBackoff(), 1),
+        )
 
     async def register(self, info: WorkerInfo) -> list[Held]:
-        """See ``Store.register_worker``."""
         said: list[Any] = [
             "hostname", info.hostname, "pid", info.pid, "concurrency", info.concurrency,
             "queues", json.dumps(list(info.queues)), "version", info.version,
@@ -42,7 +69,6 @@ class Workers:
         return [documents.held(row) for row in rows[0]]
 
     async def partition_of(self, worker_id: str, incarnation: int) -> int | None:
-        """See ``RedisStore.partition_of``."""
         known, partition = await self._runner.command(
             "partition_of",
             "HMGET", f"{self._runner.prefix}worker:{worker_id}", "incarnation", "partition",
@@ -51,37 +77,87 @@ class Workers:
             return None
         return int(partition)
 
-    async def held(self, worker_id: str | None) -> list[Held]:
-        """See ``Store.held``."""
+    def pulse(
+        self,
+        worker_id: str,
+        incarnation: int,
+        leases: Sequence[int],
+        begun: Sequence[int] = (),
+        progress: Mapping[int, Progress] = NO_PROGRESS,
+        overrun: int | None = None,
+        *,
+        owner: str = "",
+        withheld: int | None = None,
+    ) -> Pulse:
+        asked = (
+            worker_id,
+            str(incarnation),
+            [str(lease) for lease in begun],
+            self._rules.assignment_timeout,
+            withheld,
+            {
+                str(lease): ("" if said.value is None else repr(said.value), said.text)
+                for lease, said in progress.items()
+            },
+            owner,
+            overrun,
+        )
+        began = time.perf_counter()
+        try:
+            said = self._beat(asked)
+        finally:
+            self._observer.queried("pulse", time.perf_counter() - began)
+        if said is None:
+            return Pulse(False)
+        if said == [b"denied"]:
+            raise not_your_worker(worker_id)
+        status, rows = said
+        standing = {one.lease: one for one in map(documents.held, rows)}
+        # The script has written begun attempts and progress already.
+        return answer_heartbeat(WorkerStatus(status.decode()), leases, (), {}, standing).pulse
+
+    def _beat(self, asked: Sequence[Any]) -> Any:
+        if not self._runner.opened:
+            raise Unavailable(f"{self._runner.location}: the store is not open")
+        found, *rest = self._runner.arguments("pulse", asked, "", 0)
+        try:
+            try:
+                return self._beating.execute_command("EVALSHA", found.sha, *rest)
+            except NoScriptError:
+                return self._beating.execute_command("EVAL", found.text, *rest)
+        except TROUBLE as error:
+            if replaced(error):
+                self._beating.connection_pool.disconnect()
+            raise unavailable(error, self._runner.location) from error
+
+    async def held(self, worker_id: str | None = None) -> list[Held]:
         return [documents.held(row) for row in await self._runner.read("held_leases", (worker_id,))]
 
-    async def every(self) -> list[Worker]:
-        """See ``Store.workers``."""
+    async def all(self) -> list[Worker]:
         found = [documents.worker(*row) for row in await self._runner.read("workers")]
         return sorted(found, key=lambda one: one.info.id)
 
     async def set_status(
-        self, worker_id: str, status: WorkerStatus, incarnation: int | None
+        self, worker_id: str, status: WorkerStatus, *, incarnation: int | None = None
     ) -> bool:
-        """See ``RedisStore.set_worker_status``."""
         life = None if incarnation is None else str(incarnation)
         said = await self._runner.write("set_worker_status", (worker_id, status.value, life))
         return said is not None
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
-        """See ``Store.retire_silent``."""
-        said = await self._runner.write("retire_silent", (silent_for, term_of(term)))
-        if said is None:
-            raise TermEnded
+        said = await self._runner.write_under(term, "retire_silent", silent_for)
         return [worker.decode() for worker in said[0]]
 
-    async def retire(self, worker_id: str, incarnation: int, owner: str) -> bool:
-        """See ``Store.retire_worker``."""
+    async def retire(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
         said = await self._runner.write("remove_worker", (worker_id, str(incarnation), owner))
         if said == [b"denied"]:
             raise not_your_worker(worker_id)
         return said is not None
 
     async def forget(self, worker_id: str) -> bool:
-        """See ``Store.forget_worker``."""
         return await self._runner.write("remove_worker", (worker_id, None, "")) is not None
+
+    def close(self) -> None:
+        """Close the connections of heartbeats."""
+        with contextlib.suppress(*TROUBLE):
+            self._beating.close()

@@ -1,9 +1,10 @@
-"""Opening an SQLite file, and what its errors mean."""
+"""Opening an SQLite file, and the meaning of its errors."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import time
 from importlib import resources
@@ -55,7 +56,7 @@ def _create_private(path: Path) -> None:
 
 
 def _why(path: Path, error: sqlite3.Error) -> str:
-    """What is wrong with the file, where SQLite's own words do not say it."""
+    """Return what is wrong with the file; SQLite's own words do not always say it."""
     folder = path.absolute().parent
     if path.is_dir():
         return "it is a folder; name a file in it"
@@ -106,7 +107,7 @@ def _to_wal(connection: sqlite3.Connection) -> str:
 
 
 def _check_owner(path: Path, connection: sqlite3.Connection) -> int:
-    """Which schema is there, 0 for none; refuses files that are not ours to write."""
+    """Return the schema of the file, 0 for none; refuse files that are not ours to write."""
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application == APPLICATION_ID:
@@ -124,9 +125,10 @@ def _check_owner(path: Path, connection: sqlite3.Connection) -> int:
 def _migrate(path: Path, connection: sqlite3.Connection) -> None:
     """Bring the file to the present schema, step by step, inside one transaction."""
     version = _check_owner(path, connection)
-    for step in range(version + 1, SCHEMA_VERSION + 1):
-        script = "schema.sql" if step == 1 else f"upgrade_{step}.sql"
-        for statement in _statements(resources.files(__package__).joinpath(script).read_text()):
+    schema = resources.files(__package__).joinpath("schema.sql").read_text()
+    _, *steps = re.split(r"^-- schema: \d+\n", schema, flags=re.MULTILINE)
+    for step in steps[version:]:
+        for statement in _statements(step):
             connection.execute(statement)
     if version < SCHEMA_VERSION:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")

@@ -32,8 +32,11 @@ INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, work
                    started_at, due)
 VALUES {rows}
 
+-- name: queue_policies
+SELECT id, name, deleted, retry_profile, retry_base, retry_max, retry_jitter FROM queue
+
 -- name: claimable_queues
-SELECT id, name, priority_weights FROM queue WHERE deleted = 0 AND paused = 0
+SELECT id, name, priority_weights FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
 
 -- name: types_of
 -- A fragment: the types of a queue's claimable jobs, by a step from each to the next.
@@ -89,12 +92,12 @@ FROM (VALUES {rows}) AS v WHERE live.seq = v.column1
 -- What the lifecycle looks at; the transaction holds the write lock already.
 SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease, l.worker,
        l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at, l.started_at, l.due, l.queue, r.id,
-       l.error
+       l.error, l.reason
 FROM live AS l CROSS JOIN rec AS r ON r.seq = l.seq WHERE l.seq IN ({marks})
 
 -- name: lock_ended
 SELECT seq, state, version, attempt, retry_count, max_retries, NULL, worker,
-       cancel, 0, timeout, run_at, NULL, started_at, NULL, queue, id, error
+       cancel, 0, timeout, run_at, NULL, started_at, NULL, queue, id, error, reason
 FROM rec WHERE seq IN ({marks}) AND state IS NOT NULL
 
 -- name: update_live
@@ -191,6 +194,7 @@ SELECT r.id, r.seq, coalesce(l.state, r.state), coalesce(l.version, r.version),
        CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, r.key, r.labels, r.more
 
 -- name: seq_of
+-- The index answers: a row with a large payload is slow to read.
 SELECT seq FROM rec WHERE id = ?
 
 -- name: live_versions
@@ -220,6 +224,10 @@ SELECT seq, queue FROM (
 WHERE NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
    OR (SELECT max(position) FROM event WHERE event.seq = old.seq)
       <= (SELECT event FROM stream WHERE id = 1)
+
+-- name: removable
+SELECT r.seq, r.queue, r.key, coalesce(l.state, r.state), coalesce(l.version, r.version)
+FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq WHERE r.id = ?
 
 -- name: passed
 SELECT 1 WHERE NOT EXISTS (SELECT 1 FROM stream WHERE id = 1)
@@ -253,38 +261,23 @@ WHERE e.position > ?1 ORDER BY e.position LIMIT ?2
 SELECT after, number, kind, at, body FROM outbox
 WHERE after > ?1 OR after = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 
--- name: put_outbox
+-- name: put_queue
 -- Only where there is a stream. ?1 kind, ?2 now, ?3 body
 INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2, ?3
 WHERE EXISTS (SELECT 1 FROM stream WHERE id = 1)
 
--- name: job_uuid
--- A fragment: an id as people write it.
-lower(substr(hex(r.id), 1, 8) || '-' || substr(hex(r.id), 9, 4) || '-' ||
-      substr(hex(r.id), 13, 4) || '-' || substr(hex(r.id), 17, 4) || '-' || substr(hex(r.id), 21))
-
--- name: put_cancel
+-- name: put_job
+-- The same of a job. ?1 kind, ?2 now, ?3 key_freed as JSON, ?4 seq
 INSERT INTO outbox (after, kind, at, body)
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), 4, ?1,
-       json_object('job_id', {job_uuid}, 'queue', q.name, 'version', l.version)
-FROM live AS l JOIN rec AS r ON r.seq = l.seq JOIN queue AS q ON q.id = r.queue
-WHERE l.seq = ?2 AND EXISTS (SELECT 1 FROM stream WHERE id = 1)
-
--- name: flags_to_outbox
-INSERT INTO outbox (after, kind, at, body)
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), 4, ?1,
-       json_object('job_id', {job_uuid}, 'queue', q.name, 'version', l.version)
-FROM live AS l JOIN rec AS r ON r.seq = l.seq JOIN queue AS q ON q.id = r.queue
-WHERE l.state = 3 AND l.cancel = 1
-
--- name: put_deleted
-INSERT INTO outbox (after, kind, at, body)
-SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), 5, ?1,
-       json_object('job_id', {job_uuid}, 'queue', q.name, 'version', r.version,
-                   'key_freed', json(?2))
-FROM rec AS r JOIN queue AS q ON q.id = r.queue
-WHERE r.seq = ?3 AND EXISTS (SELECT 1 FROM stream WHERE id = 1)
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2,
+       json_object('job_id',
+           lower(substr(hex(r.id), 1, 8) || '-' || substr(hex(r.id), 9, 4) || '-' ||
+                 substr(hex(r.id), 13, 4) || '-' || substr(hex(r.id), 17, 4) || '-' ||
+                 substr(hex(r.id), 21)),
+           'queue', q.name, 'version', coalesce(l.version, r.version), 'key_freed', json(?3))
+FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq JOIN queue AS q ON q.id = r.queue
+WHERE r.seq = ?4 AND EXISTS (SELECT 1 FROM stream WHERE id = 1)
 
 -- name: events_behind
 SELECT count(*), min(at) FROM (SELECT at FROM event WHERE position > ? LIMIT 100000)
@@ -307,18 +300,6 @@ UPDATE queue SET ({settings}) = ({settings_from_2}) WHERE name = ?1
 INSERT INTO queue (name, paused, created_at, deleted, succeeded_total, failed_total, run_seconds,
                    timed_total, {settings})
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, {settings_from_9}) RETURNING id
-
--- name: restore_records
-INSERT INTO rec (seq, id, queue, type, payload, labels, more, priority, max_retries, ttl, timeout,
-                 key, created_at, state, version, attempt, retry_count, worker, run_at, cancel,
-                 started_at, completed_at, result, error, reason)
-VALUES {rows}
-
--- name: restore_live
-INSERT INTO live (seq, queue, type, prio, ready, state, version, attempt, retry_count, max_retries,
-                  lease, worker, cancel, deaths, timeout, run_at, expires_at, started_at, updated_at, due,
-                  error, reason)
-VALUES {rows}
 
 -- name: raise_sequence
 -- Numbers go on after the highest that there was.

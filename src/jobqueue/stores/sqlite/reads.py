@@ -1,171 +1,178 @@
-"""The queries that people and faces ask."""
+"""Queries for people and faces. Rows become jobs in the reader's thread."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 from collections.abc import Mapping
+from typing import Any
 
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
-from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, Worker
-from jobqueue.core.lifecycle import TERMINAL, Reason
-from jobqueue.core.queue import QueueStats, WaitingType
+from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, TimeQuery
+from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.queue import QueueStats
 from jobqueue.core.store import ANY_VERSION, DeadLetters, JobFilter
 from jobqueue.stores.queue_rows import stats_row
-from jobqueue.stores.rows import MAX_SEQ, Rows, held_row, looked
+from jobqueue.stores.rows import MAX_SEQ, REASONS, Rows, held_row, looked
+from jobqueue.stores.sqlite.database import SqlitePart, reading
 from jobqueue.stores.sqlite.statements import SQL
 
-_REASONS = {reason.value: reason for reason in Reason}
-ROWS = Rows(job_id=id_from_bytes, reasons=_REASONS, names=json.loads)
+ROWS = Rows(job_id=id_from_bytes, reasons=REASONS, names=json.loads)
 
-_JOBS = " FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq JOIN queue AS q ON q.id = r.queue"
+_QUEUE = "JOIN queue AS q ON q.id = r.queue"
+_ALL_JOBS = f"FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq {_QUEUE}"
+# A CROSS JOIN keeps its order: from the live rows, which are few.
+_UNFINISHED = "live AS l CROSS JOIN rec AS r ON r.seq = l.seq"
 _REASON = "CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END"
 _ERROR = "CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END"
-_LIVE_JOBS = (
-    " FROM live AS l CROSS JOIN rec AS r ON r.seq = l.seq JOIN queue AS q ON q.id = r.queue"
-)
+_LISTED = "r.queue = (SELECT id FROM queue WHERE name = :queue) AND r.type = :type"
+_MILLISECOND = "CAST(r.created_at * 1000 AS INTEGER)"  # as in the index rec_time
+_WITHOUT_RESULT = SQL["job_columns"].replace("r.result", "NULL")
 
 
-def get(connection: sqlite3.Connection, job_id: str) -> Job | None:
-    """One job by its id."""
-    sql = f"{SQL['job_columns']}{_JOBS} WHERE r.id = ?"
-    row = connection.execute(sql, (id_to_bytes(job_id),)).fetchone()
-    return None if row is None else ROWS.job(row)
+def stats(db: sqlite3.Connection, name: str | None = None) -> list[QueueStats]:
+    """Return queues with the figures that every write keeps, by name."""
+    return [stats_row(row) for row in db.execute(SQL["stats"], (name, name))]
 
 
-def seq_of(connection: sqlite3.Connection, job_id: str) -> int | None:
-    """A job's number. An index answers: behind its payload, a row is slow to read."""
-    row = connection.execute(SQL["seq_of"], (id_to_bytes(job_id),)).fetchone()
-    return None if row is None else int(row[0])
+def held(db: sqlite3.Connection, worker_id: str | None) -> list[Held]:
+    """Return the leases in force, of one worker or of all."""
+    return [held_row(row) for row in db.execute(SQL["held"], (worker_id,))]
 
 
-def moved_on(connection: sqlite3.Connection, seen: Mapping[int, int]) -> list[int]:
-    """Jobs that are live no more, or not at the version that was seen."""
-    live = dict(connection.execute(SQL["live_versions"], (json.dumps(list(seen)),)))
-    return [
-        seq
-        for seq, version in seen.items()
-        if seq not in live or version not in (ANY_VERSION, live[seq])
-    ]
+class SqliteReads(SqlitePart):
+    """Implements ``core.store.JobReads``."""
 
+    @reading("get")
+    def get(self, db: sqlite3.Connection, job_id: str) -> Job | None:
+        sql = f"{SQL['job_columns']} {_ALL_JOBS} WHERE r.id = ?"
+        row = db.execute(sql, (id_to_bytes(job_id),)).fetchone()
+        return None if row is None else ROWS.job(row)
 
-def list_jobs(connection: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
-    """A page, newest first. Unfinished jobs are few, so they are looked up from their side."""
-    jobs: list[Job] = []
-    live = [int(state) for state in wanted.states if state not in TERMINAL]
-    ended = [int(state) for state in wanted.states if state in TERMINAL]
-    if live or not wanted.states:
+    @reading("seq_of")
+    def seq_of(self, db: sqlite3.Connection, job_id: str) -> int | None:
+        row = db.execute(SQL["seq_of"], (id_to_bytes(job_id),)).fetchone()
+        return None if row is None else int(row[0])
+
+    @reading("moved_on")
+    def moved_on(self, db: sqlite3.Connection, seen: Mapping[int, int]) -> list[int]:
+        live = dict(db.execute(SQL["live_versions"], (json.dumps(list(seen)),)))
+        return [
+            seq
+            for seq, version in seen.items()
+            if seq not in live or version not in (ANY_VERSION, live[seq])
+        ]
+
+    @reading("list_jobs")
+    def list_jobs(self, db: sqlite3.Connection, wanted: JobFilter) -> list[Job]:
         if not wanted.states:
-            jobs += _select(connection, _JOBS, "r.seq", wanted, "")
-        else:
-            marks = ", ".join(map(str, live))
-            jobs += _select(connection, _LIVE_JOBS, "l.seq", wanted, f"l.state IN ({marks})")
-    for state in ended:  # one by one, so that the index of dead letters serves
-        jobs += _select(connection, _JOBS, "r.seq", wanted, f"r.state = {state}")
-    jobs.sort(key=lambda job: -job.seq)
-    return jobs[: wanted.limit]
+            return _select(db, _ALL_JOBS, "r", wanted)
+        jobs: list[Job] = []
+        live = ", ".join(str(int(state)) for state in wanted.states if state not in TERMINAL)
+        if live:
+            jobs += _select(db, f"FROM {_UNFINISHED} {_QUEUE}", "l", wanted, f"l.state IN ({live})")
+        for state in wanted.states:  # one by one, so that the index of dead letters serves
+            if state in TERMINAL:
+                jobs += _select(db, _ALL_JOBS, "r", wanted, f"r.state = {state:d}")
+        jobs.sort(key=lambda job: -job.seq)
+        return jobs[: wanted.limit]
+
+    @reading("dead_letters")
+    def dead_letters(self, db: sqlite3.Connection, wanted: JobFilter) -> DeadLetters:
+        conditions, values = _conditions(wanted, "r.reason", "r.error")
+        matches = " AND ".join(f"coalesce({one}, 0)" for one in conditions) or "1"
+        # Queue by queue, as in the index of dead letters.
+        sql = (
+            f"SELECT r.seq, r.version, {matches} FROM rec AS r INDEXED BY rec_dead"
+            " WHERE r.queue = ? AND r.state = 6 AND r.seq < ? ORDER BY r.seq DESC LIMIT ?"
+        )
+        before = MAX_SEQ if wanted.before_seq is None else wanted.before_seq
+        queues = "SELECT id FROM queue WHERE name = coalesce(?, name)"
+        rows = [
+            row
+            for (queue,) in db.execute(queues, (wanted.queue,)).fetchall()
+            for row in db.execute(sql, (*values, queue, before, wanted.limit))
+        ]
+        return looked(rows, wanted.limit)
+
+    @reading("list_by_time")
+    def list_by_time(self, db: sqlite3.Connection, wanted: TimeQuery) -> list[Job]:
+        direction = "ASC" if wanted.ascending else "DESC"
+        chosen = " UNION ALL ".join(
+            f"SELECT r.seq, {_MILLISECOND} AS at, r.id AS id FROM {source} WHERE {condition}"
+            for source, condition in _sources(wanted)
+        )
+        sql = f"""
+            WITH page AS MATERIALIZED (
+                {chosen} ORDER BY at {direction}, id ASC LIMIT :limit OFFSET :offset)
+            {_WITHOUT_RESULT} FROM page CROSS JOIN rec AS r ON r.seq = page.seq
+            LEFT JOIN live AS l ON l.seq = r.seq {_QUEUE}
+            ORDER BY page.at {direction}, page.id
+        """
+        names = ("queue", "type", "limit", "offset")
+        values = {name: getattr(wanted, name) for name in names}
+        return [ROWS.job(row) for row in db.execute(sql, values)]
+
+    @reading("history")
+    def history(
+        self, db: sqlite3.Connection, job_id: str, before: int | None = None
+    ) -> list[Event]:
+        rows = db.execute(SQL["history"], (id_to_bytes(job_id), before, MAX_HISTORY)).fetchall()
+        return [ROWS.event(row) for row in reversed(rows)]
 
 
 def _select(
-    connection: sqlite3.Connection, source: str, seq: str, wanted: JobFilter, condition: str
+    db: sqlite3.Connection, source: str, side: str, wanted: JobFilter, condition: str = "1"
 ) -> list[Job]:
-    conditions: list[str] = [condition] if condition else []
-    values: list[object] = []
+    """Read a page, newest first; ``side`` is the table that queue and number are taken from."""
+    conditions, values = _conditions(wanted, _REASON, _ERROR)
+    conditions.append(condition)
     if wanted.queue is not None:
-        side = "l" if seq == "l.seq" else "r"
         conditions.append(f"{side}.queue = (SELECT id FROM queue WHERE name = ?)")
         values.append(wanted.queue)
-    _match(wanted, _REASON, _ERROR, conditions, values)
     if wanted.before_seq is not None:
-        conditions.append(f"{seq} < ?")
+        conditions.append(f"{side}.seq < ?")
         values.append(wanted.before_seq)
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    sql = f"{SQL['job_columns']}{source}{where} ORDER BY {seq} DESC LIMIT ?"
-    return [ROWS.job(row) for row in connection.execute(sql, (*values, wanted.limit))]
-
-
-def _match(
-    wanted: JobFilter, reason: str, error: str, conditions: list[str], values: list[object]
-) -> None:
-    """What a filter asks beside queue, state and place."""
-    if wanted.type is not None:
-        conditions.append("r.type = ?")
-        values.append(wanted.type)
-    if wanted.reasons:
-        conditions.append(f"{reason} IN ({', '.join('?' * len(wanted.reasons))})")
-        values += [one.value for one in wanted.reasons]
-    if wanted.error:
-        conditions.append(f"instr({error}, ?) > 0")
-        values.append(wanted.error)
-    if wanted.since is not None:
-        conditions.append("r.completed_at >= ?")
-        values.append(wanted.since)
-    if wanted.until is not None:
-        conditions.append("r.completed_at < ?")
-        values.append(wanted.until)
-
-
-def dead_letters(connection: sqlite3.Connection, wanted: JobFilter) -> DeadLetters:
-    """A bounded look, queue by queue, as the index of dead letters has them."""
-    conditions: list[str] = []
-    values: list[object] = []
-    _match(wanted, "r.reason", "r.error", conditions, values)
-    matches = " AND ".join(f"coalesce({one}, 0)" for one in conditions) or "1"
     sql = (
-        f"SELECT r.seq, r.version, {matches} FROM rec AS r INDEXED BY rec_dead"
-        " WHERE r.queue = ? AND r.state = 6 AND r.seq < ? ORDER BY r.seq DESC LIMIT ?"
+        f"{SQL['job_columns']} {source} WHERE {' AND '.join(conditions)}"
+        f" ORDER BY {side}.seq DESC LIMIT ?"
     )
-    before = MAX_SEQ if wanted.before_seq is None else wanted.before_seq
-    queues = connection.execute(
-        "SELECT id FROM queue WHERE name = coalesce(?, name)", (wanted.queue,)
-    ).fetchall()
-    rows = [
-        row
-        for (queue,) in queues
-        for row in connection.execute(sql, (*values, queue, before, wanted.limit))
+    return [ROWS.job(row) for row in db.execute(sql, (*values, wanted.limit))]
+
+
+def _conditions(wanted: JobFilter, reason: str, error: str) -> tuple[list[str], list[Any]]:
+    """Return the conditions on fields other than queue, state and number, and their values."""
+    reasons = [one.value for one in wanted.reasons]
+    asked: list[tuple[bool, str, list[Any]]] = [
+        (wanted.type is not None, "r.type = ?", [wanted.type]),
+        (bool(reasons), f"{reason} IN ({', '.join('?' * len(reasons))})", reasons),
+        (bool(wanted.error), f"instr({error}, ?) > 0", [wanted.error]),
+        (wanted.since is not None, "r.completed_at >= ?", [wanted.since]),
+        (wanted.until is not None, "r.completed_at < ?", [wanted.until]),
     ]
-    return looked(rows, wanted.limit)
+    conditions = [condition for there, condition, _ in asked if there]
+    return conditions, [value for there, _, values in asked if there for value in values]
 
 
-def history(connection: sqlite3.Connection, job_id: str, before: int | None) -> list[Event]:
-    """A job's newest events in order."""
-    values = (id_to_bytes(job_id), before, MAX_HISTORY)
-    rows = connection.execute(SQL["history"], values).fetchall()
-    return [ROWS.event(row) for row in reversed(rows)]
+def _sources(wanted: TimeQuery) -> list[tuple[str, str]]:
+    """Return the tables to look in, each with its condition; no job is found in two of them.
 
-
-def events_after(
-    connection: sqlite3.Connection, position: int, limit: int
-) -> list[tuple[int, Event]]:
-    """Events in commit order: one writer at a time, so position order is commit order."""
-    rows = connection.execute(SQL["events_after"], (position, limit))
-    return [(row[0], ROWS.event(row[1:])) for row in rows]
-
-
-def stats(connection: sqlite3.Connection, name: str | None) -> list[QueueStats]:
-    """The figures that every write keeps."""
-    return [stats_row(row) for row in connection.execute(SQL["stats"], (name, name))]
-
-
-def waiting_types(
-    connection: sqlite3.Connection, count_to: int, name: str | None
-) -> list[WaitingType]:
-    """What can be claimed, by queue and type; no job is looked at beyond the limit."""
-    return [
-        WaitingType(*row)
-        for (queue,) in connection.execute(
-            "SELECT id FROM queue WHERE deleted = 0 AND name = coalesce(?, name) ORDER BY name",
-            (name,),
-        ).fetchall()
-        for row in connection.execute(SQL["waiting_types"], (queue, count_to))
-    ]
-
-
-def held(connection: sqlite3.Connection, worker_id: str | None) -> list[Held]:
-    """Leases in force."""
-    return [held_row(row) for row in connection.execute(SQL["held"], (worker_id,))]
-
-
-def workers(connection: sqlite3.Connection) -> list[Worker]:
-    """Every worker, by id."""
-    return [ROWS.worker(row) for row in connection.execute(SQL["workers"])]
+    Live jobs and dead letters are few, and sorted once they are found. The others are read in
+    their order: the plus keeps SQLite from the index of the queue, by which it would read all.
+    """
+    if not wanted.states and wanted.cancelled is None:
+        return [("rec AS r", f"+{_LISTED}")]
+    states = wanted.states or tuple(State)
+    found = []
+    live = ", ".join(str(int(state)) for state in states if state not in TERMINAL)
+    if live:
+        found.append((_UNFINISHED, f"{_LISTED} AND l.state IN ({live})"))
+    if State.DONE in states:
+        found.append(("rec AS r", f"+{_LISTED} AND r.state = {State.DONE:d}"))
+    if State.DEAD_LETTERED in states:
+        condition = f"{_LISTED} AND r.state = {State.DEAD_LETTERED:d}"
+        if wanted.cancelled is not None:
+            compare = "=" if wanted.cancelled else "<>"
+            condition += f" AND r.reason {compare} '{Reason.CANCELLED}'"
+        found.append(("rec AS r", condition))
+    return found

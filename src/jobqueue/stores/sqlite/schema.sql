@@ -1,4 +1,6 @@
--- Schema 1; upgrade_*.sql are applied on top of it, to new files as to old ones.
+-- Each section brings a file from the schema before it to this one. New files go through all of them.
+
+-- schema: 1
 -- Layout: a wide record per job, written at submit and once more at the end; a narrow live row
 -- while the job is unfinished, which carries everything the scheduler looks at; events appended
 -- in commit order. Times are seconds since the epoch. Read with the views at the end.
@@ -162,3 +164,133 @@ FROM event e
 JOIN jobs j ON j.seq = e.seq
 LEFT JOIN state_name f ON f.state = e.from_state
 JOIN state_name t ON t.state = e.to_state;
+
+-- schema: 2
+-- Several servers on one file.
+
+-- Who leads: one row. An epoch never comes back, and a resigned lead has no holder.
+CREATE TABLE leader (
+    id     INTEGER PRIMARY KEY CHECK (id = 1),
+    holder INTEGER,
+    epoch  INTEGER NOT NULL,
+    until  REAL    NOT NULL
+);
+INSERT INTO leader (id, epoch, until) VALUES (1, 0, 0);
+
+-- Counts what other processes should look at beside the jobs: cancel flags, workers, the lead.
+CREATE TABLE control (id INTEGER PRIMARY KEY CHECK (id = 1), changes INTEGER NOT NULL);
+INSERT INTO control VALUES (1, 0);
+
+-- Which registration of a worker is the latest.
+ALTER TABLE worker ADD COLUMN link INTEGER NOT NULL DEFAULT 0;
+
+-- schema: 3
+-- Taskqueue.v1 lists its jobs by their time. Other jobs are not in this index, and cost
+-- no more than before.
+CREATE INDEX rec_time ON rec (CAST(created_at * 1000 AS INTEGER), id) WHERE type = 'taskqueue.v1';
+
+-- schema: 4
+-- The event stream. Events are its outbox; what is no event has one of its own.
+
+-- When the attempt that failed began.
+ALTER TABLE event ADD COLUMN started_at REAL;
+-- Of a job's first event: its run_at. Of a FAILED one: when it is retried.
+ALTER TABLE event ADD COLUMN due REAL;
+UPDATE event SET due = (SELECT run_at FROM live WHERE live.seq = event.seq)
+WHERE version = 1 AND seq IN (SELECT seq FROM live WHERE run_at IS NOT NULL);
+UPDATE event SET due = (SELECT run_at FROM rec WHERE rec.seq = event.seq)
+WHERE version = 1 AND seq IN (SELECT seq FROM rec WHERE state IS NOT NULL AND run_at IS NOT NULL);
+
+-- Changes of queues, removals and cancel flags, until the stream has got them.
+CREATE TABLE outbox (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    after  INTEGER NOT NULL, -- the last event's position when it was written
+    kind   INTEGER NOT NULL, -- a queue was 1 created, 2 changed, 3 deleted; 4 cancel; 5 job deleted
+    at     REAL    NOT NULL,
+    body   TEXT    NOT NULL
+);
+
+-- How far the stream has come: one row, or none where there is no stream.
+CREATE TABLE stream (
+    id      INTEGER PRIMARY KEY CHECK (id = 1),
+    event   INTEGER NOT NULL,
+    entry   INTEGER NOT NULL,
+    refused INTEGER NOT NULL
+);
+
+-- schema: 5
+-- Who leads, for people. A process that does not know these columns leaves them as they
+-- are: "named" is the epoch that they tell of.
+
+ALTER TABLE leader ADD COLUMN name TEXT NOT NULL DEFAULT '';
+ALTER TABLE leader ADD COLUMN since REAL NOT NULL DEFAULT 0;
+ALTER TABLE leader ADD COLUMN named INTEGER NOT NULL DEFAULT 0;
+
+-- schema: 6
+-- Workers say which types they know, and claims give them only those. The index has each
+-- type's jobs side by side, so that those of other types are never looked at.
+
+ALTER TABLE live ADD COLUMN type TEXT;
+UPDATE live SET type = (SELECT type FROM rec WHERE rec.seq = live.seq);
+DROP INDEX live_ready;
+CREATE INDEX live_ready ON live (queue, type, prio, seq) WHERE ready = 1;
+
+-- A process that has the file open since before does not know the column.
+CREATE TRIGGER live_type AFTER INSERT ON live WHEN new.type IS NULL BEGIN
+    UPDATE live SET type = (SELECT type FROM rec WHERE rec.seq = new.seq) WHERE seq = new.seq;
+END;
+
+-- The types that a worker knows, as a JSON array; NULL: every type.
+ALTER TABLE worker ADD COLUMN types TEXT;
+
+-- schema: 7
+-- Progress of running attempts. A row counts while its job is RUNNING under that lease;
+-- nothing looks for it when an attempt ends, and later heartbeats with progress remove it.
+
+CREATE TABLE progress (
+    lease INTEGER PRIMARY KEY, -- of one attempt: an old one cannot overwrite what a new one says
+    seq   INTEGER NOT NULL,
+    value REAL, -- 0 to 1; NULL: not known
+    text  TEXT NOT NULL,
+    at    REAL NOT NULL
+);
+
+-- schema: 8
+-- How long the failed jobs of a queue wait, where that is not as its profile says.
+
+ALTER TABLE queue ADD COLUMN retry_base REAL;
+ALTER TABLE queue ADD COLUMN retry_max REAL;
+ALTER TABLE queue ADD COLUMN retry_jitter REAL;
+
+-- schema: 9
+-- Who registered a worker; empty: nobody had to say who they are.
+
+ALTER TABLE worker ADD COLUMN owner TEXT NOT NULL DEFAULT '';
+CREATE INDEX worker_owner ON worker (owner) WHERE owner <> '';
+
+-- schema: 10
+-- How long jobs of a queue are kept, where that is not as the server says.
+
+ALTER TABLE queue ADD COLUMN retention REAL;
+ALTER TABLE queue ADD COLUMN dead_letter_retention REAL;
+
+-- schema: 11
+-- Which store this is, for readers of its event stream (core/identity.py). Records of
+-- earlier versions do not say who wrote them: those of a stream that is there are this store's.
+
+CREATE TABLE instance (
+    id         TEXT NOT NULL,
+    generation TEXT NOT NULL,
+    continues  TEXT NOT NULL
+);
+INSERT INTO instance
+SELECT lower(hex(randomblob(6))), '1', CASE WHEN EXISTS (SELECT 1 FROM stream) THEN 'unnamed' ELSE '' END;
+
+-- schema: 12
+-- Slots of a worker whose attempt is over and whose function still runs, by its last heartbeat.
+ALTER TABLE worker ADD COLUMN overrun INTEGER NOT NULL DEFAULT 0;
+
+-- schema: 13
+-- What later versions keep of a queue or a job without a column of its own.
+ALTER TABLE queue ADD COLUMN more TEXT;
+ALTER TABLE rec ADD COLUMN more TEXT;

@@ -1,18 +1,28 @@
-"""The write path: submit, claim and apply, each inside the transaction of the writer's thread."""
+"""The write path: submit, claim and apply, inside one transaction of the writer's thread."""
 
 from __future__ import annotations
 
-import json
 import sqlite3
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
-from jobqueue.core.accept import accept, full, repeated
-from jobqueue.core.decide import Decision, Live, decide
+from jobqueue.core.decide import (
+    ASSIGNED,
+    SUBMITTED,
+    Entry,
+    Live,
+    QueuePolicy,
+    accept,
+    assign,
+    assignment,
+    begin,
+    events_of,
+    full,
+    move,
+    repeated,
+)
 from jobqueue.core.errors import no_such_queue
-from jobqueue.core.ids import id_from_bytes, id_to_bytes, new_lease
+from jobqueue.core.ids import id_from_bytes, id_to_bytes
 from jobqueue.core.job import (
-    NO_LABELS,
     Assignment,
     JobSpec,
     NewJob,
@@ -21,13 +31,12 @@ from jobqueue.core.job import (
     SubmitResult,
     Transition,
 )
-from jobqueue.core.lifecycle import TERMINAL, Move, Reason, State
-from jobqueue.core.queue import MAX_PRIORITY, QueueSettings
-from jobqueue.core.retry import RetryPolicy
+from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.queue import MAX_PRIORITY, QueueSettings, by_weight, merge_queues
+from jobqueue.core.retry import policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
-from jobqueue.core.weights import by_weight, merge_queues
 from jobqueue.stores.queue_rows import read_weights
-from jobqueue.stores.rows import read_more, write_labels, write_more
+from jobqueue.stores.rows import REASONS, STATES, read_spec, write_labels, write_more
 from jobqueue.stores.sqlite.statements import (
     SQL,
     Row,
@@ -37,364 +46,321 @@ from jobqueue.stores.sqlite.statements import (
     write_rows,
 )
 
-_ASSIGNED = Reason.ASSIGNED.value
-_SUBMITTED = Reason.SUBMITTED.value
-_STATES = tuple(State)
 _FEW_TYPES = 8
-_BY_NUMBER = {int(state): state for state in State}
+# Dictionaries: to ask a member of an enumeration for its value costs more, for every job.
+_NUMBERS: dict[State | None, int | None] = {None: None, **{state: int(state) for state in State}}
+_WORDS = {reason: reason.value for reason in Reason}
 
 
-class Tally:
-    """What a transaction adds to the queues' figures."""
+class JobWriter:
+    """Changes jobs in one transaction, at one time; ``finish`` writes the figures of queues."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: float, rules: Rules) -> None:
+        self._connection = connection
+        self._now = now
+        self._rules = rules
+        # By queue, the changes of its columns in ``count``: jobs by state; attempts that ended.
         self._depth: dict[int, list[int]] = {}
         self._ended: dict[int, list[float]] = {}
 
-    def enter(self, queue: int, before: State | None, after: State | None, count: int = 1) -> None:
-        """Jobs moved from one state to another."""
-        depth = self._depth.setdefault(queue, [0] * len(_STATES))
+    def enter(self, queue: int, before: State | None, after: State | None) -> None:
+        """Count a job that moved from one state to another."""
+        depth = self._depth.setdefault(queue, [0] * len(State))
         if before is not None:
-            depth[before - 1] -= count
+            depth[before - 1] -= 1
         if after is not None:
-            depth[after - 1] += count
+            depth[after - 1] += 1
 
-    def ended(self, queue: int, succeeded: bool, ran_for: float) -> None:
-        """An attempt ended after running that long."""
-        figures = self._ended.setdefault(queue, [0, 0, 0.0, 0])
-        figures[0 if succeeded else 1] += 1
-        figures[2] += ran_for
-        figures[3] += 1
-
-    def write(self, connection: sqlite3.Connection) -> None:
-        """Add it up in the database."""
+    def finish(self) -> None:
+        """Add all changes to the figures of queues."""
         for queue in self._depth.keys() | self._ended.keys():
-            depth = self._depth.get(queue) or [0] * len(_STATES)
+            depth = self._depth.get(queue) or [0] * len(State)
             ended = self._ended.get(queue) or [0, 0, 0.0, 0]
-            connection.execute(SQL["count"], (*depth, *ended, queue))
+            self._connection.execute(SQL["count"], (*depth, *ended, queue))
 
+    # -- (new) -> PENDING ------------------------------------------------------------------
 
-class _Admission:
-    """A queue's settings and free places, as one batch of submits sees them."""
-
-    __slots__ = ("id", "pending", "settings")
-
-    def __init__(self, row: Row) -> None:
-        _, self.id, max_retries, ttl, timeout, capacity, self.pending = row
-        self.settings = QueueSettings(
-            max_retries=max_retries, ttl=ttl, timeout=timeout, capacity=capacity
-        )
-
-
-def submit(
-    connection: sqlite3.Connection, jobs: Sequence[NewJob], now: float, rules: Rules, tally: Tally
-) -> list[SubmitResult]:
-    """(new) -> PENDING, each job on its own."""
-    names = list({job.spec.queue for job in jobs})
-    queues = {row[0]: _Admission(row) for row in read_marked(connection, "queues_by_name", names)}
-    last = connection.execute(SQL["last_seq"]).fetchone()
-    seq = last[0] if last else 0
-    results: list[SubmitResult] = []
-    records: list[Row] = []
-    live: list[Row] = []
-    events: list[Row] = []
-    for job in jobs:
-        spec = job.spec
-        queue = queues.get(spec.queue)
-        if queue is None:
-            results.append(SubmitResult.refused(no_such_queue(spec.queue)))
-            continue
-        raw_id = id_to_bytes(job.id)
-        stored, shared = spec.stored_key, spec.shared_key
-        if stored is not None:
-            found = connection.execute(SQL["find_key"], (queue.id, stored, now)).fetchone()
-            if found is None and shared is not None:
-                found = connection.execute(SQL["find_key"], (queue.id, shared, now)).fetchone()
-            if found is not None:
-                results.append(repeated(spec, id_from_bytes(found[0]), found[1]))
+    def submit(self, jobs: Sequence[NewJob]) -> list[SubmitResult]:
+        """Accept jobs, each on its own."""
+        names = list({job.spec.queue for job in jobs})
+        queues: dict[str, tuple[int, QueueSettings]] = {}
+        waiting: dict[str, int] = {}
+        for row in read_marked(self._connection, "queues_by_name", names):
+            name, queue, max_retries, ttl, timeout, capacity, pending = row
+            queues[name] = (
+                queue,
+                QueueSettings(max_retries=max_retries, ttl=ttl, timeout=timeout, capacity=capacity),
+            )
+            waiting[name] = pending
+        last = self._connection.execute(SQL["last_seq"]).fetchone()
+        seq = last[0] if last else 0
+        results: list[SubmitResult] = []
+        records: list[Row] = []
+        live: list[Row] = []
+        events: list[Row] = []
+        for job in jobs:
+            spec = job.spec
+            if spec.queue not in queues:
+                results.append(SubmitResult.refused(no_such_queue(spec.queue)))
                 continue
-        capacity = queue.settings.capacity
-        if 0 < capacity <= queue.pending:
-            results.append(full(spec.queue, capacity))
-            continue
-        queue.pending += 1
-        seq += 1
-        new = accept(spec, queue.settings, now)
-        spec = new.spec
-        records.append(
-            (seq, raw_id, queue.id, spec.type, spec.payload, write_labels(spec), write_more(spec),
-             spec.priority, spec.max_retries, spec.ttl, spec.timeout, stored, now)
-        )  # fmt: skip
-        live.append(
-            (seq, queue.id, spec.type, MAX_PRIORITY - spec.priority, int(new.ready), 1, 1, 0, 0,
-             spec.max_retries, spec.timeout, spec.run_at, new.expires_at, new.due, now, _SUBMITTED)
-        )  # fmt: skip
-        events.append((seq, 1, None, 1, _SUBMITTED, now, 0, None, None, None, spec.run_at))
-        if stored is not None:
-            expiry = now + rules.key_ttl
-            row = (queue.id, stored, seq, raw_id, spec.fingerprint(), expiry)
-            connection.execute(SQL["put_key"], row)
-        results.append(SubmitResult.accepted(job.id))
-    if records:
-        write_rows(connection, "insert_records", records)
-        write_rows(connection, "insert_live", live)
-        write_rows(connection, "insert_events", events)
-        for row in records:
-            tally.enter(row[2], None, State.PENDING)
-    return results
+            queue, settings = queues[spec.queue]
+            known = self._known(queue, spec)
+            if known is not None:
+                results.append(known)
+                continue
+            if 0 < settings.capacity <= waiting[spec.queue]:
+                results.append(full(spec.queue, settings.capacity))
+                continue
+            waiting[spec.queue] += 1
+            seq += 1
+            raw_id = id_to_bytes(job.id)
+            new = accept(spec, settings, self._now)
+            made = begin(new.spec, new.expires_at, new.due, seq, Live)
+            entries = events_of(made, job.id, spec.queue, None, SUBMITTED, self._now)
+            records.append(record_row(seq, raw_id, queue, new.spec, self._now))
+            live.append(new_row(made, queue, new.spec, new.ready, self._now))
+            events += event_rows(seq, entries)
+            self.enter(queue, None, State.PENDING)
+            if spec.stored_key is not None:
+                expiry = self._now + self._rules.key_ttl
+                row = (queue, spec.stored_key, seq, raw_id, spec.fingerprint(), expiry)
+                self._connection.execute(SQL["put_key"], row)
+            results.append(SubmitResult.accepted(job.id))
+        write_rows(self._connection, "insert_records", records)
+        write_rows(self._connection, "insert_live", live)
+        write_rows(self._connection, "insert_events", events)
+        return results
+
+    def _known(self, queue: int, spec: JobSpec) -> SubmitResult | None:
+        for key in (spec.stored_key, spec.shared_key):
+            if key is not None:
+                values = (queue, key, self._now)
+                found = self._connection.execute(SQL["find_key"], values).fetchone()
+                if found is not None:
+                    return repeated(spec, id_from_bytes(found[0]), found[1])
+        return None
+
+    # -- PENDING -> ASSIGNED ---------------------------------------------------------------
+
+    def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
+        """Fill slots: priority first, then FIFO."""
+        if not claims:
+            return []
+        found = self._connection.execute(SQL["claimable_queues"], (self._now,))
+        claimable = [_ClaimableQueue(self._connection, self._now, *row) for row in found]
+        names = {queue.id: queue.name for queue in claimable}
+        assigned: list[Assignment] = []
+        for wanted in claims:
+            everything, limit = ALL_QUEUES in wanted.queues, len(wanted.slots)
+            rows = merge_queues(
+                [
+                    (queue.weights is not None, queue.next_jobs(wanted.types, limit))
+                    for queue in claimable
+                    if (everything or queue.name in wanted.queues)
+                    and queue.name not in wanted.without
+                ],
+                limit,
+            )
+            updates: list[Row] = []
+            events: list[Row] = []
+            for row, worker in zip(rows, wanted.slots, strict=False):
+                (_, seq, queue, version, attempt, retry_count, max_retries, timeout,
+                 expires_at, raw_id, kind, payload, labels, more, priority, created_at,
+                 deaths) = row  # fmt: skip
+                job_id, name = id_from_bytes(raw_id), names[queue]
+                live = Live(
+                    seq, State.PENDING, version, attempt, retry_count, max_retries, None, None,
+                    False, deaths, timeout, None, expires_at, None, None,
+                )  # fmt: skip
+                assign(live, worker, self._now, self._rules)
+                updates.append((seq, live.lease, worker, live.due, self._now))
+                steps = (State.PENDING, ASSIGNED, self._now, "", worker)
+                events += event_rows(seq, events_of(live, job_id, name, *steps))
+                spec = read_spec(
+                    name, kind, payload, priority, max_retries, None, timeout, None, None, labels,
+                    more,
+                )  # fmt: skip
+                assigned.append(assignment(live, job_id, spec, created_at, self._now))
+                self.enter(queue, State.PENDING, State.ASSIGNED)
+            write_rows(self._connection, "assign", updates)
+            write_rows(self._connection, "insert_events", events)
+        return assigned
+
+    # -- every other move ------------------------------------------------------------------
+
+    def apply(self, transitions: Sequence[Transition]) -> list[Outcome]:
+        """Make moves, each checked and fenced."""
+        queues = {
+            row[0]: QueuePolicy(row[1], bool(row[2]), policy_of(*row[3:]))
+            for row in self._connection.execute(SQL["queue_policies"])
+        }
+        jobs = self._read_jobs([asked.seq for asked in transitions])
+        outcomes: list[Outcome] = []
+        events: list[Row] = []
+        changed: dict[int, _MovingJob] = {}
+        for asked in transitions:
+            job = jobs.get(asked.seq)
+            if job is None:
+                outcomes.append(Outcome(Refusal.NO_SUCH_JOB))
+                continue
+            live = job.live
+            before = live.state
+            outcome, decision, made = move(
+                live, job.job_id, queues[job.queue], asked, self._now, self._rules
+            )
+            outcomes.append(outcome)
+            if decision is None:
+                continue
+            changed[live.seq] = job
+            job.revived = job.revived or before is State.DEAD_LETTERED
+            self.enter(job.queue, before, live.state)
+            if decision.ran_for is not None:
+                figures = self._ended.setdefault(job.queue, [0, 0, 0.0, 0])
+                figures[0 if live.state is State.DONE else 1] += 1
+                figures[2] += decision.ran_for
+                figures[3] += 1
+            events += event_rows(live.seq, made)
+        self._write_moved(changed.values())
+        write_rows(self._connection, "insert_events", events)
+        return outcomes
+
+    def _read_jobs(self, seqs: Sequence[int]) -> dict[int, _MovingJob]:
+        rows = {row[0]: _MovingJob(row) for row in read_marked(self._connection, "lock_live", seqs)}
+        missing = [seq for seq in seqs if seq not in rows]
+        for row in read_marked(self._connection, "lock_ended", missing):
+            rows[row[0]] = _MovingJob(row)
+        return rows
+
+    def _write_moved(self, changed: Iterable[_MovingJob]) -> None:
+        now, execute = self._now, self._connection.execute
+        started: list[Row] = []
+        ended: list[Row] = []
+        for job in changed:
+            live = job.live
+            if job.revived:
+                values = (int(live.state), live.version, now, live.reason.value, live.seq)
+                execute(SQL["revive_live"], values)
+                execute(SQL["revive_record"], (live.seq,))
+            if live.state in TERMINAL:
+                ended.append(end_row(live))
+            elif live.state is State.RUNNING and job.before is State.ASSIGNED:
+                started.append((live.seq, live.version, live.started_at, live.due, now))
+            elif not job.revived or live.state is not State.PENDING:
+                execute(SQL["update_live"], live_row(live, live.state is State.PENDING, now))
+        write_rows(self._connection, "start_live", started)
+        write_marked(self._connection, "end_live", [row[0] for row in ended])
+        write_rows(self._connection, "end_records", ended)
 
 
-class _Claimable:
+class _ClaimableQueue:
     """A queue that jobs may be claimed from; some types of its jobs, once they were read."""
 
-    __slots__ = ("id", "name", "types", "weights")
+    __slots__ = ("_connection", "_now", "_types", "id", "name", "weights")
 
-    def __init__(self, queue: int, name: str, weights: str | None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, now: float, queue: int, name: str, weights: str | None
+    ) -> None:
+        self._connection = connection
+        self._now = now
+        self._types: list[str] | None = None
         self.id = queue
         self.name = name
         self.weights = read_weights(weights)
-        self.types: list[str] | None = None
+
+    def next_jobs(self, types: frozenset[str] | None, limit: int) -> list[Row]:
+        """Return the next jobs of these types in claim order."""
+        meant = self._meant(types)
+        if not meant:
+            return []
+        if self.weights is None:
+            return self._read(meant, 0, MAX_PRIORITY, limit)
+        levels = {
+            MAX_PRIORITY - rank: self._read(meant, rank, rank, limit)
+            for rank in range(MAX_PRIORITY + 1)
+        }
+        return by_weight(self.weights, levels, limit)
+
+    def _read(self, types: Sequence[str], lowest: int, highest: int, limit: int) -> list[Row]:
+        if len(types) == 1:
+            only = (self.id, types[0], lowest, highest, self._now, limit)
+            return self._connection.execute(SQL["claimable"], only).fetchall()
+        values = (self.id, lowest, highest, self._now)
+        found = read_merged(self._connection, "claimable_seqs", values, limit, types)
+        return sorted(read_marked(self._connection, "claimable_rows", [row[1] for row in found]))
+
+    def _meant(self, types: frozenset[str] | None) -> Sequence[str]:
+        """Return the types to look for: those that wait if they are few, else the claim's."""
+        if self._types is None:
+            self._types = self._waiting_types(_FEW_TYPES)
+        if len(self._types) < _FEW_TYPES:
+            return self._types if types is None else [one for one in self._types if one in types]
+        return self._waiting_types(-1) if types is None else tuple(types)
+
+    def _waiting_types(self, limit: int) -> list[str]:
+        return [row[0] for row in self._connection.execute(SQL["ready_types"], (self.id, limit))]
 
 
-def claim(
-    connection: sqlite3.Connection, claims: Sequence[Claim], now: float, rules: Rules, tally: Tally
-) -> list[Assignment]:
-    """PENDING -> ASSIGNED, priority first, then FIFO."""
-    if not claims:
-        return []
-    claimable = [_Claimable(*row) for row in connection.execute(SQL["claimable_queues"])]
-    names = {queue.id: queue.name for queue in claimable}
-    assigned: list[Assignment] = []
-    for wanted in claims:
-        everything = ALL_QUEUES in wanted.queues
-        queues = [
-            queue
-            for queue in claimable
-            if (everything or queue.name in wanted.queues) and queue.name not in wanted.without
-        ]
-        rows = _next(connection, queues, wanted.types, now, len(wanted.slots))
-        if not rows:
-            continue
-        due = now + rules.assignment_timeout
-        updates: list[Row] = []
-        events: list[Row] = []
-        for row, worker in zip(rows, wanted.slots, strict=False):
-            (_, seq, queue, version, attempt, retry_count, max_retries, timeout, expires_at,
-             raw_id, kind, payload, labels, more, priority, created_at, deaths) = row  # fmt: skip
-            lease = new_lease()
-            updates.append((seq, lease, worker, due, now))
-            events.append(
-                (seq, version + 1, 1, 2, _ASSIGNED, now, attempt + 1, worker, None, None, None)
-            )
-            assigned.append(
-                Assignment(
-                    seq,
-                    id_from_bytes(raw_id),
-                    JobSpec(
-                        payload=payload,
-                        queue=names[queue],
-                        type=kind,
-                        priority=priority,
-                        max_retries=max_retries,
-                        timeout=timeout,
-                        labels=json.loads(labels) if labels else NO_LABELS,
-                        **read_more(more),
-                    ),
-                    attempt + 1,
-                    lease,
-                    worker,
-                    retry_count,
-                    created_at,
-                    None if expires_at is None else expires_at - now,
-                    deaths,
-                )
-            )
-            tally.enter(queue, State.PENDING, State.ASSIGNED)
-        write_rows(connection, "assign", updates)
-        write_rows(connection, "insert_events", events)
-    return assigned
-
-
-def _next(
-    connection: sqlite3.Connection,
-    queues: Sequence[_Claimable],
-    types: frozenset[str] | None,
-    now: float,
-    limit: int,
-) -> list[Row]:
-    found = [(queue.weights is not None, _next_of(connection, queue, types, now, limit))
-             for queue in queues]  # fmt: skip
-    return merge_queues(found, limit)
-
-
-def _next_of(
-    connection: sqlite3.Connection,
-    queue: _Claimable,
-    types: frozenset[str] | None,
-    now: float,
-    limit: int,
-) -> list[Row]:
-    meant = _meant(connection, queue, types)
-    if not meant:
-        return []
-
-    def read(lowest: int, highest: int) -> list[Row]:
-        if len(meant) == 1:
-            only = (queue.id, meant[0], lowest, highest, now, limit)
-            return connection.execute(SQL["claimable"], only).fetchall()
-        values = (queue.id, lowest, highest, now)
-        seqs = [row[1] for row in read_merged(connection, "claimable_seqs", values, limit, meant)]
-        return sorted(read_marked(connection, "claimable_rows", seqs))
-
-    if queue.weights is None:
-        return read(0, MAX_PRIORITY)
-    levels = {MAX_PRIORITY - rank: read(rank, rank) for rank in range(MAX_PRIORITY + 1)}
-    return by_weight(queue.weights, levels, limit)
-
-
-def _meant(
-    connection: sqlite3.Connection, queue: _Claimable, types: frozenset[str] | None
-) -> Sequence[str]:
-    """The types of jobs to look for: those that wait, if they are few, or those of the claim."""
-    if queue.types is None:
-        queue.types = _types(connection, queue, _FEW_TYPES)
-    if len(queue.types) < _FEW_TYPES:
-        return queue.types if types is None else [one for one in queue.types if one in types]
-    return _types(connection, queue, -1) if types is None else tuple(types)
-
-
-def _types(connection: sqlite3.Connection, queue: _Claimable, limit: int) -> list[str]:
-    return [row[0] for row in connection.execute(SQL["ready_types"], (queue.id, limit))]
-
-
-class _Row:
-    """A live row under decision, and what became of it."""
+class _MovingJob:
+    """A job whose moves are decided, with its state before them."""
 
     __slots__ = ("before", "job_id", "live", "queue", "revived")
 
     def __init__(self, row: Row) -> None:
         (seq, state, version, attempt, retry_count, max_retries, lease, worker, cancel, deaths,
-         timeout, run_at, expires_at, started_at, due, queue, raw_id, error) = row  # fmt: skip
-        self.before = _BY_NUMBER[state]
+         timeout, run_at, expires_at, started_at, due, queue, raw_id, error,
+         reason) = row  # fmt: skip
+        self.before = STATES[state]
         self.live = Live(
             seq, self.before, version, attempt, retry_count, max_retries, lease, worker,
             bool(cancel), deaths, timeout, run_at, expires_at, started_at, due,
         )  # fmt: skip
         self.live.error = error or ""
+        self.live.reason = REASONS[reason]
         self.queue: int = queue
         self.job_id = id_from_bytes(raw_id)
         self.revived = False
 
 
-class Home(NamedTuple):
-    """What a transition has to know of its job's queue."""
-
-    name: str
-    deleted: int
-    policy: RetryPolicy
-
-
-def apply(
-    connection: sqlite3.Connection,
-    transitions: Sequence[Transition],
-    now: float,
-    rules: Rules,
-    queues: Mapping[int, Home],
-    tally: Tally,
-) -> list[Outcome]:
-    """Every other transition, each checked and fenced."""
-    rows = _lock(connection, transitions)
-    outcomes: list[Outcome] = []
-    events: list[Row] = []
-    changed: dict[int, _Row] = {}
-    for asked in transitions:
-        row = rows.get(asked.seq)
-        if row is None:
-            outcomes.append(Outcome(Refusal.NO_SUCH_JOB))
-            continue
-        live = row.live
-        before = live.state
-        home = queues[row.queue]
-        if asked.move is Move.RETRY_BY_HAND and home.deleted:
-            outcomes.append(Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name))
-            continue
-        decision = decide(live, asked, now=now, rules=rules, policy=home.policy)
-        if isinstance(decision, Refusal):
-            outcomes.append(Outcome(decision, before, live.reason, row.job_id, home.name))
-            continue
-        outcomes.append(decision.outcome(live, row.job_id, home.name))
-        changed[live.seq] = row
-        if before is State.DEAD_LETTERED:
-            row.revived = True
-        tally.enter(row.queue, before, live.state)
-        if decision.ran_for is not None:
-            tally.ended(row.queue, live.state is State.DONE, decision.ran_for)
-        _record_events(events, live, before, decision, asked.error, now)
-    if changed:
-        _write(connection, list(changed.values()), now)
-        write_rows(connection, "insert_events", events)
-    return outcomes
+def record_row(seq: int, raw_id: bytes, queue: int, spec: JobSpec, created_at: float) -> Row:
+    """Return a row of ``insert_records``: the part of a job that does not change."""
+    return (
+        seq, raw_id, queue, spec.type, spec.payload, write_labels(spec), write_more(spec),
+        spec.priority, spec.max_retries, spec.ttl, spec.timeout, spec.stored_key, created_at,
+    )  # fmt: skip
 
 
-def _lock(connection: sqlite3.Connection, transitions: Sequence[Transition]) -> dict[int, _Row]:
-    seqs = [asked.seq for asked in transitions]
-    rows = {row[0]: _Row(row) for row in read_marked(connection, "lock_live", seqs)}
-    missing = [seq for seq in seqs if seq not in rows]
-    if missing:
-        rows.update((row[0], _Row(row)) for row in read_marked(connection, "lock_ended", missing))
-    return rows
+def new_row(live: Live, queue: int, spec: JobSpec, ready: bool, now: float) -> Row:
+    """Return a row of ``insert_live``: a job that nothing has happened to."""
+    return (
+        live.seq, queue, spec.type, MAX_PRIORITY - spec.priority, int(ready), _NUMBERS[live.state],
+        live.version, live.attempt, live.retry_count, live.max_retries, live.timeout, live.run_at,
+        live.expires_at, live.due, now, _WORDS[live.reason],
+    )  # fmt: skip
 
 
-def _record_events(
-    events: list[Row], live: Live, before: State, decision: Decision, detail: str, now: float
-) -> None:
-    version = live.version - len(decision.steps)
-    worker = decision.worker_id if decision.lease is not None else None
-    here = int(before)
-    for state, reason in decision.steps:
-        version += 1
-        said = None if reason is Reason.STARTED else (detail or None)
-        number = int(state)
-        started_at = due = None
-        if state is State.FAILED:
-            started_at = live.started_at
-            due = live.due if live.state is State.FAILED else None
-        events.append(
-            (live.seq, version, here, number, reason.value, now, live.attempt, worker, said,
-             started_at, due)
-        )  # fmt: skip
-        here = number
+def live_row(live: Live, ready: bool, now: float) -> Row:
+    """Return the values of ``update_live``: the part of an unfinished job that moves change."""
+    return (
+        int(live.state), int(ready), live.version, live.retry_count, live.lease, live.worker_id,
+        int(live.cancel_requested), live.deaths, live.run_at, live.expires_at, live.started_at,
+        live.due, live.error or None, live.reason.value, now, live.seq,
+    )  # fmt: skip
 
 
-def _write(connection: sqlite3.Connection, changed: list[_Row], now: float) -> None:
-    started: list[Row] = []
-    ended: list[Row] = []
-    for row in changed:
-        live = row.live
-        if row.revived:
-            connection.execute(
-                SQL["revive_live"],
-                (int(live.state), live.version, now, live.reason.value, live.seq),
-            )
-            connection.execute(SQL["revive_record"], (live.seq,))
-        if live.state in TERMINAL:
-            ended.append(
-                (live.seq, int(live.state), live.version, live.attempt, live.retry_count,
-                 live.worker_id, live.run_at, int(live.cancel_requested), live.started_at,
-                 live.completed_at, live.result, live.error or None, live.reason.value)
-            )  # fmt: skip
-        elif live.state is State.RUNNING and row.before is State.ASSIGNED:
-            started.append((live.seq, live.version, live.started_at, live.due, now))
-        elif not row.revived or live.state is not State.PENDING:
-            connection.execute(
-                SQL["update_live"],
-                (int(live.state), int(live.state is State.PENDING), live.version,
-                 live.retry_count, live.lease, live.worker_id, int(live.cancel_requested),
-                 live.deaths, live.run_at, live.expires_at, live.started_at, live.due,
-                 live.error or None, live.reason.value, now, live.seq),
-            )  # fmt: skip
-    if started:
-        write_rows(connection, "start_live", started)
-    if ended:
-        write_marked(connection, "end_live", [row[0] for row in ended])
-        write_rows(connection, "end_records", ended)
+def end_row(live: Live) -> Row:
+    """Return a row of ``end_records``: the end of a job."""
+    return (
+        live.seq, int(live.state), live.version, live.attempt, live.retry_count, live.worker_id,
+        live.run_at, int(live.cancel_requested), live.started_at, live.completed_at, live.result,
+        live.error or None, live.reason.value,
+    )  # fmt: skip
+
+
+def event_rows(seq: int, entries: Iterable[Entry]) -> list[Row]:
+    """Return rows of ``insert_events``."""
+    return [
+        (seq, version, _NUMBERS[before], _NUMBERS[state], _WORDS[reason], at, attempt, worker,
+         detail or None, started_at, due)
+        for _, version, before, state, reason, at, attempt, worker, detail, _, _, started_at, due, _
+        in entries
+    ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""Handlers in processes: the only ones that can be killed.
+"""Handlers in processes of their own, which can be killed.
 
-Processes are started one by one when needed, reused, and killed one by one. They are plain
-``python -m jobqueue.worker.child``, not forks: a fork of a process with threads and open
-connections is not sound.
+Processes are started one by one when needed, and reused. They are plain ``python -m
+jobqueue.worker.child``, not forks: a fork of a process with threads and open connections is not
+safe.
 """
 
 from __future__ import annotations
@@ -21,26 +21,33 @@ from typing import Any
 from jobqueue import logs
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.job import Transition
-from jobqueue.worker import frames
-from jobqueue.worker.execution import Endings, Execution, Host, Stop
-from jobqueue.worker.executors.groups import describe_exit, kill_group
-from jobqueue.worker.executors.spawn import Spawned
-from jobqueue.worker.frames import (
+from jobqueue.tasks.task import TaskDefinition
+from jobqueue.worker.child import (
+    PREFIX,
     Advance,
     Cancel,
-    Failed,
     FromChild,
-    Ready,
+    HandlerFailed,
+    ProcessReady,
     Run,
     Waiting,
+    body_length,
+    frame,
+    read_from_child,
 )
-from jobqueue.worker.task import TaskDefinition
+from jobqueue.worker.execution import Endings, Execution, Executor, Host, Stop
+from jobqueue.worker.executors.spawn import Spawned, describe_exit, kill_group
 
 _EXIT_SECONDS = 2.0
 
 
-class Child:
-    """One process, as the worker sees it."""
+def _import_path() -> str:
+    """Return where this process imports from; an empty entry is the folder that it is in."""
+    return os.pathsep.join(entry or os.curdir for entry in sys.path)
+
+
+class ChildProcess:
+    """The worker's end of one process."""
 
     def __init__(
         self,
@@ -53,8 +60,8 @@ class Child:
         self._writer = writer
 
     @classmethod
-    async def start(cls, timeout: float) -> Child:
-        """Start a process and wait until it is up."""
+    async def start(cls, timeout: float) -> ChildProcess:
+        """Start a process and wait until it is ready."""
         ours, theirs = socket.socketpair()
         setup = logs.applied()
         try:
@@ -62,6 +69,7 @@ class Child:
                 process = Spawned.start(
                     [
                         sys.executable,
+                        "-P",  # imports come from where ours do, not from the folder we are in
                         "-m",
                         "jobqueue.worker.child",
                         str(theirs.fileno()),
@@ -71,7 +79,7 @@ class Child:
                     ],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                    env={**os.environ, "PYTHONPATH": _import_path()},
                 )
             reader, writer = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
@@ -87,36 +95,36 @@ class Child:
         except BaseException:
             await child.kill()
             raise
-        if not isinstance(message, Ready):
+        if not isinstance(message, ProcessReady):
             raise Unavailable(f"a process did not come up: {await child.kill()}")
         return child
 
     async def send(self, message: Run | Cancel) -> None:
-        """Send it a message; if it is gone, the next ``receive`` will tell."""
+        """Send a message. If the process is gone, the next ``receive`` returns None."""
         with contextlib.suppress(ConnectionError):
-            self._writer.write(frames.frame(message))
+            self._writer.write(frame(message))
             await self._writer.drain()
 
     def ask_to_stop(self, lease: int) -> None:
-        """Raise the flag of a job."""
-        self._writer.write(frames.frame(Cancel(lease)))
+        """Raise the flag of a job's context."""
+        self._writer.write(frame(Cancel(lease)))
 
     async def receive(self) -> FromChild | None:
-        """Its next message; None when it is gone."""
+        """Return the next message; None when the process is gone."""
         try:
-            prefix = await self._reader.readexactly(frames.PREFIX.size)
-            body = await self._reader.readexactly(frames.body_length(prefix))
+            prefix = await self._reader.readexactly(PREFIX.size)
+            body = await self._reader.readexactly(body_length(prefix))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        return frames.read_from_child(body)
+        return read_from_child(body)
 
     def kill_now(self) -> None:
-        """Kill it with all that its handler started."""
+        """Kill the process and all that its handler started."""
         kill_group(self._process.pid)
 
     async def kill(self) -> str:
-        """Kill it, and wait until it is gone; says how it ended."""
-        # Give a process that is already ending the time to say so itself.
+        """Kill the process and wait until it is gone; returns its exit status in words."""
+        # A process that is already ending gets the time to end by itself.
         if not self._reader.at_eof():
             self.kill_now()
         try:
@@ -132,7 +140,7 @@ class Child:
         return describe_exit(status)
 
 
-class ProcessExecutor:
+class ProcessExecutor(Executor):
     """Processes started on demand; never more than there are slots."""
 
     def __init__(
@@ -143,23 +151,18 @@ class ProcessExecutor:
         self._start_timeout = start_timeout
         self._grace = cancel_grace
         self._loop = asyncio.get_running_loop()
-        self._idle: list[Child] = []
-        self._busy: dict[int, Child] = {}  # lease -> process
+        self._idle: list[ChildProcess] = []
+        self._busy: dict[int, ChildProcess] = {}  # lease -> process
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def submit(self, execution: Execution) -> None:
-        """Run it in an idle process, or in a new one."""
         task = self._loop.create_task(self._run(execution))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def withdraw(self, execution: Execution) -> bool:
-        """It has not begun before a process has it."""
-        return not execution.begun
-
     def interrupt(self, execution: Execution) -> None:
-        """Kill the process; a cancelled handler is asked first and gets some time."""
+        """Kill the process. A cancelled handler is asked first, and killed after the grace."""
         child = self._busy.get(execution.assignment.lease)
         if child is None:
             return
@@ -170,7 +173,6 @@ class ProcessExecutor:
             execution.handle = self._loop.call_later(self._grace, child.kill_now)
 
     async def close(self) -> None:
-        """Kill every process."""
         self._closed = True
         for child in self._busy.values():
             child.kill_now()
@@ -182,9 +184,10 @@ class ProcessExecutor:
         await asyncio.gather(*(child.kill() for child in idle))
 
     async def _run(self, execution: Execution) -> None:
-        child: Child | None = None
         try:
-            child = self._idle.pop() if self._idle else await Child.start(self._start_timeout)
+            child = (
+                self._idle.pop() if self._idle else await ChildProcess.start(self._start_timeout)
+            )
         except (OSError, Unavailable) as error:
             if self._host.begin(execution):
                 self._host.ended(execution, self._endings.failed(execution, str(error)))
@@ -208,17 +211,17 @@ class ProcessExecutor:
             await child.kill()
         self._host.ended(execution, report)
 
-    async def _keep(self, child: Child) -> None:
+    async def _keep(self, child: ChildProcess) -> None:
         if self._closed:
             await child.kill()
         else:
             self._idle.append(child)
 
-    async def _execute(self, child: Child, execution: Execution) -> tuple[Transition, bool]:
+    async def _execute(self, child: ChildProcess, execution: Execution) -> tuple[Transition, bool]:
         assert execution.definition is not None
         context = execution.make_context(self._host.advanced)
         await child.send(self._request(execution, execution.definition))
-        while isinstance(message := await child.receive(), Advance | Ready | Waiting):
+        while isinstance(message := await child.receive(), Advance | ProcessReady | Waiting):
             if isinstance(message, Advance):
                 if message.lease == execution.assignment.lease:  # not a late one of another job
                     context.progress(message.value, message.text)
@@ -228,7 +231,7 @@ class ProcessExecutor:
         if message is None:
             text = f"the process ended while it ran the job: {await child.kill()}"
             return self._endings.failed(execution, text), False
-        if isinstance(message, Failed):
+        if isinstance(message, HandlerFailed):
             if not message.kinds:
                 return self._endings.failed(execution, message.error, retryable=False), True
             report = self._endings.reported(
@@ -262,7 +265,7 @@ class ProcessExecutor:
 
 
 def whereabouts(fn: Any) -> tuple[str, str | None]:
-    """Where another process finds a function: its module, or the path of a script."""
+    """Return a function's module, and the path of the script if that is where it is defined."""
     if fn.__module__ != "__main__":
         return fn.__module__, None
     main = sys.modules["__main__"]

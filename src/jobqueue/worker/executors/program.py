@@ -1,4 +1,4 @@
-"""Any program as the handler: payload on stdin, result on stdout, exit status as outcome."""
+"""External programs as handlers: payload on stdin, result on stdout, exit status as outcome."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from typing import IO
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import MAX_ERROR_BYTES, Assignment, Transition
 from jobqueue.core.progress import Progress
-from jobqueue.worker.execution import Endings, Execution, Host, Stop
-from jobqueue.worker.executors.groups import describe_exit, kill_group
-from jobqueue.worker.executors.spawn import Spawned
+from jobqueue.redaction import holds_secret
+from jobqueue.worker.execution import Endings, Execution, Executor, Host, Stop
+from jobqueue.worker.executors.spawn import Spawned, describe_exit, kill_group
 
 log = logging.getLogger("jobqueue.worker")
 
 _STDERR_TAIL = MAX_ERROR_BYTES - 100
 _CHUNK = 64 * 1024
 _PROGRESS_PAUSE = 0.2
+_IGNORED = "ignored a line of progress; further ones of this job are not logged: %s"
 _DRAIN_SECONDS = 1.0  # for output that the program's own children hold open after its end
 
 
-class ProgramExecutor:
+class ProgramExecutor(Executor):
     """Starts the program once for each job, in a process group of its own."""
 
     def __init__(
@@ -42,19 +43,14 @@ class ProgramExecutor:
         self._pids: dict[int, int] = {}  # lease -> process
 
     def submit(self, execution: Execution) -> None:
-        """Start the program."""
         task = self._loop.create_task(self._run(execution))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def withdraw(self, execution: Execution) -> bool:
-        """It has not begun before its process is started."""
-        return not execution.begun
-
     def interrupt(self, execution: Execution) -> None:
-        """A cancelled program gets SIGTERM and some time, any other is killed."""
+        """Kill the program. A cancelled one gets SIGTERM first, and is killed after the grace."""
         pid = self._pids.get(execution.assignment.lease)
-        if pid is None:  # between its begin and its process: _run looks at ``stop`` afterwards
+        if pid is None:  # its process is being started: _execute reads ``stop`` afterwards
             return
         if execution.stop is not Stop.CANCELLED:
             kill_group(pid)
@@ -63,7 +59,6 @@ class ProgramExecutor:
             execution.handle = self._loop.call_later(self._grace, kill_group, pid)
 
     async def close(self) -> None:
-        """Kill what runs."""
         for pid in self._pids.values():
             kill_group(pid)
         if self._tasks:
@@ -121,15 +116,16 @@ class ProgramExecutor:
 
 
 _SECRET = re.compile(r"PASSWORD|SECRET|KEY|TOKEN|_URL$")
-"""In the name of a variable of ours that a program has no business with."""
+"""Part of the name of a ``JQ_`` variable that a program does not get."""
 
 
 def environment(job: Assignment) -> dict[str, str]:
-    """The worker's own environment without its secrets, and what the job is."""
+    """Return the worker's environment without its secrets, and with the job's variables."""
     inherited = {
         name: value
         for name, value in os.environ.items()
-        if not (name.startswith("JQ_") and _SECRET.search(name))
+        # The address of a store may have its password in it, whatever its variable is called.
+        if not (name.startswith("JQ_") and (_SECRET.search(name) or holds_secret(value)))
     }
     return inherited | {
         "JQ_JOB_ID": job.id,
@@ -140,7 +136,7 @@ def environment(job: Assignment) -> dict[str, str]:
 
 
 class ProgressPipe:
-    """A program's way to tell how far it is: lines like ``0.4 12 of 30 files`` in a pipe."""
+    """The pipe in which a program reports progress, as lines like ``0.4 12 of 30 files``."""
 
     def __init__(self, job: Assignment, advanced: Callable[[int, Progress], None]) -> None:
         self._reading, self.writing = os.pipe()
@@ -154,26 +150,26 @@ class ProgressPipe:
         self._complained = False
 
     def listen(self) -> None:
-        """Hear what the program says; it has its end, or could not be started."""
+        """Read from the pipe. The program has the writing end, or could not be started."""
         os.close(self.writing)
         self._loop.add_reader(self._reading, self._read)
 
     def close(self) -> None:
-        """Hear no more: whatever the program has started may hold the pipe open."""
+        """Stop reading. Processes that the program started may hold the pipe open."""
         self._loop.remove_reader(self._reading)
         if self._pause is not None:
             self._pause.cancel()
         os.close(self._reading)
 
     def _read(self) -> None:
-        """Pass on the last line of what came, and make a pause: a program may say a lot."""
+        """Pass on the last line that came, then pause: a program may write a lot."""
         try:
             chunk = os.read(self._reading, _CHUNK)
         except BlockingIOError:
             return
         self._loop.remove_reader(self._reading)
         if not chunk:
-            return  # nobody can write any more
+            return  # every writing end is closed
         *lines, rest = (self._rest + chunk).split(b"\n")
         self._rest = rest[-_CHUNK:]
         if lines:
@@ -189,7 +185,7 @@ class ProgressPipe:
             if not self._complained:
                 self._complained = True
                 fields = {"job_id": self._job.id, "queue": self._job.queue}
-                log.warning("ignored a line that the program wrote: %s", error, extra=fields)
+                log.warning(_IGNORED, error, extra=fields)
             return
         if progress != self._last:
             self._last = progress
@@ -197,7 +193,7 @@ class ProgressPipe:
 
 
 def read_progress(line: str) -> Progress:
-    """Progress from a line: a value or ``-``, and then, if there is one, a text."""
+    """Read progress from a line: a value or ``-``, then an optional text."""
     first, _, text = line.strip().partition(" ")
     try:
         value = None if first == "-" else float(first)
@@ -209,7 +205,7 @@ def read_progress(line: str) -> Progress:
 
 
 class Conversation:
-    """Feeds a program and collects what it writes, within bounds."""
+    """Feeds a program and collects its output, within bounds."""
 
     def __init__(self, process: Spawned, limit: int) -> None:
         self.limit = limit
@@ -221,7 +217,7 @@ class Conversation:
         self._transports: list[asyncio.BaseTransport] = []
 
     async def hold(self, payload: bytes) -> int:
-        """Talk until the program has ended; returns its exit status."""
+        """Run until the program has ended; returns its exit status."""
         talk = {
             self._loop.create_task(self._feed(payload)),
             self._loop.create_task(self._read_result()),
@@ -229,7 +225,7 @@ class Conversation:
         }
         try:
             status = await self._process.wait()
-            # The program's end is the end: what it left running must not hold its output open.
+            # Processes that the program left running must not hold its output open.
             _, open_still = await asyncio.wait(talk, timeout=_DRAIN_SECONDS)
             if open_still:
                 kill_group(self._process.pid)
@@ -248,7 +244,7 @@ class Conversation:
         )
         self._transports.append(transport)
         writer = asyncio.StreamWriter(transport, protocol, None, self._loop)
-        # A program need not read its input, and may be gone before it is spoken to.
+        # A program need not read its input, and may have ended already.
         with contextlib.suppress(OSError, RuntimeError):
             writer.write(payload)
             await writer.drain()

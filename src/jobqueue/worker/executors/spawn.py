@@ -1,8 +1,8 @@
-"""Starting processes and waiting for their end, on any event loop.
+"""Starts processes and waits for their end, on any event loop.
 
-Not by the loop's own ``subprocess_exec``: uvloop forks the whole process and runs fork handlers in
-the child before it becomes the program, and gRPC's handlers crash there now and then. ``Popen``
-goes from the old program to the new one without running anything of ours in between.
+The loop's own ``subprocess_exec`` is not used: uvloop forks the whole process and runs fork
+handlers in the child before it becomes the program, and gRPC's handlers crash there now and then.
+``Popen`` runs none of our code between the old program and the new one.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -34,16 +35,15 @@ class Spawned:
 
     @classmethod
     def start(cls, command: Sequence[str], **options: Any) -> Spawned:
-        """Start a program; raises OSError if there is none."""
+        """Start a program; OSError if there is none."""
         return cls(subprocess.Popen(command, start_new_session=True, **options))
 
     @property
     def status(self) -> int | None:
-        """How it ended, as ``Popen`` says it; None while it runs."""
+        """The exit status as ``Popen`` has it; None while the process runs."""
         return self.popen.returncode
 
     async def wait(self) -> int:
-        """Wait for its end."""
         return await asyncio.shield(self._ended)
 
     def _reap(self) -> None:
@@ -59,3 +59,21 @@ class Spawned:
     def _end(self, status: int) -> None:
         if not self._ended.done():
             self._ended.set_result(status)
+
+
+def kill_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to a process that leads its own group, and to the rest of the group."""
+    if pid <= 1:  # 0 is the caller's own group
+        raise ValueError(f"{pid} is not the id of a process that leads a group")
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def describe_exit(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"

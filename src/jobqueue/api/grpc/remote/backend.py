@@ -1,20 +1,20 @@
-"""A backend on the other side of a gRPC connection."""
+"""A backend on the other side of gRPC connections."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import grpc.aio
 
 from jobqueue.access.tls import Credentials
 from jobqueue.api.grpc.channel import Dialer
 from jobqueue.api.grpc.client_servicer import MAX_WAIT
-from jobqueue.api.grpc.codec.jobs import event_from_pb, job_from_pb
-from jobqueue.api.grpc.codec.operations import (
+from jobqueue.api.grpc.codec import (
+    event_from_pb,
     health_from_pb,
+    job_from_pb,
+    job_query_to_pb,
     queue_from_pb,
     queue_spec_to_pb,
     queue_update_to_pb,
@@ -23,13 +23,11 @@ from jobqueue.api.grpc.codec.operations import (
     stats_from_pb,
     worker_from_pb,
 )
-from jobqueue.api.grpc.codec.values import REASON_TO_PB, STATE_TO_PB, state_from
-from jobqueue.api.grpc.codec.work import pulse_from_pb
 from jobqueue.api.grpc.errors import from_rpc_error
-from jobqueue.api.grpc.remote.link import RemoteLink, beat_request
-from jobqueue.api.grpc.remote.servers import CountedAs, Servers
+from jobqueue.api.grpc.remote.link import RemoteLink
+from jobqueue.api.grpc.remote.servers import CountedAs, Effect, Servers
 from jobqueue.api.grpc.remote.submitter import Submitter
-from jobqueue.api.grpc.remote.wiring import Wiring
+from jobqueue.api.grpc.work_codec import heartbeat_to_pb
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from jobqueue.core.job import (
@@ -53,31 +51,31 @@ from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
 from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
-from jobqueue.wire import stamp
+from jobqueue.wire import record_fields
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
-Request = TypeVar("Request")
-Response = TypeVar("Response")
 
 
 class GrpcBackend:
-    """Implements ``core.api.Backend``. Connects at the first call; every call has a deadline."""
+    """Implements ``core.api.Backend``. It connects at the first call; every call has a deadline."""
 
     def __init__(
         self, target: str, *, timeout: float = 10.0, credentials: Credentials | None = None
     ) -> None:
-        """``target`` is ``host:port``, or several with commas between; ``timeout`` is what one
-        call may take at one server."""
+        """``target`` is ``host:port``, or several with commas between them.
+
+        ``timeout``: seconds of one call at one server.
+        """
         self._dialers = [Dialer(one, credentials) for one in target.split(",")]
         self._timeout = timeout
         self._open: tuple[Servers, Submitter] | None = None
         self._links: dict[str, RemoteLink] = {}
 
     async def start(self) -> None:
-        """Nothing to do yet: the first call connects."""
+        """Do nothing yet: the first call connects."""
 
     async def stop(self) -> None:
-        """End links without deregistering, fail what waits, close the channels."""
+        """End links without deregistering, fail waiting submits, close the channels."""
         opened, self._open = self._open, None
         for link in list(self._links.values()):
             await link.abandon()
@@ -108,231 +106,175 @@ class GrpcBackend:
     def _servers(self) -> Servers:
         return self._opened()[0]
 
-    async def _call(
-        self,
-        method: Callable[[Wiring], grpc.aio.UnaryUnaryMultiCallable[Request, Response]],
-        request: Request,
-        *,
-        changes: bool = False,
-        again: bool = False,
-        timeout: float | None = None,
-    ) -> Response:
-        """See ``Servers.call``."""
-        return await self._servers.call(
-            method, request, changes=changes, again=again, timeout=timeout
-        )
-
     # -- clients -------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        """Submit jobs, on a stream shared with other callers."""
         return await self._opened()[1].submit(specs)
 
     async def get(self, job_id: str) -> Job:
-        """Read a job."""
         request = client_pb2.GetJobRequest(job_id=job_id)
-        return job_from_pb((await self._call(lambda at: at.client.GetJob, request)).job)
+        answer = await self._servers.call(lambda at: at.client.GetJob, request)
+        return job_from_pb(answer.job)
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
-        """Wait in bounded calls, over restarts of the server."""
-        servers = self._servers
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        tried: list[Wiring] = []
-        lost_since: float | None = None
-        delay = _FIRST_DELAY
+        search = self._servers.search(_FIRST_DELAY, _LONGEST_DELAY)
         while True:
             left = MAX_WAIT if until is None else min(MAX_WAIT, max(0.0, until - loop.time()))
             request = client_pb2.WaitJobRequest(job_id=job_id, wait_seconds=left)
-            wiring = servers.pick(tried)
+            server = search.pick()
             try:
-                response = await wiring.call(
-                    wiring.client.WaitJob, request, timeout=left + self._timeout
-                )
+                with server.lasting() as connection:
+                    response = await server.call(
+                        connection.client.WaitJob,
+                        request,
+                        timeout=left + self._timeout,
+                        lasting=True,
+                    )
             except (Unavailable, DeadlineExceeded):
-                now = loop.time()
-                lost_since = now if lost_since is None else lost_since
-                servers.leave(wiring)
-                tried.append(wiring)
-                if len(tried) < len(servers) and self._open is not None:
-                    continue  # another server may answer at once
-                tried.clear()
-                if self._open is None or now - lost_since > self._timeout:
+                if search.failed(server) and self._open is not None:
+                    continue
+                if self._open is None or search.lasted() > self._timeout:
                     raise
-                if until is not None and now + delay > until:
+                if until is not None and loop.time() + search.pause.most > until:
                     raise
-                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-                delay = min(delay * 2, _LONGEST_DELAY)
+                await search.pause.wait()
                 continue
-            lost_since, delay = None, _FIRST_DELAY
-            tried.clear()
+            search.answered()
             job = job_from_pb(response.job)
             if job.state in TERMINAL or (until is not None and loop.time() >= until):
                 return job
 
     async def cancel(self, job_id: str) -> Cancellation:
-        """Cancel a job; may be repeated."""
         request = client_pb2.CancelJobRequest(job_id=job_id)
-        answer = await self._call(lambda at: at.client.CancelJob, request, changes=True, again=True)
-        return Cancellation(state_from(answer.state), answer.requested, answer.already_terminal)
+        answer = await self._servers.call(
+            lambda at: at.client.CancelJob, request, Effect.REPEATABLE
+        )
+        return Cancellation(**record_fields(answer, Cancellation))
 
     async def list_jobs(self, query: JobQuery) -> Page:
-        """One page; large jobs make it shorter than asked for."""
         if not 1 <= query.limit <= MAX_PAGE:  # also more than the wire can carry
             raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
-        request = client_pb2.ListJobsRequest(
-            queue=query.queue,
-            states=[STATE_TO_PB[state] for state in query.states],
-            type=query.type,
-            page_size=query.limit,
-            page_token=query.page_token,
-            reasons=[REASON_TO_PB[reason] for reason in query.reasons],
-            error=query.error,
-            since=stamp(query.since, "since"),
-            until=stamp(query.until, "until"),
-        )
-        page = await self._call(lambda at: at.client.ListJobs, request)
+        page = await self._servers.call(lambda at: at.client.ListJobs, job_query_to_pb(query))
         return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
 
     async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
-        """A job's newest transitions."""
         check_before_version(before_version)
         request = client_pb2.GetHistoryRequest(job_id=job_id, before_version=before_version)
-        answer = await self._call(lambda at: at.client.GetHistory, request)
+        answer = await self._servers.call(lambda at: at.client.GetHistory, request)
         return [event_from_pb(event) for event in answer.events]
 
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
-        """A job's transitions as they happen, over restarts of the server."""
-        servers = self._servers
-        loop = asyncio.get_running_loop()
+        search = self._servers.search(_FIRST_DELAY, _LONGEST_DELAY)
         seen = 0
-        tried: list[Wiring] = []
-        lost_since: float | None = None
-        delay = _FIRST_DELAY
         while True:
             request = client_pb2.WatchJobRequest(job_id=job_id, after_version=seen)
-            wiring = servers.pick(tried)
-            try:
-                call = wiring.client.WatchJob(request, metadata=wiring.metadata)
-            except grpc.aio.UsageError:
-                raise Unavailable("the connection is closed") from None
-            try:
-                async for message in call:
-                    event = event_from_pb(message.event)
-                    seen, lost_since, delay = event.version, None, _FIRST_DELAY
-                    tried.clear()
-                    yield event
-                return
-            except grpc.aio.AioRpcError as failure:
-                error = from_rpc_error(failure)
-                now = loop.time()
-                lost_since = now if lost_since is None else lost_since
-                if not isinstance(error, Unavailable) or now - lost_since > self._timeout:
-                    raise error from None
-                servers.leave(wiring)
-                tried.append(wiring)
-            finally:
-                call.cancel()
-            if len(tried) < len(servers):
-                continue
-            tried.clear()
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-            delay = min(delay * 2, _LONGEST_DELAY)
+            server = search.pick()
+            with server.lasting() as connection:
+                try:
+                    call = connection.client.WatchJob(request, metadata=server.metadata)
+                except grpc.aio.UsageError:
+                    raise Unavailable("the connection is closed") from None
+                try:
+                    async for message in call:
+                        event = event_from_pb(message.event)
+                        seen = event.version
+                        search.answered()
+                        yield event
+                    return
+                except asyncio.CancelledError:
+                    if not server.cut_off():
+                        raise
+                    raise Unavailable("the connection was closed during the watch") from None
+                except grpc.aio.AioRpcError as failure:
+                    error = from_rpc_error(failure)
+                    if not isinstance(error, Unavailable):
+                        raise error from None
+                    more = search.failed(server)
+                    if search.lasted() > self._timeout:
+                        raise error from None
+                finally:
+                    call.cancel()
+            if not more:
+                await search.pause.wait()
 
     # -- operators -----------------------------------------------------------------------------
 
     async def create_queue(self, spec: QueueSpec) -> Queue:
-        """Create a queue."""
         request = operator_pb2.CreateQueueRequest(queue=queue_spec_to_pb(spec))
-        answer = await self._call(lambda at: at.operator.CreateQueue, request, changes=True)
+        answer = await self._servers.call(lambda at: at.operator.CreateQueue, request, Effect.ONCE)
         return queue_from_pb(answer.queue)
 
     async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
-        """Change settings of a queue."""
         request = queue_update_to_pb(name, update)
-        answer = await self._call(
-            lambda at: at.operator.UpdateQueue, request, changes=True, again=True
+        answer = await self._servers.call(
+            lambda at: at.operator.UpdateQueue, request, Effect.REPEATABLE
         )
         return queue_from_pb(answer.queue)
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
-        """Delete a queue; returns how many jobs were dead-lettered."""
         request = operator_pb2.DeleteQueueRequest(name=name, force=force)
-        answer = await self._call(lambda at: at.operator.DeleteQueue, request, changes=True)
+        answer = await self._servers.call(lambda at: at.operator.DeleteQueue, request, Effect.ONCE)
         return answer.dead_lettered
 
     async def pause_queue(self, name: str) -> None:
-        """Hand out no more of its jobs."""
         request = operator_pb2.PauseQueueRequest(name=name)
-        await self._call(lambda at: at.operator.PauseQueue, request, changes=True, again=True)
+        await self._servers.call(lambda at: at.operator.PauseQueue, request, Effect.REPEATABLE)
 
     async def resume_queue(self, name: str) -> None:
-        """Hand out its jobs again."""
         request = operator_pb2.ResumeQueueRequest(name=name)
-        await self._call(lambda at: at.operator.ResumeQueue, request, changes=True, again=True)
+        await self._servers.call(lambda at: at.operator.ResumeQueue, request, Effect.REPEATABLE)
 
     async def queue_stats(self, name: str) -> QueueStats:
-        """Figures of one queue."""
         request = operator_pb2.GetQueueStatsRequest(name=name)
-        return stats_from_pb(
-            (await self._call(lambda at: at.operator.GetQueueStats, request)).stats
-        )
+        answer = await self._servers.call(lambda at: at.operator.GetQueueStats, request)
+        return stats_from_pb(answer.stats)
 
     async def list_queues(self) -> list[QueueStats]:
-        """Figures of all queues."""
         request = operator_pb2.ListQueuesRequest()
-        answer = await self._call(lambda at: at.operator.ListQueues, request)
+        answer = await self._servers.call(lambda at: at.operator.ListQueues, request)
         return [stats_from_pb(stats) for stats in answer.queues]
 
     async def list_workers(self) -> list[Worker]:
-        """Every worker known."""
         request = operator_pb2.ListWorkersRequest()
-        answer = await self._call(lambda at: at.operator.ListWorkers, request)
+        answer = await self._servers.call(lambda at: at.operator.ListWorkers, request)
         return [worker_from_pb(worker) for worker in answer.workers]
 
     async def drain_worker(self, worker_id: str) -> None:
-        """The worker gets no more jobs."""
         request = operator_pb2.DrainWorkerRequest(worker_id=worker_id)
-        await self._call(lambda at: at.operator.DrainWorker, request, changes=True, again=True)
+        await self._servers.call(lambda at: at.operator.DrainWorker, request, Effect.REPEATABLE)
 
     async def undrain_worker(self, worker_id: str) -> None:
-        """The worker takes jobs again."""
         request = operator_pb2.UndrainWorkerRequest(worker_id=worker_id)
-        await self._call(lambda at: at.operator.UndrainWorker, request, changes=True, again=True)
+        await self._servers.call(lambda at: at.operator.UndrainWorker, request, Effect.REPEATABLE)
 
     async def shutdown_worker(self, worker_id: str) -> None:
-        """The worker drains, then exits."""
         request = operator_pb2.ShutdownWorkerRequest(worker_id=worker_id)
-        await self._call(lambda at: at.operator.ShutdownWorker, request, changes=True, again=True)
+        await self._servers.call(lambda at: at.operator.ShutdownWorker, request, Effect.REPEATABLE)
 
     async def retry(self, job_id: str) -> Job:
-        """Send a job back to PENDING."""
         request = operator_pb2.RetryJobRequest(job_id=job_id)
-        return job_from_pb(
-            (await self._call(lambda at: at.operator.RetryJob, request, changes=True)).job
-        )
+        answer = await self._servers.call(lambda at: at.operator.RetryJob, request, Effect.ONCE)
+        return job_from_pb(answer.job)
 
     async def retry_dead_letters(self, query: RetryQuery) -> Retried:
-        """Send the next dead letters that match back to PENDING."""
         request = retry_query_to_pb(query)
-        changes = not query.dry_run
-        answer = await self._call(lambda at: at.operator.RetryDeadLetters, request, changes=changes)
+        effect = Effect.NONE if query.dry_run else Effect.ONCE
+        answer = await self._servers.call(lambda at: at.operator.RetryDeadLetters, request, effect)
         return retried_from_pb(answer)
 
     async def delete_job(self, job_id: str) -> None:
-        """Remove a terminal job."""
         request = operator_pb2.DeleteJobRequest(job_id=job_id)
-        await self._call(lambda at: at.operator.DeleteJob, request, changes=True)
+        await self._servers.call(lambda at: at.operator.DeleteJob, request, Effect.ONCE)
 
     async def health(self) -> Health:
-        """Whether the system can do its work."""
         request = operator_pb2.GetHealthRequest()
-        return health_from_pb(await self._call(lambda at: at.operator.GetHealth, request))
+        return health_from_pb(await self._servers.call(lambda at: at.operator.GetHealth, request))
 
     # -- workers -------------------------------------------------------------------------------
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
-        """Register a worker; a second call for the same worker replaces its link."""
         replaced = self._links.get(info.id)
         if replaced is not None:
             await replaced.abandon()
@@ -353,20 +295,18 @@ class GrpcBackend:
         *,
         owner: str = "",
     ) -> Pulse:
-        """Heartbeat of a worker that need not be connected through here."""
-        servers = self._servers
-        request = beat_request(worker_id, incarnation, leases, begun, complete, progress, overrun)
-        return pulse_from_pb(servers.heartbeat(request, servers.pick()).pulse)
+        request = heartbeat_to_pb(
+            worker_id, incarnation, leases, begun, complete, progress, overrun
+        )
+        return self._servers.heartbeat(request, self._servers.pick())
 
     async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
-        """Deregister such a worker."""
         request = worker_pb2.DeregisterRequest(worker_id=worker_id, incarnation=incarnation)
-        await self._call(lambda at: at.worker.Deregister, request, again=True)
+        await self._servers.call(lambda at: at.worker.Deregister, request)
 
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
-        """Those of these queues that do not exist."""
         request = worker_pb2.MissingQueuesRequest(names=names)
-        answer = await self._call(lambda at: at.worker.MissingQueues, request)
+        answer = await self._servers.call(lambda at: at.worker.MissingQueues, request)
         return list(answer.missing)
 
     def _forget(self, link: RemoteLink) -> None:

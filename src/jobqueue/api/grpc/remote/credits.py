@@ -1,14 +1,14 @@
-"""Free slots as a worker's remote link counts them: never more at the server than are free."""
+"""A worker's free slots, counted so that the server never has more of them than are free."""
 
 from __future__ import annotations
 
 
 class Credits:
-    """``free`` is what the server may still assign: slots sent to it minus jobs that came.
+    """``free`` counts the slots sent to the server, minus the jobs that came.
 
-    It is below zero when jobs came for slots that were freed by a report whose answer was lost:
-    the worker will free them again, and that must not reach the server twice. While a drain is
-    under way nothing is offered; what comes free then is offered after it.
+    It is below zero when jobs came for slots that a report freed whose answer was lost: the worker
+    will free them again, and the server must not get them twice. Slots that come free during a
+    drain are offered after it.
     """
 
     __slots__ = ("_later", "_unsent", "draining", "free")
@@ -20,7 +20,7 @@ class Credits:
         self._later = 0
 
     def grant(self, slots: int) -> None:
-        """The worker has more free slots."""
+        """Add free slots of the worker."""
         if self.draining:
             self._later += slots
         else:
@@ -28,17 +28,17 @@ class Credits:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are slots to send."""
+        """True if there are slots to send."""
         return self._unsent > 0
 
     def send(self) -> int:
-        """Slots to put into the next message."""
+        """Return the slots to put into the next message."""
         slots = self._sent(self._unsent)
         self._unsent = 0
         return slots
 
     def send_freed(self, freed: int) -> int:
-        """Slots to put into a report; they count at the server when it is written."""
+        """Return the slots to put into a report; the server counts them when it is written."""
         return self._sent(freed)
 
     def _sent(self, slots: int) -> int:
@@ -46,26 +46,26 @@ class Credits:
         return max(0, self.free) - max(0, before)
 
     def not_freed(self, freed: int) -> None:
-        """The report was not written, or nobody knows."""
+        """Take back slots of a report that was not written, or perhaps not."""
         self.free -= freed
 
     def assigned(self, count: int) -> None:
-        """Jobs came."""
+        """Take away the slots of jobs that came."""
         self.free -= count
 
     def drain(self) -> None:
-        """Withdraw everything; nothing is offered until ``drained``."""
+        """Withdraw all slots; none is offered until ``drained``."""
         self._unsent = 0
         self.draining = True
 
     def drained(self) -> None:
-        """The server has no slot left."""
+        """Note that the server has no slot left."""
         self.free = min(self.free, 0)
         self._unsent += self._later
         self._later = 0
         self.draining = False
 
     def reconnect(self) -> None:
-        """The server has forgotten every slot: offer what is free again."""
+        """Offer all free slots again: a new stream begins without any."""
         self._unsent += max(self.free, 0)
-        self.free = min(self.free, 0)  # what is owed stays owed
+        self.free = min(self.free, 0)  # a debt remains

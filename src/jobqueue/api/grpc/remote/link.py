@@ -1,29 +1,27 @@
-"""A worker's link over the Connect stream. It connects again by itself."""
+"""A worker's link over the Connect stream. It reconnects by itself."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import grpc.aio
 
 from jobqueue.api.grpc.calls import end
 from jobqueue.api.grpc.channel import BATCH_BYTES, MIN_RECEIVE_BYTES
-from jobqueue.api.grpc.codec.operations import info_to_pb
-from jobqueue.api.grpc.codec.values import status_from
-from jobqueue.api.grpc.codec.work import (
-    assignment_from_pb,
-    progress_to_pb,
-    pulse_from_pb,
-    report_to_pb,
-)
+from jobqueue.api.grpc.codec import info_to_pb
 from jobqueue.api.grpc.errors import error_from_pb, from_rpc_error
 from jobqueue.api.grpc.remote.credits import Credits
+from jobqueue.api.grpc.remote.server import ServerConnection
 from jobqueue.api.grpc.remote.servers import Servers
-from jobqueue.api.grpc.remote.wiring import Wiring
+from jobqueue.api.grpc.work_codec import (
+    assignment_from_pb,
+    heartbeat_to_pb,
+    report_to_pb,
+)
 from jobqueue.core.api import Inbox
 from jobqueue.core.errors import (
     Conflict,
@@ -36,49 +34,27 @@ from jobqueue.core.errors import (
 )
 from jobqueue.core.job import Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.progress import NO_PROGRESS, Progress
-from jobqueue.core.waiting import cancel_requested
+from jobqueue.core.waiting import cancel_requested, jittered
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
+from jobqueue.wire import WORKER_STATUSES
 
 log = logging.getLogger("jobqueue.grpc")
 
-# A server that comes back is found within a second: a refused connection costs little.
+# A refused connection costs little, so a server that returns is found within a second.
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 _MESSAGE_ROOM = 64 * 1024  # beside the reports
 _Stream = grpc.aio.StreamStreamCall[pb.ConnectRequest, pb.ConnectResponse]
 
 
-def beat_request(
-    worker_id: str,
-    incarnation: int,
-    leases: Sequence[int],
-    begun: Sequence[int],
-    complete: bool,
-    progress: Mapping[int, Progress],
-    overrun: int | None,
-) -> pb.HeartbeatRequest:
-    """A heartbeat on the wire."""
-    return pb.HeartbeatRequest(
-        worker_id=worker_id,
-        incarnation=incarnation,
-        leases=leases,
-        begun=begun,
-        incomplete=not complete,
-        progress=progress_to_pb(progress),
-        overrun=overrun,
-    )
+@dataclass(slots=True, eq=False)
+class _PendingReport:
+    """A batch of reports that waits to be sent or answered."""
 
-
-class _Report:
-    """A batch that waits to be sent or answered."""
-
-    __slots__ = ("batch", "freed", "future", "later", "sent")
-
-    def __init__(self, batch: pb.ReportBatch, freed: int, future: asyncio.Future[list[bool]]):
-        self.batch = batch
-        self.freed = freed
-        self.future = future
-        self.sent = False
-        self.later = False  # sent during a drain: its slots are offered after it
+    batch: pb.ReportBatch
+    freed: int
+    future: asyncio.Future[list[bool]]
+    sent: bool = False
+    later: bool = False  # sent during a drain: its slots are offered after it
 
     def fail(self, error: JobQueueError) -> None:
         if not self.future.done():
@@ -86,7 +62,7 @@ class _Report:
 
 
 class RemoteLink:
-    """Owns one task and one stream at a time."""
+    """A worker's link to a server. It owns one task, and one stream at a time."""
 
     def __init__(
         self,
@@ -97,29 +73,29 @@ class RemoteLink:
     ) -> None:
         self.info = info
         self._servers = servers
-        self._wiring = servers.pick()  # the server that it is connected to, or tries
+        self._server = servers.pick()  # the server that it is connected to, or tries
         self._hello = pb.ConnectRequest(hello=pb.Hello(worker=info_to_pb(info)))
         self._inbox = inbox
         self._on_closed = closed
         self._loop = asyncio.get_running_loop()
         self._credits = Credits()
-        self._queue: deque[_Report] = deque()
-        self._unanswered: dict[int, _Report] = {}
+        self._queue: deque[_PendingReport] = deque()
+        self._unanswered: dict[int, _PendingReport] = {}
         self._drain: tuple[int, asyncio.Future[None]] | None = None
         self._drain_sent = False
         self._number = 0
         self._wake = asyncio.Event()
         self._stream: _Stream | None = None
         self._connected = False
-        self._listed = False  # whether this stream was told what the worker holds
-        self._moving = False  # to another server: this stream is to end in good order
+        self._listed = False  # True once this stream was told the worker's leases
+        self._moving = False  # to another server: this stream ends once its reports are answered
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Register; raises what the first attempt raises."""
+        """Register the worker; raise the error of the first attempt if it fails."""
         self._task = self._loop.create_task(self._run(), name=f"link-{self.info.id}")
         try:
             await self._opened
@@ -127,21 +103,20 @@ class RemoteLink:
             await self.abandon()
             raise
 
-    # -- what the worker calls -----------------------------------------------------------------
+    # -- calls of the worker -------------------------------------------------------------------
 
     def move(self) -> None:
-        """Go to the server in use, in good order: what was reported is answered first."""
-        if self._connected and self._wiring is not self._servers.pick():
+        """Move to the server in use, once the reports under way are answered."""
+        if self._connected and self._server is not self._servers.pick():
             self._moving = True
             self._wake.set()
 
     def grant(self, slots: int) -> None:
-        """Offer more free slots; after a break they are offered again."""
         self._credits.grant(slots)
         self._wake.set()
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
-        """Wait for the answer; what is not sent yet waits for a connection, up to the timeout."""
+        # A report that was not sent yet waits for a connection, up to the timeout.
         self._number += 1
         batch = pb.ReportBatch(
             number=self._number, reports=[report_to_pb(report) for report in reports]
@@ -150,16 +125,16 @@ class RemoteLink:
             raise InvalidArgument("reports", f"too large: the server takes {self._limit} bytes")
         if self._closed:
             raise Unavailable("the link is closed")
-        entry = _Report(batch, freed, self._loop.create_future())
+        entry = _PendingReport(batch, freed, self._loop.create_future())
         self._queue.append(entry)
         self._wake.set()
         try:
-            async with asyncio.timeout(self._wiring.timeout):
+            async with asyncio.timeout(self._server.timeout):
                 return await entry.future
         except TimeoutError:
             if not entry.sent:
                 raise Unavailable("the server could not be reached in time") from None
-            # Whether the slots count at the server is unknown, too: begin again from zero.
+            # The server may or may not count the freed slots: a new stream begins from zero.
             self._cut()
             raise OutcomeUnknown("the report was not answered in time") from None
         finally:
@@ -175,24 +150,22 @@ class RemoteLink:
         progress: Mapping[int, Progress] = NO_PROGRESS,
         overrun: int | None = None,
     ) -> Pulse:
-        """Heartbeat on a channel of its own, from any thread. The stream tells what is fresh."""
+        # A fresh list goes on the stream instead (``_compose``).
         if self._closed:
             raise Unavailable("the link is closed")
-        info = self.info
-        request = beat_request(
-            info.id, info.incarnation, leases, begun, complete, progress, overrun
+        request = heartbeat_to_pb(
+            self.info.id, self.info.incarnation, leases, begun, complete, progress, overrun
         )
-        pulse = pulse_from_pb(self._servers.heartbeat(request, self._wiring).pulse)
+        pulse = self._servers.heartbeat(request, self._server)
         if not pulse.known and not self._connected:
             raise Unavailable("the worker is about to register again")
         return pulse
 
     async def drain(self, *, pause: bool = False) -> None:
-        """Withdraw every free slot; a broken stream has withdrawn them already."""
         self._credits.drain()
         for entry in self._queue:
             entry.freed = 0
-        if not self._connected:
+        if not self._connected:  # the end of the stream has withdrawn them
             self._credits.drained()
             return
         if self._drain is None:
@@ -201,30 +174,32 @@ class RemoteLink:
             self._drain_sent = False
             self._wake.set()
         try:
-            async with asyncio.timeout(self._wiring.timeout):
+            async with asyncio.timeout(self._server.timeout):
                 await asyncio.shield(self._drain[1])
         except TimeoutError:
             self._cut()
             self._end_drain()
 
     async def close(self) -> None:
-        """Deregister. A server that cannot be reached will notice the silence."""
         if self._closed:
             return
         self._closed = True
         try:
             await self._servers.call(
-                lambda wiring: wiring.worker.Deregister,
+                lambda server: server.worker.Deregister,
                 pb.DeregisterRequest(worker_id=self.info.id, incarnation=self.info.incarnation),
-                again=True,
-                first=self._wiring,
+                first=self._server,
             )
         except JobQueueError as error:
-            log.warning("could not deregister: %s", error, extra={"worker_id": self.info.id})
+            log.warning(
+                "cannot deregister the worker: %s; the server will notice that its heartbeats stop",
+                error,
+                extra={"worker_id": self.info.id},
+            )
         await self.abandon()
 
     async def abandon(self) -> None:
-        """End without deregistering."""
+        """End the link without deregistering the worker."""
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
@@ -239,21 +214,20 @@ class RemoteLink:
     # -- the stream ----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        delay = _FIRST_DELAY
-        tried: list[Wiring] = []  # servers that failed, one after the other
+        search = self._servers.search(_FIRST_DELAY, _LONGEST_DELAY)
+        more = False
         while not self._closed:
-            self._wiring = self._servers.pick(tried)
+            self._server = search.pick()
             try:
-                await self._session()
+                with self._server.lasting() as connection:
+                    await self._serve(connection)
             except JobQueueError as error:
                 if self._moving and isinstance(error, Unavailable):
                     self._broken()
                     continue
-                self._servers.leave(self._wiring)
                 if self._connected:
-                    tried.clear()
-                tried.append(self._wiring)
-                more = len(tried) < len(self._servers)
+                    search.answered()
+                more = search.failed(self._server)
                 if not self._opened.done():
                     if more and isinstance(error, Unavailable):
                         continue
@@ -261,41 +235,42 @@ class RemoteLink:
                     return
                 refused = isinstance(error, Conflict | Unauthenticated | PermissionDenied)
                 if refused and not self._closed:
-                    log.error("the worker must stop: %s", error, extra={"worker_id": self.info.id})  # noqa: TRY400
+                    log.error(  # noqa: TRY400
+                        "the server refused the worker, which stops now: %s",
+                        error,
+                        extra={"worker_id": self.info.id},
+                    )
                     self._broken()
                     self._inbox.set_status(WorkerStatus.STOPPING)
                     return
                 if self._connected and not self._closed:
                     log.warning(
-                        "the stream broke, connecting again: %s",
+                        "the worker's stream broke: %s; reconnecting",
                         error,
                         extra={"worker_id": self.info.id},
                     )
-            if self._connected:
-                delay = _FIRST_DELAY
             self._broken()
-            # Not all at once, when a server is gone that many workers were connected to.
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-            if len(tried) >= len(self._servers):
-                tried.clear()
-                delay = min(delay * 2, _LONGEST_DELAY)
+            # A random pause: the workers of a lost server must not all reconnect at once.
+            await asyncio.sleep(jittered(search.pause.most))
+            if not more:
+                search.pause.grow()
 
-    async def _session(self) -> None:
-        """One stream. Always ends with an error."""
+    async def _serve(self, connection: ServerConnection) -> None:
+        """Run one stream, which always ends with an error."""
         tasks: list[asyncio.Task[None]] = []
         try:
-            stream = self._stream = self._wiring.worker.Connect(metadata=self._wiring.metadata)
+            stream = self._stream = connection.worker.Connect(metadata=self._server.metadata)
             await self._greet(stream)
             reader = self._loop.create_task(self._read(stream))
             writer = self._loop.create_task(self._write(stream, reader))
             tasks = [reader, writer]
-            # Not for the writer alone: to a server that takes nothing more, a write ends long
-            # after its stream was cut.
+            # Not the writer alone: if the server reads nothing, a write ends long after its stream
+            # was cut.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if writer.done():
                 writer.result()
             if self._moving:
-                await asyncio.wait({reader}, timeout=self._wiring.timeout)
+                await asyncio.wait({reader}, timeout=self._server.timeout)
                 if not reader.done():
                     raise Unavailable("the server did not end the stream in time")
             await reader
@@ -306,16 +281,16 @@ class RemoteLink:
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            # By _cut, before the server had answered: grpc raises it for a local cancel.
+            # ``_cut`` did it before the server had answered: gRPC raises this for a local cancel.
             raise Unavailable("the stream was cut") from None
         finally:
             await end(*tasks)
             self._cut()
 
     async def _greet(self, stream: _Stream) -> None:
-        await self._wiring.opened(stream)
+        await self._server.opened(stream)
         try:
-            async with asyncio.timeout(self._wiring.timeout):
+            async with asyncio.timeout(self._server.timeout):
                 await stream.write(self._hello)
                 first = await stream.read()
         except TimeoutError:
@@ -326,14 +301,14 @@ class RemoteLink:
             raise Unavailable("the server did not welcome the worker")
         if first.welcome.max_message_bytes:
             self._limit = first.welcome.max_message_bytes
-        self._wiring.met = True
+        self._server.met = True
         self._credits.reconnect()
         self._listed = False
         self._connected = True
         if not self._opened.done():
             self._opened.set_result(None)
         else:
-            log.info("connected again", extra={"worker_id": self.info.id})
+            log.info("the worker is connected again", extra={"worker_id": self.info.id})
         self._take(first)
 
     async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
@@ -349,14 +324,14 @@ class RemoteLink:
                 self._wake.clear()
                 await self._wake.wait()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            return  # the reader knows why
+            return  # the reader has the error
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            return  # by _cut
+            return  # ``_cut`` did it
 
     def _compose(self) -> pb.ConnectRequest | None:
-        """Everything that waits, as one message; first of all, what the worker brings along."""
+        """Put everything that waits into one message; the first message has the worker's leases."""
         if not self._listed:
             self._listed = True
             leases = self._inbox.holds()
@@ -385,7 +360,7 @@ class RemoteLink:
         return request
 
     async def _read(self, stream: _Stream) -> None:
-        """Raises when the stream is over."""
+        """Process the server's messages; raise when the stream has ended."""
         try:
             while True:
                 message = await stream.read()
@@ -395,7 +370,7 @@ class RemoteLink:
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            # By _cut: grpc raises it for a local cancel.
+            # ``_cut`` did it: gRPC raises this for a local cancel.
             raise Unavailable("the stream was cut") from None
 
     def _take(self, message: pb.ConnectResponse) -> None:
@@ -409,7 +384,7 @@ class RemoteLink:
         if message.cancelled:
             self._inbox.cancel(list(message.cancelled))
         if message.status:
-            self._inbox.set_status(status_from(message.status))
+            self._inbox.set_status(WORKER_STATUSES.from_pb(message.status))
         if message.drained and self._drain is not None and message.drained == self._drain[0]:
             self._end_drain()
 
@@ -436,13 +411,13 @@ class RemoteLink:
             self._wake.set()
 
     def _cut(self) -> None:
-        """Give the stream up; the server withdraws its slots."""
+        """Cancel the stream; the server withdraws its slots."""
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None
 
     def _broken(self) -> None:
-        """Nothing more comes on this stream: settle what was under way."""
+        """Settle reports and drains that were under way on a stream that has ended."""
         self._connected = self._moving = False
         unanswered, self._unanswered = self._unanswered, {}
         for entry in unanswered.values():

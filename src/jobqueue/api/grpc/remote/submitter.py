@@ -1,29 +1,29 @@
 """Submits of one process, coalesced onto one stream.
 
-While batches are in flight the next one fills: no timers, and no waiting when idle. A stream
-that breaks is opened again. What had not been sent is sent then; what had been sent without an
-answer is repeated if every spec has a key, and is an OutcomeUnknown otherwise, unless the server
-said in good order that it goes: then everything it did not answer did not happen.
+While batches are in flight the next one fills: no timers, and no waiting when idle. A stream that
+breaks is opened again, and specs that were not sent go there. Specs that were sent without an
+answer are repeated if all have keys, and are an OutcomeUnknown otherwise. A server that announced
+its stop answers all batches that had an effect, so the others are simply repeated.
 
-A server takes only so many streams of one caller. Where it has no place for this one, batches go by
-calls for a while.
+A server bounds the streams of one caller. If it has no place for this one, batches go by calls for
+a while.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import grpc.aio
 
 from jobqueue.api.grpc.calls import end
 from jobqueue.api.grpc.channel import BATCH_BYTES, BATCH_ITEMS
-from jobqueue.api.grpc.codec.jobs import result_from_pb, spec_to_pb
+from jobqueue.api.grpc.codec import result_from_pb, spec_to_pb
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb, from_rpc_error
-from jobqueue.api.grpc.remote.servers import Servers
-from jobqueue.api.grpc.remote.wiring import Wiring
+from jobqueue.api.grpc.remote.server import RemoteServer
+from jobqueue.api.grpc.remote.servers import Effect, Servers
 from jobqueue.core.errors import (
     InvalidArgument,
     JobQueueError,
@@ -34,38 +34,29 @@ from jobqueue.core.errors import (
     Unreachable,
 )
 from jobqueue.core.job import JobSpec, SubmitResult
-from jobqueue.core.waiting import cancel_requested
+from jobqueue.core.waiting import GrowingPause, cancel_requested
 from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2
 
 MAX_IN_FLIGHT = 3
-# A larger spec goes by a call of its own: if the server refuses its size, it refuses only that.
+# A larger spec goes by a call of its own: if the server refuses its size, no other spec suffers.
 LARGE = BATCH_BYTES // 2
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
 BY_CALLS = 30.0  # seconds until a stream is asked for again
 _Stream = grpc.aio.StreamStreamCall[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
 
 
+@dataclass(slots=True, eq=False)
 class _Chunk:
     """Specs of one caller that travel together."""
 
-    __slots__ = ("deadline", "future", "keyed", "sent", "size", "specs", "unsure")
-
-    def __init__(
-        self,
-        specs: list[types_pb2.JobSpec],
-        size: int,
-        keyed: bool,
-        deadline: float,
-        future: asyncio.Future[list[SubmitResult]],
-    ) -> None:
-        self.specs = specs
-        self.size = size
-        self.keyed = keyed
-        self.deadline = deadline
-        self.future = future
-        self.sent = False  # on the stream that is open
-        self.unsure = False  # sent on one that broke: it may have happened, whatever comes now
+    specs: list[types_pb2.JobSpec]
+    size: int
+    keyed: bool
+    deadline: float
+    future: asyncio.Future[list[SubmitResult]]
+    sent: bool = False  # on the open stream
+    unsure: bool = False  # sent on a stream that broke, so it may have had an effect
 
     def fail(self, error: JobQueueError) -> None:
         if self.future.done():
@@ -77,7 +68,7 @@ class _Chunk:
         self.future.set_exception(error)
 
     def give_up(self) -> None:
-        """The time is up."""
+        """Fail at the deadline."""
         if self.sent:
             self.fail(OutcomeUnknown("the connection broke before the answer came"))
         else:
@@ -85,41 +76,41 @@ class _Chunk:
 
 
 class Submitter:
-    """Owns one task and one stream, both there from the first submit on."""
+    """Submits the specs of all callers. Its task and its stream begin with the first submit."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._tried: list[Wiring] = []  # servers that failed, one after the other
+        self._search = servers.search(_FIRST_DELAY, _LONGEST_DELAY)
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Chunk] = deque()
         self._in_flight: dict[int, list[_Chunk]] = {}
         self._number = 0
         self._wake = asyncio.Event()
         self._stream: _Stream | None = None
-        self._wiring: Wiring | None = None  # the server that it is open to
+        self._server: RemoteServer | None = None  # the server of the stream
         self._watchdog: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._closing = False  # the server asked to send no more on this stream
-        self._moving = False  # that was us: another server is to be used
-        self._refused = False  # by the server itself: it has no place for the stream
+        self._closing = False  # send no more on this stream: the server asked so, or ``move``
+        self._moving = False  # to another server
+        self._refused = False  # the server has no place for the stream
         self._by_calls_until = 0.0
         self._stopped = False
 
     @property
     def connected(self) -> bool:
-        """Whether its stream is open."""
+        """True while the stream is open."""
         return self._stream is not None
 
     def move(self) -> None:
-        """Go to the server in use, in good order: what was sent is answered first."""
-        if self._stream is not None and self._wiring is not self._servers.pick():
+        """Move to the server in use, once the batches under way are answered."""
+        if self._stream is not None and self._server is not self._servers.pick():
             self._moving = self._closing = True
             self._wake.set()
 
     # -- callers -------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        """One result for each spec, in order."""
+        """Submit specs; return one result for each, in order."""
         if len(specs) == 1:
             spec = specs[0]
             try:
@@ -129,7 +120,7 @@ class Submitter:
             size = wire.ByteSize()
             if size <= LARGE:
                 return await self._enqueue([wire], size, spec.key is not None)
-            return [await self._submit_large(wire)]
+            return await self._submit_large(wire)
         return await self._submit_many(specs)
 
     async def _submit_many(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
@@ -155,7 +146,7 @@ class Submitter:
                 continue
             length = wire.ByteSize()
             if length > LARGE:
-                parts.append(self._loop.create_task(self._large_alone(wire)))
+                parts.append(self._loop.create_task(self._submit_large(wire)))
                 places.append([place])
                 continue
             if len(chunk) == BATCH_ITEMS or (chunk and size + length > BATCH_BYTES):
@@ -173,40 +164,35 @@ class Submitter:
                 results[place] = result
         return [result for result in results if result is not None]
 
-    async def _large_alone(self, wire: types_pb2.JobSpec) -> list[SubmitResult]:
-        return [await self._submit_large(wire)]
-
-    async def _submit_large(self, wire: types_pb2.JobSpec) -> SubmitResult:
+    async def _submit_large(self, wire: types_pb2.JobSpec) -> list[SubmitResult]:
         request = pb.SubmitBatchRequest(specs=[wire])
         keyed = wire.HasField("idempotency_key")
         deadline = self._loop.time() + self._servers.timeout
-        delay = _FIRST_DELAY
+        pause = GrowingPause(_FIRST_DELAY, _LONGEST_DELAY)
         unsure: OutcomeUnknown | None = None
         while True:
             remaining = max(deadline - self._loop.time(), 0.001)
             try:
                 response = await self._servers.call(
-                    lambda wiring: wiring.client.SubmitBatch,
+                    lambda server: server.client.SubmitBatch,
                     request,
-                    changes=True,
-                    again=keyed,
+                    Effect.REPEATABLE if keyed else Effect.ONCE,
                     timeout=remaining,
                 )
-                return result_from_pb(response.results[0])
+                return [result_from_pb(response.results[0])]
             except InvalidArgument as error:
                 if error.field != "request":
                     raise
-                return SubmitResult.refused(InvalidArgument("payload", error.message))
+                return [SubmitResult.refused(InvalidArgument("payload", error.message))]
             except Unavailable:
-                if unsure is not None:  # this time it did not happen; before, it may have
+                if unsure is not None:  # no effect this time, but perhaps before
                     raise unsure from None
                 raise
             except OutcomeUnknown as error:
-                if not keyed or self._loop.time() + delay > deadline:
+                if not keyed or self._loop.time() + pause.most > deadline:
                     raise
                 unsure = error
-            await asyncio.sleep(delay)
-            delay = min(delay * 2, _LONGEST_DELAY)
+            await pause.wait()
 
     def _enqueue(
         self, specs: list[types_pb2.JobSpec], size: int, keyed: bool
@@ -224,12 +210,11 @@ class Submitter:
         return future
 
     async def stop(self) -> None:
-        """Fail what waits, cut off what is in flight."""
+        """Fail the specs that wait, and cancel the stream."""
         self._stopped = True
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await end(task)
         self._broken(exact=False)
         while self._waiting:
             chunk = self._waiting.popleft()
@@ -241,53 +226,46 @@ class Submitter:
     # -- the stream ----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        delay = _FIRST_DELAY
         while True:
             while not self._waiting:
                 self._wake.clear()
                 await self._wake.wait()
-            wiring = self._wiring = self._servers.pick(self._tried)
+            server = self._server = self._search.pick()
             self._refused = False
             try:
                 if self._loop.time() < self._by_calls_until:
-                    await self._serve_by_calls(wiring)
+                    await self._serve_by_calls(server)
                     continue
-                await self._open(wiring)
-                wiring.met = True
-                delay = _FIRST_DELAY
-                self._tried.clear()
+                await self._open(server)
+                server.met = True
+                self._search.answered()
                 await self._serve()
             except JobQueueError as error:
                 passing = isinstance(error, Unavailable | OutcomeUnknown)
                 if passing and self._moving:
                     self._failed(error, more=True)
                     continue
-                if passing:
-                    self._servers.leave(wiring)
-                    self._tried.append(wiring)
-                more = passing and len(self._tried) < len(self._servers)
+                more = passing and self._search.failed(server)
                 self._failed(error, more=more or self._refused)
                 if more:
-                    continue  # another server may take it at once
-                self._tried.clear()
+                    continue  # another server may accept the stream at once
                 if self._refused:
                     self._by_calls_until = self._loop.time() + BY_CALLS
                     continue
                 if passing and self._waiting:
-                    await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-                    delay = min(delay * 2, _LONGEST_DELAY)
+                    await self._search.pause.wait()
                     self._expire()
             finally:
                 self._moving = False
                 self._close()
 
-    async def _open(self, wiring: Wiring) -> None:
+    async def _open(self, server: RemoteServer) -> None:
         try:
-            self._stream = wiring.client.SubmitStream(metadata=wiring.metadata)
+            self._stream = server.client.SubmitStream(metadata=server.metadata)
         except grpc.aio.UsageError:
             raise Unreachable("the server could not be reached in time") from None
         try:
-            await wiring.opened(self._stream)
+            await server.opened(self._stream)
         except Unavailable as error:
             self._refused = not isinstance(error, Unreachable)
             raise
@@ -301,10 +279,10 @@ class Submitter:
             self._stream = None
 
     def _failed(self, error: JobQueueError, *, more: bool) -> None:
-        """The stream could not be opened, or broke; ``more``: another server is tried next."""
+        """Settle a stream that broke or was not opened; ``more``: another server is tried next."""
         passing = isinstance(error, Unavailable | OutcomeUnknown)
-        # As the server's own last word these say that what it did not answer did not happen: it
-        # goes in good order, or it never let the stream in.
+        # The server itself ended the stream with such an error, after it had announced its stop, or
+        # never accepted it: batches without an answer had no effect.
         self._broken(exact=isinstance(error, Unavailable | Unauthenticated | PermissionDenied))
         if more or (passing and self._servers.met):
             self._expire()
@@ -313,7 +291,10 @@ class Submitter:
             self._waiting.popleft().fail(_again(error))
 
     def _broken(self, *, exact: bool, number: int | None = None) -> None:
-        """No answer comes to what is in flight, or to one batch of it."""
+        """Repeat or fail the batches in flight, or one of them: their answers do not come.
+
+        ``exact``: they had no effect.
+        """
         numbers = list(self._in_flight) if number is None else [number]
         again: list[_Chunk] = []
         for lost in numbers:
@@ -341,11 +322,11 @@ class Submitter:
         reader = self._loop.create_task(self._read(stream))
         writer = self._loop.create_task(self._write(stream, reader))
         try:
-            # Not for the writer alone: to a server that takes nothing more, a write ends long
-            # after its stream was given up.
+            # Not the writer alone: if the server reads nothing, a write ends long after its stream
+            # was cancelled.
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if not reader.done():
-                await asyncio.wait({reader}, timeout=1.0)  # it knows why
+                await asyncio.wait({reader}, timeout=1.0)  # it has the error
         finally:
             await end(reader, writer)
         if not writer.cancelled():
@@ -354,15 +335,15 @@ class Submitter:
             raise OutcomeUnknown("the connection broke")
         reader.result()
 
-    async def _serve_by_calls(self, wiring: Wiring) -> None:
-        """Send what waits without a stream; returns when all is answered."""
+    async def _serve_by_calls(self, server: RemoteServer) -> None:
+        """Send the waiting batches by unary calls; return when all are answered."""
         calls: set[asyncio.Task[None]] = set()
         try:
             while self._waiting or calls:
                 while self._waiting and len(calls) < MAX_IN_FLIGHT:
                     request = self._fill()
                     if request is not None:
-                        call = self._loop.create_task(self._call(wiring, request))
+                        call = self._loop.create_task(self._call(server, request))
                         call.add_done_callback(lambda _: self._wake.set())
                         calls.add(call)
                 self._wake.clear()
@@ -370,17 +351,17 @@ class Submitter:
                     await self._wake.wait()
                 failed = [call for call in calls if call.done() and call.exception()]
                 if failed:
-                    await asyncio.wait(calls)  # each batch has an outcome of its own
+                    await asyncio.wait(calls)  # each batch has its own outcome
                     failed[0].result()
                 calls = {call for call in calls if not call.done()}
         finally:
             await end(*calls)
 
-    async def _call(self, wiring: Wiring, request: pb.SubmitStreamRequest) -> None:
+    async def _call(self, server: RemoteServer, request: pb.SubmitStreamRequest) -> None:
         batch = pb.SubmitBatchRequest(specs=request.specs)
         answer = pb.SubmitStreamResponse(number=request.number)
         try:
-            response = await wiring.call(wiring.client.SubmitBatch, batch, changes=True)
+            response = await server.call(server.client.SubmitBatch, batch, changes=True)
             answer.results.extend(response.results)
         except (Unavailable, OutcomeUnknown, Unauthenticated, PermissionDenied) as error:
             self._broken(exact=not isinstance(error, OutcomeUnknown), number=request.number)
@@ -390,7 +371,7 @@ class Submitter:
         self._answered(answer)
 
     async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
-        """Returns when the stream is over."""
+        """Send batches until the stream has ended."""
         try:
             while not reader.done():
                 if self._closing:
@@ -405,11 +386,11 @@ class Submitter:
                 self._wake.clear()
                 await self._wake.wait()
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
-            return  # the reader knows why
+            return  # the reader has the error
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            return  # by the watchdog: grpc raises it for a local cancel
+            return  # the watchdog did it: gRPC raises this for a local cancel
 
     def _fill(self) -> pb.SubmitStreamRequest | None:
         waiting = self._waiting
@@ -440,7 +421,7 @@ class Submitter:
         return request
 
     def _watch(self, number: int) -> None:
-        """Fires when a batch should have been answered; looks at the oldest one next."""
+        """Cancel the stream if this batch is not answered by now; watch the oldest one next."""
         self._watchdog = None
         if number in self._in_flight:
             if self._stream is not None:
@@ -450,13 +431,13 @@ class Submitter:
             self._watchdog = self._loop.call_later(self._servers.timeout, self._watch, oldest)
 
     async def _read(self, stream: _Stream) -> None:
-        """Returns or raises when the stream is over."""
+        """Process answers; raise when the stream has ended."""
         try:
             while True:
                 response = await stream.read()
                 if not isinstance(response, pb.SubmitStreamResponse):  # EOF
                     if self._closing:
-                        raise Unavailable("the server is going")
+                        raise Unavailable("the server is stopping")
                     raise OutcomeUnknown("the server ended the stream")
                 if response.closing:
                     self._closing = True
@@ -468,7 +449,7 @@ class Submitter:
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            # By the watchdog: grpc raises it for a local cancel.
+            # The watchdog did it: gRPC raises this for a local cancel.
             raise OutcomeUnknown("no answer came in time") from None
 
     def _answered(self, response: pb.SubmitStreamResponse) -> None:
@@ -493,12 +474,12 @@ class Submitter:
 
 
 def _again(error: JobQueueError) -> JobQueueError:
-    """The same error for another caller: an exception should be raised once."""
+    """Copy an error for another caller: an exception should be raised once."""
     return error_from_pb(error_to_pb(error))
 
 
 def _of_all(answers: Sequence[list[SubmitResult] | BaseException]) -> BaseException:
-    """What to raise when parts of one caller's batch failed."""
+    """Choose the error to raise when parts of one caller's batch failed."""
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if len(errors) < len(answers) and isinstance(errors[0], Unavailable):
         return OutcomeUnknown("a part of the batch was submitted, another part was not")

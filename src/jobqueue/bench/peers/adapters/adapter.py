@@ -1,4 +1,4 @@
-"""What every adapter shares: the handler's mark, and how jobs are submitted.
+"""The base of every adapter: the handler's mark, and the submit loops.
 
 An adapter runs in the environment of its peer, which has no jobqueue: only the standard library is
 imported here. The same module is imported by the peer's workers, so what it is told is in the
@@ -24,15 +24,21 @@ T = TypeVar("T")
 URL = os.environ["BENCH_URL"]
 FASTEST = os.environ["BENCH_SETTING"] == "fastest"
 WORKERS = int(os.environ["BENCH_WORKERS"])
+SLOTS = int(os.environ.get("BENCH_SLOTS", "0"))  # in all workers; 0: as many as the setting has
 
 _MARK = struct.Struct("<qqq")
 _marks: int | None = None
 
 
+def slots_of_each(usual: int) -> int:
+    """Jobs that a worker process runs at once: the number asked for, else the setting's own."""
+    return SLOTS // WORKERS if SLOTS else usual
+
+
 def mark(n: int, process: int | None = None) -> None:
     """The whole work of a job: note that it ran, where and when.
 
-    One append of 24 bytes, which the kernel does as a whole whoever else writes. It costs every
+    One append of 24 bytes, which is atomic in the kernel. It costs every
     peer the same, and needs no connection.
     """
     global _marks  # noqa: PLW0603 - opened once by each process that runs jobs
@@ -42,14 +48,14 @@ def mark(n: int, process: int | None = None) -> None:
 
 
 class Marks:
-    """What the handlers noted."""
+    """The marks that handlers left in the file."""
 
     def __init__(self) -> None:
         self.path = Path(os.environ["BENCH_MARKS"])
         self.path.touch()
 
     def count(self) -> int:
-        """How many jobs ran."""
+        """The number of jobs that ran."""
         return self.path.stat().st_size // _MARK.size
 
     def read(self, skip: int = 0) -> Iterator[tuple[int, int, int]]:
@@ -81,11 +87,12 @@ class Numbers:
         return [n for _, n in zip(range(most), self, strict=False)]
 
 
-class Peer:
+class PeerAdapter:
     """A peer whose client blocks. Callers at once are threads."""
 
     package: str
     batch = 1_000  # jobs in a batch
+    slots = 1  # jobs that a worker process runs at once; 0: no bound
 
     def version(self) -> str:
         """Of the package that is measured."""
@@ -142,7 +149,7 @@ class Peer:
         return began
 
 
-class AsyncPeer(Peer):
+class AsyncPeer(PeerAdapter):
     """A peer whose client is a coroutine. Its loop goes on between the measurements."""
 
     def __init__(self) -> None:

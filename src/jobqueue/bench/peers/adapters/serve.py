@@ -3,8 +3,9 @@
 Reads requests and writes answers, each a JSON object on a line:
 
     → (nothing)                                          ← {"ready": VERSION}
-    → {"do": "start"}                                    ← {"processes": 2}
-    → {"do": "latency", "jobs": 100, "every": 0.02, "seconds": 4}  ← {"ms": [...]}
+    → {"do": "start"}                                    ← {"processes": 2, "slots": 20}
+    → {"do": "latency", "jobs": 60, "every": 0.02, "seconds": 2}  ← {"started_ms": [...],
+                                                                   "done_ms": [...]}
     → {"do": "pause"}                                    ← {}
     → {"do": "single", "jobs": 500, "seconds": 2}        ← {"jobs": 500, "seconds": 0.4}
     → {"do": "together", ..., "callers": 50}             ← the same
@@ -29,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
-from adapter import Marks, Numbers, Peer
+from adapter import Marks, Numbers, PeerAdapter
 
 _POLL = 0.001
 _PATIENCE = 30.0  # for workers to run their first jobs
@@ -40,7 +41,7 @@ _STUCK = 2.0
 class Measuring:
     """One peer with its workers."""
 
-    def __init__(self, peer: Peer, workers: int) -> None:
+    def __init__(self, peer: PeerAdapter, workers: int) -> None:
         self._peer = peer
         self._workers = workers
         self._marks = Marks()
@@ -65,25 +66,35 @@ class Measuring:
                 raise TimeoutError(f"the workers ran nothing within {_PATIENCE:.0f} s")
             seen = {pid for _, pid, _ in self._marks.read()}
             if time.monotonic() > give_up:
-                break  # some peers let one process do what one can
-        return {"processes": len(seen)}
+                break  # some peers have a job that one process does alone
+        return {"processes": len(seen), "slots": self._peer.slots * self._workers}
 
     def latency(self, jobs: int, every: float, seconds: float) -> dict[str, Any]:
-        """From before a submit to the handler's end, one job at a time in an idle system."""
+        """From before a submit to the handler's start, and to when the job is recorded as ended.
+
+        One job at a time in an idle system. What is recorded is looked at once the handler ran, and
+        then each millisecond.
+        """
         before = self._marks.count()
         began: dict[int, int] = {}
+        ended: dict[int, int] = {}
         give_up = time.monotonic() + seconds
         while len(began) < jobs and time.monotonic() < give_up:
             time.sleep(every)
-            began[self._next] = self._peer.timed(self._next)
+            n = self._next
+            began[n] = self._peer.timed(n)
             self._next += 1
             if not self._wait(give_up + _PATIENCE):
                 raise TimeoutError(f"a job did not end within {_PATIENCE:.0f} s")
+            ended[n] = time.monotonic_ns()
         ran = {n: at for n, _, at in self._marks.read(before)}
-        return {"ms": [(ran[n] - at) / 1e6 for n, at in began.items()]}
+        return {
+            "started_ms": [(ran[n] - at) / 1e6 for n, at in began.items()],
+            "done_ms": [(ended[n] - at) / 1e6 for n, at in began.items()],
+        }
 
     def pause(self) -> dict[str, Any]:
-        """Stop the workers where they are, so that what is submitted next waits.
+        """Pause the workers, so that jobs submitted next wait.
 
         A worker that is stopped in a transaction may hold what a submit waits for: then it goes on
         for a moment.
@@ -124,7 +135,7 @@ class Measuring:
         return {"jobs": len(set(ran)), "seconds": took, "again": len(ran) - len(set(ran))}
 
     def end(self) -> None:
-        """End the workers. What they still had is of no interest."""
+        """End the workers. Jobs that they still have are dropped."""
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -169,8 +180,12 @@ def main() -> None:
         answers.write(json.dumps(told) + "\n")
         answers.flush()
 
-    peer: Peer = import_module(sys.argv[1]).make()
-    peer.prepare()
+    try:
+        peer: PeerAdapter = import_module(sys.argv[1]).make()
+        peer.prepare()
+    except Exception as error:
+        answer({"error": f"{type(error).__name__}: {error}"})
+        raise
     measuring = Measuring(peer, int(os.environ["BENCH_WORKERS"]))
     try:
         answer({"ready": peer.version()})

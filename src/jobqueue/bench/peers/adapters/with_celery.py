@@ -4,8 +4,10 @@ Fastest: https://docs.celeryq.dev/en/stable/userguide/optimizing.html (a large p
 for many short tasks, a connection for each caller), its configuration page
 (``worker_disable_rate_limits``), https://docs.celeryq.dev/en/stable/userguide/tasks.html
 (``ignore_result``) and workers that do not gossip
-(https://docs.celeryq.dev/en/stable/userguide/workers.html). It has no call for a batch: a group
-(https://docs.celeryq.dev/en/stable/userguide/canvas.html) sends its tasks one after the other.
+(https://docs.celeryq.dev/en/stable/userguide/workers.html). The pool is prefork, which
+https://docs.celeryq.dev/en/stable/userguide/concurrency/index.html recommends; more slots than
+processes are threads. It has no call for a batch: a group sends its tasks one after the other on
+one connection, which https://docs.celeryq.dev/en/stable/userguide/calling.html prefers to a loop.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import redis
-from adapter import FASTEST, URL, WORKERS, Peer, mark, program
+from adapter import FASTEST, SLOTS, URL, WORKERS, PeerAdapter, mark, program, slots_of_each
 from celery import Celery, group
 
 app = Celery("bench", broker=URL)
@@ -32,8 +34,9 @@ def noop(n: int) -> None:
     mark(n)
 
 
-class CeleryPeer(Peer):
+class CeleryPeer(PeerAdapter):
     package = "celery"
+    slots = slots_of_each(1)
 
     def prepare(self) -> None:
         self._redis = redis.Redis.from_url(URL)
@@ -48,10 +51,13 @@ class CeleryPeer(Peer):
         return self._redis.llen("celery") + self._redis.hlen("unacked")
 
     def workers(self) -> list[list[str]]:
-        command = [program("celery"), "-A", "with_celery", "worker", "-c", str(WORKERS)]
+        command = [program("celery"), "-A", "with_celery", "worker"]
         if FASTEST:
             command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-        return [command]
+        if SLOTS <= WORKERS:
+            return [[*command, "-c", str(WORKERS)]]
+        command += ["-P", "threads", "-c", str(self.slots)]
+        return [[*command, "-n", f"worker{number}@%h"] for number in range(WORKERS)]
 
 
 make = CeleryPeer

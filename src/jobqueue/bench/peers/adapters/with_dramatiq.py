@@ -1,9 +1,9 @@
 """Dramatiq on a Redis broker.
 
-Fastest: more messages are prefetched, an idle worker polls more often, and the broker has no
-middleware (https://dramatiq.io/reference.html, with the environment variables).
-It has no call for a batch: a group (https://dramatiq.io/cookbook.html) sends its messages one after
-the other.
+Fastest: more messages are prefetched and an idle worker polls more often
+(https://dramatiq.io/reference.html, the environment variables). The broker keeps its middleware,
+retries among it: no page recommends to go without. It has no call for a batch: a group
+(https://dramatiq.io/cookbook.html) sends its messages one after the other.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import dramatiq
-from adapter import FASTEST, URL, WORKERS, Peer, mark, program
+from adapter import FASTEST, SLOTS, URL, WORKERS, PeerAdapter, mark, program, slots_of_each
 from dramatiq.brokers.redis import RedisBroker
 
-broker = RedisBroker(url=URL, middleware=[]) if FASTEST else RedisBroker(url=URL)
+broker = RedisBroker(url=URL)
 dramatiq.set_broker(broker)
 
 
@@ -23,8 +23,9 @@ def noop(n: int) -> None:
     mark(n)
 
 
-class DramatiqPeer(Peer):
+class DramatiqPeer(PeerAdapter):
     package = "dramatiq"
+    slots = slots_of_each(8)
 
     def submit(self, n: int) -> None:
         noop.send(n)
@@ -37,6 +38,7 @@ class DramatiqPeer(Peer):
 
     def workers(self) -> list[list[str]]:
         command = [program("dramatiq"), "with_dramatiq", "-p", str(WORKERS)]
+        command += ["-t", str(self.slots)] if SLOTS else []
         return [[*command, "--skip-logging"] if FASTEST else command]
 
     def environment(self) -> dict[str, str]:

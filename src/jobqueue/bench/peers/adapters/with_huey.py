@@ -2,14 +2,16 @@
 
 Worker processes, as for all: https://huey.readthedocs.io/en/latest/consumer.html. Fastest: no
 results (https://huey.readthedocs.io/en/latest/api.html), and a consumer without periodic tasks,
-health checks and log lines. It has no call for a batch: tasks are enqueued one after the other.
+health checks and log lines. Workers wait for a task in Redis (BRPOP), so that no polling interval
+matters. More slots than processes are threads. It has no call for a batch: tasks are enqueued one
+after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adapter import FASTEST, URL, WORKERS, Peer, mark, program
+from adapter import FASTEST, SLOTS, URL, WORKERS, PeerAdapter, mark, program, slots_of_each
 from huey import RedisHuey
 
 huey = RedisHuey("bench", url=URL, results=not FASTEST)
@@ -20,8 +22,9 @@ def noop(n: int) -> None:
     mark(n)
 
 
-class HueyPeer(Peer):
+class HueyPeer(PeerAdapter):
     package = "huey"
+    slots = slots_of_each(1)
 
     def submit(self, n: int) -> None:
         noop(n)
@@ -34,9 +37,11 @@ class HueyPeer(Peer):
         return int(huey.pending_count())
 
     def workers(self) -> list[list[str]]:
-        command = [program("huey_consumer"), "with_huey.huey", "-k", "process"]
-        command += ["-w", str(WORKERS)]
-        return [[*command, "-n", "-C", "-q"] if FASTEST else command]
+        command = [program("huey_consumer"), "with_huey.huey"]
+        command += ["-n", "-C", "-q"] if FASTEST else []
+        if SLOTS <= WORKERS:
+            return [[*command, "-k", "process", "-w", str(WORKERS)]]
+        return [[*command, "-k", "thread", "-w", str(self.slots)]] * WORKERS
 
 
 make = HueyPeer

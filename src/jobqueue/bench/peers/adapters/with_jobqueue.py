@@ -1,7 +1,7 @@
 """jobqueue itself, without a server: client and workers on the store.
 
-Fastest: more jobs at once in a worker and larger claims, as in README ("Benchmarks"). What is kept
-stays the same.
+Fastest: more jobs at once in a worker and larger claims, as in README ("Benchmarks"), and uvloop
+for those who submit. A worker uses uvloop where it is installed. What is kept stays the same.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from adapter import FASTEST, URL, WORKERS, AsyncPeer, mark, program
+from adapter import FASTEST, SLOTS, URL, WORKERS, AsyncPeer, mark, program, slots_of_each
 
 from jobqueue import JobQueue
+from jobqueue.config import Settings
 
 app = JobQueue(URL)
 
@@ -23,6 +24,7 @@ async def noop(n: int) -> None:
 
 class JobQueuePeer(AsyncPeer):
     package = "jobqueue"
+    slots = slots_of_each(2_000 if FASTEST else Settings().worker.concurrency)
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         if FASTEST:
@@ -48,9 +50,11 @@ class JobQueuePeer(AsyncPeer):
 
     def workers(self) -> list[list[str]]:
         command = [program("jq-worker"), "--url", URL, "--app", "with_jobqueue:app"]
-        command += ["--metrics-port", "0", "--log-level", "warning"]
+        command += ["--metrics-port", "0"]  # two workers cannot have the usual one
+        if FASTEST or SLOTS:
+            command += ["--concurrency", str(self.slots)]
         if FASTEST:
-            command += ["--concurrency", "2000", "--set", "scheduler.batch_size=1000"]
+            command += ["--set", "scheduler.batch_size=1000"]
         return [[*command, "--id", f"worker {number}"] for number in range(WORKERS)]
 
 

@@ -3,7 +3,7 @@
 Fastest: https://janbjorge.github.io/pgqueuer/guides/performance-tuning/ (a larger batch, a pool for
 those who submit, ``pgq autovac``, and tables that are not logged: all jobs are lost in a crash).
 Its worker is run by a program (https://janbjorge.github.io/pgqueuer/guides/programmatic-run/):
-``pgq run`` of version 1.6.0 fails with the newest typer.
+``pgq run`` of version 1.6.0 fails with the newest typer. As that does, it runs on uvloop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 
 import asyncpg
-from adapter import FASTEST, URL, WORKERS, AsyncPeer, mark, program
+import uvloop
+from adapter import FASTEST, SLOTS, URL, WORKERS, AsyncPeer, mark, program, slots_of_each
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
 from pgqueuer.models import Job
@@ -30,23 +31,20 @@ async def work() -> None:
     async def noop(job: Job) -> None:
         mark(int(job.payload or b"0"))
 
-    await (queue.run(batch_size=250) if FASTEST else queue.run())
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    """The package brings uvloop."""
-    if not FASTEST:
-        return asyncio.new_event_loop()
-    import uvloop
-
-    return uvloop.new_event_loop()
+    batch = 250 if FASTEST else 10
+    if SLOTS:
+        most = slots_of_each(0)  # a batch may be half of it
+        await queue.run(batch_size=min(batch, max(1, most // 2)), max_concurrent_tasks=most)
+    else:
+        await queue.run(batch_size=batch)
 
 
 class PgQueuerPeer(AsyncPeer):
     package = "pgqueuer"
+    slots = slots_of_each(0)
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
-        return _new_loop()
+        return uvloop.new_event_loop() if FASTEST else super().new_loop()
 
     def prepare(self) -> None:
         self._run("install", "--durability", "volatile" if FASTEST else "durable")
@@ -81,5 +79,5 @@ class PgQueuerPeer(AsyncPeer):
 make = PgQueuerPeer
 
 if __name__ == "__main__":
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(work())

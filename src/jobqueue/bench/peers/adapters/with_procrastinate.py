@@ -1,8 +1,9 @@
 """Procrastinate.
 
 Fastest: jobs run at once in a worker (``--concurrency``,
-https://procrastinate.readthedocs.io/en/stable/howto/basics/command_line.html), and those that ended
-are deleted (https://procrastinate.readthedocs.io/en/stable/howto/production/delete_finished_jobs.html).
+https://procrastinate.readthedocs.io/en/stable/howto/basics/command_line.html), as many connections
+as these and one more, because jobs are short
+(https://procrastinate.readthedocs.io/en/stable/discussions.html), and jobs that ended are deleted (https://procrastinate.readthedocs.io/en/stable/howto/production/delete_finished_jobs.html).
 A batch is ``batch_defer``
 (https://procrastinate.readthedocs.io/en/stable/howto/basics/batch_defer.html).
 """
@@ -11,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adapter import FASTEST, URL, WORKERS, AsyncPeer, mark, program
+from adapter import FASTEST, SLOTS, URL, WORKERS, AsyncPeer, mark, program, slots_of_each
 from procrastinate import App, PsycopgConnector
 
-_CONCURRENCY = 20
+_CONCURRENCY = slots_of_each(20 if FASTEST else 1)
+_CONNECTIONS = 40  # of a process at most: PostgreSQL has 100 by default
+_pool = {"min_size": 1, "max_size": min(_CONCURRENCY + 1, _CONNECTIONS)} if FASTEST else {}
 
-connector = PsycopgConnector(conninfo=URL, min_size=1, max_size=_CONCURRENCY)
+connector = PsycopgConnector(conninfo=URL, **_pool)
 app = App(connector=connector)
 
 
@@ -27,6 +30,7 @@ async def noop(n: int) -> None:
 
 class ProcrastinatePeer(AsyncPeer):
     package = "procrastinate"
+    slots = _CONCURRENCY
 
     async def open(self) -> None:
         await app.open_async()
@@ -49,8 +53,10 @@ class ProcrastinatePeer(AsyncPeer):
 
     def workers(self) -> list[list[str]]:
         command = [program("procrastinate"), "-a", "with_procrastinate.app", "worker"]
+        if FASTEST or SLOTS:
+            command += ["--concurrency", str(_CONCURRENCY)]
         if FASTEST:
-            command += ["--concurrency", str(_CONCURRENCY), "--delete-jobs", "successful"]
+            command += ["--delete-jobs", "successful"]
         return [command] * WORKERS
 
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 import redis
-from adapter import FASTEST, URL, WORKERS, Peer, mark, program
+from adapter import FASTEST, SLOTS, URL, WORKERS, PeerAdapter, mark, program
 from rq import Queue
 
 NOOP = "with_rq.noop"
@@ -22,8 +22,12 @@ def noop(n: int) -> None:
     mark(n, None if FASTEST else os.getppid())  # each job has a process of its own
 
 
-class RqPeer(Peer):
+class RqPeer(PeerAdapter):
     package = "rq"
+
+    def __init__(self) -> None:
+        if SLOTS > WORKERS:
+            raise NotImplementedError("a worker process runs one job at a time")
 
     def prepare(self) -> None:
         self._redis = redis.Redis.from_url(URL)

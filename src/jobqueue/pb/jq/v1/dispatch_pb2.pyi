@@ -45,7 +45,7 @@ class _HintKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_HintKind.Val
     """worker-events: a worker was silent for too long."""
 
 class HintKind(_HintKind, metaclass=_HintKindEnumTypeWrapper):
-    """What happened."""
+    """The kind of event."""
 
 HINT_KIND_UNSPECIFIED: HintKind.ValueType  # 0
 """Not a hint."""
@@ -69,7 +69,7 @@ Global___HintKind: _TypeAlias = HintKind  # noqa: Y015
 
 @_typing.final
 class Hint(_message.Message):
-    """What a message of the dispatch topics holds. Its Kafka header `event` names its kind, too."""
+    """A message of the dispatch topics. Its Kafka header `event` names its kind, too."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -83,11 +83,11 @@ class Hint(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
     kind: Global___HintKind.ValueType
-    """What happened."""
+    """The event."""
     event_id: _builtins.str
     """Of the event it tells of: a repeated message has the same one."""
     timestamp: _builtins.float
-    """When, by the store's clock, in seconds since the epoch."""
+    """The time by the store's clock, in seconds since the epoch."""
     job_id: _builtins.str
     """The job; empty in worker-events."""
     queue: _builtins.str

@@ -41,7 +41,7 @@ class _QueueChangeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_QueueChan
     """It was deleted; its jobs' records stay."""
 
 class QueueChange(_QueueChange, metaclass=_QueueChangeEnumTypeWrapper):
-    """What happened to a queue."""
+    """A change of a queue."""
 
 QUEUE_CHANGE_UNSPECIFIED: QueueChange.ValueType  # 0
 """Not a change."""
@@ -55,7 +55,7 @@ Global___QueueChange: _TypeAlias = QueueChange  # noqa: Y015
 
 @_typing.final
 class StreamRecord(_message.Message):
-    """What a message of the stream's topics holds."""
+    """A message of the stream's topics."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -129,11 +129,11 @@ class JobEvent(_message.Message):
     to_status: _types_pb2.JobState.ValueType
     """The state entered."""
     timestamp: _builtins.float
-    """When, by the store's clock."""
+    """The time by the store's clock."""
     worker_id: _builtins.str
     """The worker involved, if any."""
     reason: _types_pb2.Reason.ValueType
-    """Why."""
+    """The reason."""
     attempt: _builtins.int
     """The attempt it belongs to."""
     version: _builtins.int
@@ -146,11 +146,11 @@ class JobEvent(_message.Message):
 
     @_builtins.property
     def failed(self) -> Global___JobFailed:
-        """When FAILED is entered."""
+        """Set where FAILED is entered."""
 
     @_builtins.property
     def finished(self) -> Global___JobFinished:
-        """When DONE or DEAD_LETTERED is entered."""
+        """Set where DONE or DEAD_LETTERED is entered."""
 
     @_builtins.property
     def dead_letter(self) -> Global___DeadLetter:
@@ -187,7 +187,7 @@ Global___JobEvent: _TypeAlias = JobEvent  # noqa: Y015
 
 @_typing.final
 class DeadLetter(_message.Message):
-    """What a job was that ended as a dead letter: enough to look at it, or to submit it elsewhere."""
+    """A job that ended as a dead letter, with enough to inspect it or to submit it elsewhere."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -272,7 +272,7 @@ class JobCreated(_message.Message):
     key_expires_at: _builtins.float
     """Until when the key is taken; absent: it was free again when this was published."""
     created_at: _builtins.float
-    """When it was accepted."""
+    """The time of its acceptance."""
     seq: _builtins.int
     """The store's own number: jobs of one priority start in this order."""
     idempotency_key_owner: _builtins.str
@@ -332,7 +332,7 @@ Global___JobCreated: _TypeAlias = JobCreated  # noqa: Y015
 
 @_typing.final
 class JobFailed(_message.Message):
-    """How an attempt failed."""
+    """The failure of an attempt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -341,13 +341,13 @@ class JobFailed(_message.Message):
     RETRY_COUNT_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     error: _builtins.str
-    """What went wrong."""
+    """The error in words."""
     next_retry_at: _builtins.float
-    """When it is tried again; absent: it is given up, or handed out again at once."""
+    """The time of the next attempt; absent: it is given up, or handed out again at once."""
     retry_count: _builtins.int
     """Retries made so far."""
     started_at: _builtins.float
-    """When the attempt began; absent: no attempt ever did."""
+    """The start of the attempt; absent: no attempt ever did."""
     def __init__(
         self,
         *,
@@ -373,7 +373,7 @@ Global___JobFailed: _TypeAlias = JobFailed  # noqa: Y015
 
 @_typing.final
 class JobFinished(_message.Message):
-    """How a job ended."""
+    """The end of a job."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -382,9 +382,9 @@ class JobFinished(_message.Message):
     RETRY_COUNT_FIELD_NUMBER: _builtins.int
     CANCEL_REQUESTED_FIELD_NUMBER: _builtins.int
     result: _builtins.bytes
-    """What the handler returned."""
+    """The handler's result."""
     started_at: _builtins.float
-    """When the latest attempt began; absent: none ever did, or an operator sent the job back since."""
+    """The start of the latest attempt; absent: none ever did, or an operator sent the job back since."""
     retry_count: _builtins.int
     """Retries made."""
     cancel_requested: _builtins.bool
@@ -430,7 +430,7 @@ class CancelRequested(_message.Message):
     queue: _builtins.str
     """Its queue."""
     timestamp: _builtins.float
-    """When."""
+    """The time."""
     version: _builtins.int
     """The job's version then; it does not grow."""
     def __init__(
@@ -469,7 +469,7 @@ class JobDeleted(_message.Message):
     queue: _builtins.str
     """Its queue."""
     timestamp: _builtins.float
-    """When."""
+    """The time."""
     version: _builtins.int
     """Its last version."""
     key_freed: _builtins.bool
@@ -506,11 +506,11 @@ class QueueEvent(_message.Message):
     event_id: _builtins.str
     """"queue:<name>:<number>"; a queue's numbers grow."""
     change: Global___QueueChange.ValueType
-    """What happened."""
+    """The kind of change."""
     timestamp: _builtins.float
-    """When the change was made."""
+    """The time of the change."""
     created_at: _builtins.float
-    """When the queue was made."""
+    """The time of the queue's creation."""
     @_builtins.property
     def queue(self) -> _types_pb2.Queue:
         """The whole queue; its created_at is below."""

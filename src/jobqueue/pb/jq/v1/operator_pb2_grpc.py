@@ -215,7 +215,7 @@ class OperatorServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetHealth(self, request, context):
-        """Whether the system can do its work, part by part.
+        """The health of the system, part by part.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

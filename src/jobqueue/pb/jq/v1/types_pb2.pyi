@@ -42,7 +42,7 @@ class _JobStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_JobState.Val
     """Given up: retries exhausted, cancelled, expired or poisonous. Terminal, unless retried by hand."""
 
 class JobState(_JobState, metaclass=_JobStateEnumTypeWrapper):
-    """Where a job is."""
+    """The state of a job."""
 
 JOB_STATE_UNSPECIFIED: JobState.ValueType  # 0
 """Not a state; refused in requests."""
@@ -104,7 +104,7 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """An operator sent it back to PENDING."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
-    """Why a transition happened."""
+    """The reason of a transition."""
 
 REASON_UNSPECIFIED: Reason.ValueType  # 0
 """Not a reason."""
@@ -162,7 +162,7 @@ class _WorkerStatusEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_WorkerSt
     """Silent beyond the timeout, or gone."""
 
 class WorkerStatus(_WorkerStatus, metaclass=_WorkerStatusEnumTypeWrapper):
-    """What an operator sees of a worker."""
+    """The status of a worker."""
 
 WORKER_STATUS_UNSPECIFIED: WorkerStatus.ValueType  # 0
 """Not a status."""
@@ -233,7 +233,7 @@ class JobSpec(_message.Message):
     """A repeated submit with the same key, payload and type yields the first job."""
     @_builtins.property
     def run_at(self) -> _timestamp_pb2.Timestamp:
-        """When the job may start."""
+        """The earliest start of the job."""
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
@@ -355,7 +355,7 @@ class Job(_message.Message):
     max_retries: _builtins.int
     """Retries after the first attempt."""
     state: Global___JobState.ValueType
-    """Where the job is."""
+    """The job's state."""
     reason: Global___Reason.ValueType
     """Of the latest transition."""
     version: _builtins.int
@@ -371,18 +371,18 @@ class Job(_message.Message):
     idempotency_key: _builtins.str
     """As submitted."""
     worker_id: _builtins.str
-    """Who holds it, or held it last."""
+    """The worker that holds it, or held it last."""
     cancel_requested: _builtins.bool
     """It runs, and its worker was asked to stop."""
     result: _builtins.bytes
-    """What the handler returned."""
+    """The handler's result."""
     error: _builtins.str
     """Of the latest failure."""
     hint: _builtins.str
-    """Why it does not go on, for people; only where a single job is read."""
+    """The reason why it does not go on, for people; only where a single job is read."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
-        """When it was accepted."""
+        """The time of its acceptance."""
 
     @_builtins.property
     def run_at(self) -> _timestamp_pb2.Timestamp:
@@ -402,7 +402,7 @@ class Job(_message.Message):
 
     @_builtins.property
     def completed_at(self) -> _timestamp_pb2.Timestamp:
-        """When it became terminal."""
+        """The time of its end."""
 
     @_builtins.property
     def next_retry_at(self) -> _timestamp_pb2.Timestamp:
@@ -410,7 +410,7 @@ class Job(_message.Message):
 
     @_builtins.property
     def updated_at(self) -> _timestamp_pb2.Timestamp:
-        """When the latest transition was written."""
+        """The time of the latest transition."""
 
     @_builtins.property
     def progress(self) -> Global___Progress:
@@ -478,7 +478,7 @@ Global___Job: _TypeAlias = Job  # noqa: Y015
 
 @_typing.final
 class Progress(_message.Message):
-    """How far a running attempt has come: the last word of its handler."""
+    """The progress of a running attempt: the last word of its handler."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -491,7 +491,7 @@ class Progress(_message.Message):
     """One line, at most 200 characters; may be empty."""
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
-        """When the server heard of it."""
+        """The time at which the server received it."""
 
     def __init__(
         self,
@@ -535,7 +535,7 @@ class Event(_message.Message):
     to_state: Global___JobState.ValueType
     """The state entered."""
     reason: Global___Reason.ValueType
-    """Why."""
+    """The reason."""
     attempt: _builtins.int
     """The attempt it belongs to."""
     worker_id: _builtins.str
@@ -546,7 +546,7 @@ class Event(_message.Message):
     """The job's queue."""
     @_builtins.property
     def at(self) -> _timestamp_pb2.Timestamp:
-        """When, by the store's clock."""
+        """The time by the store's clock."""
 
     def __init__(
         self,
@@ -722,7 +722,7 @@ class StateCount(_message.Message):
     state: Global___JobState.ValueType
     """The state."""
     count: _builtins.int
-    """How many jobs."""
+    """The number of jobs."""
     def __init__(
         self,
         *,
@@ -748,7 +748,7 @@ class UnservedType(_message.Message):
     type: _builtins.str
     """The type; may be empty."""
     jobs: _builtins.int
-    """How many jobs, counted up to 10000."""
+    """The number of jobs, counted up to 10000."""
     def __init__(
         self,
         *,
@@ -793,11 +793,11 @@ class QueueStats(_message.Message):
 
     @_builtins.property
     def depth(self) -> _containers.RepeatedCompositeFieldContainer[Global___StateCount]:
-        """How many jobs are in each state."""
+        """The number of jobs in each state."""
 
     @_builtins.property
     def unserved(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnservedType]:
-        """What no connected worker takes, the most first; at most 100 types."""
+        """The jobs that no connected worker takes, by type, the most first; at most 100 types."""
 
     def __init__(
         self,
@@ -839,7 +839,7 @@ class WorkerInfo(_message.Message):
     incarnation: _builtins.int
     """Random per process, 1 to 2^63-1."""
     hostname: _builtins.str
-    """Where it runs."""
+    """The host that it runs on."""
     pid: _builtins.int
     """Its process."""
     concurrency: _builtins.int
@@ -899,7 +899,7 @@ class Worker(_message.Message):
     running: _builtins.int
     """Jobs held: ASSIGNED or RUNNING."""
     owner: _builtins.str
-    """The name of the caller that registered it. Empty: nobody had to say who they are, or it is in the
+    """The name of the caller that registered it. Empty: callers were not known, or it is in the
     process of a server.
     """
     overrun: _builtins.int
@@ -907,7 +907,7 @@ class Worker(_message.Message):
     its last heartbeat.
     """
     queues_left_out: _builtins.int
-    """How many queues of info are left out, because the list of workers would be too long with them."""
+    """The number of queues of info that are left out: the list of workers would be too long with them."""
     types_left_out: _builtins.int
     """The same of types."""
     @_builtins.property
@@ -916,7 +916,7 @@ class Worker(_message.Message):
 
     @_builtins.property
     def registered_at(self) -> _timestamp_pb2.Timestamp:
-        """When it registered."""
+        """The time of its registration."""
 
     @_builtins.property
     def last_seen(self) -> _timestamp_pb2.Timestamp:
@@ -955,7 +955,7 @@ class ComponentHealth(_message.Message):
     name: _builtins.str
     """Its name."""
     ok: _builtins.bool
-    """Whether it works."""
+    """True if it works."""
     detail: _builtins.str
     """For people."""
     def __init__(
@@ -975,7 +975,7 @@ Global___ComponentHealth: _TypeAlias = ComponentHealth  # noqa: Y015
 
 @_typing.final
 class Error(_message.Message):
-    """Why something did not happen, inside an answer that is OK as a whole. A call that fails as a
+    """The reason why something did not happen, inside an answer that is OK as a whole. A call that fails as a
     whole says the same in its status and its trailing metadata (jq-code, jq-field, jq-job-id,
     retry-after).
     """

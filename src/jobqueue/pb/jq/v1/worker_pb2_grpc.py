@@ -123,7 +123,7 @@ class WorkerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def MissingQueues(self, request, context):
-        """Which of these queues do not exist. A worker may serve one that is created later.
+        """Those of the named queues that do not exist. A worker may serve one that is created later.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

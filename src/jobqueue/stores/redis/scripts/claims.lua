@@ -1,12 +1,13 @@
+--# claims: writing
 -- PENDING -> ASSIGNED: priority first, then first in, first out; or by lot where a queue has
--- weights. Needs common.lua, routes.lua and jobs.lua.
+-- weights.
 --
 -- Redis makes every function of a script anew in each call, at a price like that of a small command,
--- and most calls have nothing to hand out. So what only that needs is inside of hand_out.
+-- and most calls have no job to hand out. So the functions that only those need are inside hand_out.
 
--- What a worker gets of a job; behind it the version and the status.
+-- The fields of a job that a worker gets, then its version and status.
 local function row_of(id)
-  return redis.call(
+  return call(
     'HMGET', document(id), 'seq', 'job_id', 'queue', 'type', 'payload', 'attempt', 'lease',
     'assigned_worker', 'priority', 'retry_count', 'max_retries', 'created_at', 'timeout',
     'expires_at', 'labels', 'more', 'worker_deaths', 'version', 'status'
@@ -19,29 +20,17 @@ local function shown(row)
   return row
 end
 
--- What an earlier call assigned, as far as the leases still stand.
-local function found_again(kept)
-  local rows = {}
-  for _, one in ipairs(kept) do
-    local row = row_of(one[1])
-    if row[7] == one[2] then
-      rows[#rows + 1] = shown(row)
-    end
-  end
-  return rows
-end
-
--- Types of a queue that have jobs and that a claim means, each with its score in the index. If a claim
--- means many, or all: the next so many (0: all) from a place in the index, and where to go on if
--- there may be more. But if one of these is not meant: all that are, however many others there are.
+-- The types of a queue that have jobs and that a claim means, each with its score in the index.
+-- If a claim means many or all types: the next `count` (0: all) from a place in the index, and the
+-- place to go on if there may be more. If one of these is not meant: all that are meant.
 local function types_of(name, meant, from, count)
   local key = ready_types(name)
   local few = meant and meant[1] and meant
   if not few then
-    if redis.call('EXISTS', key) == 0 then
+    if call('EXISTS', key) == 0 then
       return {}
     end
-    local types = redis.call('ZRANGE', key, from, from + count - 1, 'WITHSCORES')
+    local types = call('ZRANGE', key, from, from + count - 1, 'WITHSCORES')
     for n = 1, meant and #types or 0, 2 do
       if not meant[types[n]] then
         few = {}
@@ -58,7 +47,7 @@ local function types_of(name, meant, from, count)
   local types = {}
   for first = 1, #few, MOST do
     local last = math.min(#few, first + MOST - 1)
-    for n, score in ipairs(redis.call('ZMSCORE', key, unpack(few, first, last))) do
+    for n, score in ipairs(call('ZMSCORE', key, unpack(few, first, last))) do
       if score then
         types[#types + 1] = few[first + n - 1]
         types[#types + 1] = score
@@ -68,10 +57,10 @@ local function types_of(name, meant, from, count)
   return types
 end
 
--- Give jobs to the slots of claims. `found` has, for each claim, {queue, types, where there are more}
--- of those queues that have something for it.
+-- Give jobs to the slots of claims. `found` has for each claim the queues that have jobs for it:
+-- {name, types, place where there are more types}.
 local function hand_out(claims, found, timeout, seed)
-  -- Heaps: the first has the lowest `head`.
+  -- Heaps: the first item has the lowest `head`.
 
   local function push(heap, one)
     local n = #heap + 1
@@ -86,7 +75,7 @@ local function hand_out(claims, found, timeout, seed)
     end
   end
 
-  -- The first one has another head, or none any more.
+  -- Restore the order after the first item got another head, or lost it.
   local function settle(heap)
     local size = #heap
     if not heap[1].head then
@@ -108,23 +97,23 @@ local function hand_out(claims, found, timeout, seed)
     end
   end
 
-  -- A run is the jobs of one type in their order, or those of one rank among them, read page by page.
-  -- Nothing is removed before the end, and no two have the same score. `head` is the score of the
-  -- next job; before the first page it is what the index says, which may be too early.
+  -- A run is the jobs of one type in their order, or those of one rank among them, read in pages.
+  -- No job is removed before the end, and no two have the same score. `head` is the score of the
+  -- next job; before the first page it is that of the index, which may be too early.
 
   local PAGE = 200
 
   local function read_on(run)
     local size = run.size
     if run.from then
-      run.page = redis.call(
+      run.page = call(
         'ZRANGEBYSCORE', run.key, run.from, run.to, 'WITHSCORES', 'LIMIT', run.offset, size
       )
     else
-      run.page = redis.call('ZRANGE', run.key, run.offset, run.offset + size - 1, 'WITHSCORES')
+      run.page = call('ZRANGE', run.key, run.offset, run.offset + size - 1, 'WITHSCORES')
     end
     run.place, run.offset = 1, run.offset + size
-    run.size = #run.page == 2 * size and math.min(2 * size, PAGE) -- false: there are no more
+    run.size = #run.page == 2 * size and math.min(2 * size, PAGE) -- false: there are no more jobs
     run.head = tonumber(run.page[2])
   end
 
@@ -139,15 +128,14 @@ local function hand_out(claims, found, timeout, seed)
     return id
   end
 
-  local queues = {} -- as this call sees them; their runs go on from claim to claim
+  local queues = {} -- as this call sees them; their runs continue from claim to claim
 
   local function queue_of(name)
     local known = queues[name]
     if known == nil then
       known = false
-      local row = redis.call(
-        'HMGET', prefix .. 'queue:' .. name, 'name', 'deleted', 'paused', 'priority_weights'
-      )
+      local key = prefix .. 'queue:' .. name
+      local row = call('HMGET', key, 'name', 'deleted', 'paused', 'priority_weights')
       if row[1] and not row[2] and row[3] ~= '1' then
         known = {name = name, runs = {}, weights = row[4] and cjson.decode(row[4])}
       end
@@ -156,7 +144,7 @@ local function hand_out(claims, found, timeout, seed)
     return known
   end
 
-  -- Runs of types, as the index has them.
+  -- Add the runs of types, which are {type, score, ...} as in the index.
   local function push_types(heap, queue, types, size)
     for n = 1, #types, 2 do
       local type = types[n]
@@ -176,7 +164,7 @@ local function hand_out(claims, found, timeout, seed)
     end
   end
 
-  -- A queue with weights: a heap of runs for each rank, of all types that are meant.
+  -- A queue with weights: a heap of runs for each rank, of all meant types.
   local function by_weight(queue, types, wanted)
     local lots = {queue = queue, ranks = {}}
 
@@ -232,7 +220,8 @@ local function hand_out(claims, found, timeout, seed)
         local run = queue.runs[place]
         if not run then
           run = {
-            key = key, type = type, offset = 0, size = math.min(wanted + 1, PAGE), from = ready_score(9 - rank, 0),
+            key = key, type = type, offset = 0, size = math.min(wanted + 1, PAGE),
+            from = ready_score(9 - rank, 0),
             to = '(' .. string.format('%.0f', ready_score(8 - rank, 0)),
           }
           queue.runs[place] = run
@@ -241,7 +230,7 @@ local function hand_out(claims, found, timeout, seed)
         if run.head then
           push(lots.ranks[rank], run)
         end
-        score = tonumber(redis.call(
+        score = tonumber(call(
           'ZRANGEBYSCORE', key, ready_score(8 - rank, 0), '+inf', 'WITHSCORES', 'LIMIT', 0, 1
         )[2])
       end
@@ -249,8 +238,8 @@ local function hand_out(claims, found, timeout, seed)
     return look()
   end
 
-  -- What a claim takes from: runs, queues with weights, and further types of a queue, to be read when
-  -- the next job may be of one of them.
+  -- The heap that a claim takes from: runs, queues with weights, and the further types of a queue,
+  -- which are read when the next job may be of one of them.
   local function heap_of(claim, present)
     local heap, wanted, count = {}, #claim[3], 0
     for _, one in ipairs(present) do
@@ -275,9 +264,8 @@ local function hand_out(claims, found, timeout, seed)
         push_types(heap, queue, types, size)
         queue.several = queue.several or #types > 2
         if more then
-          push(heap, {
-            more = more, meant = claim[4], queue = queue, size = size, head = tonumber(types[#types]),
-          })
+          local head = tonumber(types[#types])
+          push(heap, {more = more, meant = claim[4], queue = queue, size = size, head = head})
         end
       end
     end
@@ -319,7 +307,7 @@ local function hand_out(claims, found, timeout, seed)
     local event = record(
       id, version, 'PENDING', 'ASSIGNED', 'ASSIGNED', now_text, attempt, worker, nil, queue, more
     )
-    redis.call(
+    call(
       'HSET', document(id), 'status', 'ASSIGNED', 'reason', 'ASSIGNED', 'version', version,
       'attempt', attempt, 'assigned_worker', worker, 'lease', lease, 'updated_at', stamp,
       'event:' .. version, event
@@ -331,7 +319,7 @@ local function hand_out(claims, found, timeout, seed)
     return shown(row)
   end
 
-  local MOST_EXPIRED = 1000 -- passed over in one call: Redis does nothing else meanwhile
+  local MOST_EXPIRED = 1000 -- jobs passed over in one call: Redis does nothing else meanwhile
   local rows, kept = {}, {}
   local expired, ended = 0, nil
   math.randomseed(seed)
@@ -344,7 +332,7 @@ local function hand_out(claims, found, timeout, seed)
         break
       end
       local row = row_of(id)
-      -- An expired one stays PENDING, but claimable no more, until the sweeper finds it. One that is
+      -- An expired job stays PENDING, but not claimable, until the sweeper finds it. A job that is
       -- not PENDING was ended by a server of an earlier version, which does not know this set.
       if row[19] == 'PENDING' and (not row[14] or tonumber(row[14]) > now) then
         rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2])
@@ -366,7 +354,7 @@ local function hand_out(claims, found, timeout, seed)
       break
     end
   end
-  -- Types stand in the index where their first job does now; one alone may stand anywhere before.
+  -- The index gets the scores of the types' first jobs; a single type may stay too early.
   for name, queue in pairs(queues) do
     for type, run in pairs(queue and not queue.weights and queue.runs or {}) do
       if not run.head then
@@ -380,10 +368,10 @@ local function hand_out(claims, found, timeout, seed)
   return rows, kept, ended
 end
 
--- claims: {queues (nil: all), those not meant, slots {{worker, lease}, ...}, types (nil: all; a list if
--- they are few, otherwise a set)}. Answers what a worker gets, and {id, lease} of each, which is
--- enough to find it again. If there were too many expired jobs, also where it ended: {the number of
--- the claim, workers of its slots that are left}.
+-- Fill claims {queues (nil: all), queues that are not meant, slots {{worker, lease}, ...}, types (nil:
+-- all; a list of few, or a set of many)}. Answers the rows for workers, {id, lease} of each to find it
+-- again, and where it ended if it met too many expired jobs: {number of the claim, workers of its
+-- slots that are left}.
 local function fill(claims, timeout, seed)
   local found, some = {}, false
   for number, claim in ipairs(claims) do
@@ -391,7 +379,7 @@ local function fill(claims, timeout, seed)
     for _, name in ipairs(claim[2]) do
       without[name] = true
     end
-    for _, name in ipairs(claim[1] or redis.call('SMEMBERS', prefix .. 'queues')) do
+    for _, name in ipairs(claim[1] or call('SMEMBERS', prefix .. 'queues')) do
       if not without[name] then
         local types, more = types_of(name, claim[4], 0, #claim[3] + 1)
         if types[1] then
@@ -408,3 +396,102 @@ local function fill(claims, timeout, seed)
   end
   return hand_out(claims, found, timeout, seed)
 end
+
+--# claiming: numbered, term, claims
+-- A write that ends with filling claims. Its kept answer is {what it said, {id, lease} of each job}.
+local before = answered()
+if before then
+  if before.err then
+    return before
+  end
+  local rows = {}
+  for _, one in ipairs(before[2]) do
+    local row = row_of(one[1])
+    if row[7] == one[2] then -- the lease still stands
+      rows[#rows + 1] = shown(row)
+    end
+  end
+  return {before[1], rows}
+end
+
+-- Answers {said, rows}; `wrote`: whether there is something to keep beside the claims.
+local function finish(said, rows, kept, wrote)
+  give_back()
+  if wrote or #kept > 0 then
+    answer({said, kept})
+  end
+  return {said, rows}
+end
+
+--# claim: claiming
+-- PENDING -> ASSIGNED for free slots.
+--
+-- asked: {claims, assignment timeout, seed, term or nil, whether workers are told}. Answers {where it
+-- ended early, rows}, or nothing when the term is over.
+--
+-- Under a term, workers are not connected to the process that claims, and it hears late of their
+-- end. A job for a worker that is not ONLINE any more would be lost with it.
+if asked[4] and not stands(asked[4]) then
+  return false
+end
+local slots = 0
+for _, claim in ipairs(asked[1]) do
+  if asked[4] then
+    local online = {}
+    for _, slot in ipairs(claim[3]) do
+      local route = route_of(slot[1])
+      if route and route[3] == 'ONLINE' then
+        online[#online + 1] = slot
+      end
+    end
+    claim[3] = online
+  end
+  slots = slots + #claim[3]
+end
+expect_events(math.min(slots, 100))
+local rows, kept, ended = fill(asked[1], asked[2], asked[3])
+if asked[5] and #kept > 0 then
+  tell(ASSIGNED)
+end
+return finish(ended or false, rows, kept, false)
+
+--# standing: claims
+-- The jobs, of some, that are assigned to a worker and not started, as a claim shows them.
+-- asked: {ids (nil: all of the worker's), worker, its incarnation (nil: any)}. An incarnation that
+-- another one has replaced has none.
+local rows = {}
+if asked[3] and call('HGET', prefix .. 'worker:' .. asked[2], 'incarnation') ~= asked[3] then
+  return rows
+end
+for _, id in ipairs(asked[1] or call('HKEYS', prefix .. 'current_jobs:' .. asked[2])) do
+  local row = call('HMGET', document(id), 'status', 'assigned_worker')
+  if row[1] == 'ASSIGNED' and row[2] == asked[2] then
+    rows[#rows + 1] = shown(row_of(id))
+  end
+end
+return rows
+
+--# repeat_assignments: led_write, routes, outbox
+-- Tell once more of assignments that were not started for longer than a time, each once in that
+-- time. Answers {how many, how many were looked at}, or nothing when the term is over.
+-- asked: {term, seconds, limit}
+if call('EXISTS', MARK) == 0 then
+  return {0, 0} -- without a stream nobody hears of it
+end
+local old = call(
+  'ZRANGEBYSCORE', UNSTARTED, '-inf', '(' .. exact(now - asked[2]), 'LIMIT', 0, asked[3]
+)
+local said = 0
+for _, id in ipairs(old) do
+  local row = call('HMGET', document(id), 'queue', 'seq', 'attempt', 'assigned_worker')
+  local route = route_of(row[4])
+  if route then -- else the worker is lost, and its jobs will be found
+    put(
+      'repeated', 'job_id', id, 'queue', row[1], 'seq', row[2], 'attempt', row[3],
+      'worker_id', row[4], 'partition', route[1], 'incarnation', route[2]
+    )
+    said = said + 1
+  end
+  call('ZADD', UNSTARTED, now_text, id)
+end
+return #old > 0 and answer({said, #old}) or {0, 0}

@@ -1,228 +1,337 @@
--- Writing jobs: indexes, events and figures. Needs routes.lua.
-
--- Changes of sorted sets are kept back and made together. In any order of calls the last one
--- counts: what is removed loses what was added before, and flush removes before it adds.
-local adding, removing = {}, {}
-
-local function add(key, score, member)
-  local members = adding[key]
-  if not members then
-    members = {}
-    adding[key] = members
-  end
-  members[member] = score
+--# submit: claiming
+-- (new) -> PENDING, each job on its own; then claims are filled.
+--
+-- asked: {jobs, life of a key, claims, assignment timeout, seed}
+-- A job: {id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay, key,
+-- fingerprint, the equal key without an owner, more}. Answers a word for each, with the id of the
+-- original or the capacity.
+local jobs, key_life = asked[1], asked[2]
+local expected = #jobs
+for _, claim in ipairs(asked[3]) do
+  expected = expected + #claim[3]
 end
+expect_events(expected)
 
-local function remove(key, member)
-  local members = removing[key]
-  if not members then
-    members = {}
-    removing[key] = members
-  end
-  members[member] = true
-  if adding[key] then
-    adding[key][member] = nil
-  end
-end
+local queues = {}
 
--- What workers hold: job and lease, by worker. A lease ends before another begins.
-local held, released = {}, {}
-
-local function hold(worker, id, lease)
-  local jobs = held[worker]
-  if not jobs then
-    jobs = {}
-    held[worker] = jobs
-  end
-  jobs[#jobs + 1] = id
-  jobs[#jobs + 1] = lease
-end
-
-local function release(worker, id)
-  local jobs = released[worker]
-  if not jobs then
-    jobs = {}
-    released[worker] = jobs
-  end
-  jobs[#jobs + 1] = id
-end
-
-local MOST = 2000 -- arguments of one command: Lua's stack is finite
-
-local function in_parts(command, key, arguments)
-  for from = 1, #arguments, MOST do
-    redis.call(command, key, unpack(arguments, from, math.min(#arguments, from + MOST - 1)))
-  end
-end
-
--- Numbers of events are drawn in blocks, so that a batch counts once. Nobody else draws meanwhile:
--- what is left of a block at the end of a script goes back, and there are no gaps.
-local drawn, left, block = 0, 0, 1
-
-local function expect_events(count)
-  block = math.max(1, math.min(count, 1000))
-end
-
-local function give_back()
-  if left > 0 then
-    redis.call('HINCRBY', prefix .. 'counters', 'events', -left)
-    left = 0
-  end
-end
-
--- What can be claimed: a sorted set for each queue and type, in claim order; and for each queue those
--- of its types that have something. A type's score is no later than that of its first job.
-local RANK = 562949953421312 -- 2^49
-
--- In claim order: the rank (9 - priority) first, then the number.
-local function ready_score(priority, seq)
-  return (9 - priority) * RANK + seq
-end
-
-local function ready_set(queue, type)
-  return prefix .. 'ready:' .. queue .. ':' .. type
-end
-
-local function ready_types(queue)
-  return prefix .. 'ready_types:' .. queue
-end
-
-local entered, left_by -- by queue: the lowest score of each type; types that may be empty
-
-local function enter_ready(queue, type, score, id)
-  add(ready_set(queue, type), score, id)
-  entered = entered or {}
-  local types = entered[queue]
-  if not types then
-    types = {}
-    entered[queue] = types
-  end
-  types[type] = math.min(score, types[type] or score)
-end
-
--- Jobs of a type left, maybe the last one.
-local function note_left(queue, type)
-  left_by = left_by or {}
-  left_by[queue] = left_by[queue] or {}
-  left_by[queue][type] = true
-end
-
-local function flush()
-  for worker, jobs in pairs(released) do
-    in_parts('HDEL', prefix .. 'current_jobs:' .. worker, jobs)
-  end
-  for worker, jobs in pairs(held) do
-    in_parts('HSET', prefix .. 'current_jobs:' .. worker, jobs)
-  end
-  for key, members in pairs(removing) do
-    local one = next(members)
-    if not next(members, one) then
-      redis.call('ZREM', key, one)
-    else
-      local arguments = {}
-      for member in pairs(members) do
-        arguments[#arguments + 1] = member
-      end
-      in_parts('ZREM', key, arguments)
+local function queue_named(name)
+  local known = queues[name]
+  if known == nil then
+    local row = call(
+      'HMGET', prefix .. 'queue:' .. name,
+      'max_retries', 'ttl', 'timeout', 'capacity', 'deleted'
+    )
+    known = false
+    if row[1] and not row[5] then
+      known = {
+        max_retries = row[1], ttl = tonumber(row[2]), timeout = row[3],
+        capacity = tonumber(row[4]), pending = call('ZCARD', index('PENDING', name)),
+      }
     end
+    queues[name] = known
   end
-  for key, members in pairs(adding) do
-    local one, at = next(members)
-    if one and not next(members, one) then
-      redis.call('ZADD', key, at, one)
-    else
-      local arguments = {}
-      for member, score in pairs(members) do
-        arguments[#arguments + 1] = score
-        arguments[#arguments + 1] = member
-      end
-      in_parts('ZADD', key, arguments)
-    end
-  end
-  for queue, types in pairs(left_by or {}) do
-    for type in pairs(types) do
-      if redis.call('EXISTS', ready_set(queue, type)) == 0 then
-        redis.call('ZREM', ready_types(queue), type)
-      end
-    end
-  end
-  for queue, types in pairs(entered or {}) do
-    for type, score in pairs(types) do
-      redis.call('ZADD', ready_types(queue), 'LT', score, type)
-    end
-  end
-  entered, left_by = nil, nil
-  held, released, adding, removing = {}, {}, {}, {}
+  return known
 end
 
-local DUE = prefix .. 'due'
+-- Times of creation never go back: lists by time rely on it.
+local created = tonumber(call('HGET', prefix .. 'counters', 'latest') or 0)
+created = math.max(created, now)
+local created_at, updated_at = iso(created), iso(now)
+local next_seq, last_seq = 1, 0
 
-local function enter(id, seq, queue, before, after)
-  if before then
-    remove(index(before, queue), id)
+local function insert(job, queue)
+  if next_seq > last_seq then
+    last_seq = call('HINCRBY', prefix .. 'counters', 'seq', #jobs)
+    next_seq = last_seq - #jobs + 1
+    call('HSET', prefix .. 'counters', 'latest', exact(created))
   end
-  if before == 'ASSIGNED' then
-    remove(UNSTARTED, id)
-  end
-  add(index(after, queue), seq, id)
-end
-
--- When the sweeper must look at a job; nil: never.
-local function set_due(id, at)
-  if at then
-    add(DUE, at, id)
-  else
-    remove(DUE, id)
-  end
-end
-
--- The log of events is a stream, and the outbox: ids grow in the order of commit. `more` is what the
--- event wrote and the job's document may lose again, as JSON: see outbox.py.
-local function record(id, version, before, after, reason, at, attempt, worker, detail, queue, more)
-  if left == 0 then
-    drawn = redis.call('HINCRBY', prefix .. 'counters', 'events', block) - block
-    left = block
-  end
-  drawn, left = drawn + 1, left - 1
-  local place = string.format('%.0f', drawn)
-  redis.call(
-    'XADD', prefix .. 'events', place .. '-0',
-    'job_id', id, 'version', version, 'from', before or '', 'to', after, 'reason', reason,
-    'at', at, 'attempt', attempt, 'worker', worker or '', 'detail', detail or '', 'queue', queue,
-    'more', more or ''
+  local id, name, priority = job[1], job[2], job[6]
+  local number, seq = next_seq, exact(next_seq)
+  next_seq = next_seq + 1
+  job[7] = job[7] or queue.max_retries
+  job[8] = job[8] or queue.ttl
+  job[9] = job[9] or queue.timeout
+  job[10] = job[11] and now + job[11] or job[10]
+  local run_at, expires_at = job[10], job[8] and now + job[8]
+  local event = record(
+    id, '1', nil, 'PENDING', 'SUBMITTED', now_text, '0', nil, nil, name,
+    run_at and '{"run_at":' .. exact(run_at) .. '}'
   )
-  return place
-end
-
--- Attempts that ended, by queue.
-local ended = {}
-
-local function count_attempt(queue, succeeded, ran_for)
-  local sums = ended[queue]
-  if not sums then
-    sums = {0, 0, 0}
-    ended[queue] = sums
+  local fields = { -- as spec_fields and live_fields in documents.py
+    'job_id', id, 'status', 'PENDING', 'queue', name, 'type', job[3], 'payload', job[4],
+    'priority', priority, 'max_retries', job[7], 'retry_count', '0', 'attempt', '0', 'version', '1',
+    'reason', 'SUBMITTED', 'seq', seq, 'created_at', created_at, 'updated_at', updated_at,
+    'event:1', event,
+  }
+  local function set(field, value)
+    if value then
+      fields[#fields + 1] = field
+      fields[#fields + 1] = value
+    end
   end
-  if succeeded then
-    sums[1] = sums[1] + 1
+  set('labels', job[5])
+  set('more', job[15])
+  set('ttl', job[8])
+  set('timeout', job[9])
+  set('run_at', run_at)
+  set('expires_at', expires_at)
+  set('idempotency_key', job[12])
+  call('HSET', document(id), unpack(fields))
+  add(prefix .. 'jobs', seq, id)
+  enter(id, seq, name, nil, 'PENDING')
+  local due = expires_at
+  if run_at and run_at > now then
+    due = expires_at and math.min(run_at, expires_at) or run_at
   else
-    sums[2] = sums[2] + 1
+    enter_ready(name, job[3], ready_score(priority, number), id)
+    tell(WORK)
   end
-  sums[3] = sums[3] + ran_for
+  if due then
+    add(DUE, due, id)
+  end
 end
 
-local function write_figures()
-  for queue, sums in pairs(ended) do
-    local key = prefix .. 'queue:' .. queue
-    if sums[1] > 0 then
-      redis.call('HINCRBY', key, 'succeeded', sums[1])
-    end
-    if sums[2] > 0 then
-      redis.call('HINCRBY', key, 'failed', sums[2])
-    end
-    if sums[3] ~= 0 then
-      redis.call('HINCRBYFLOAT', key, 'run_seconds', exact(sums[3]))
+local function taken(keys, key, fingerprint)
+  local kept = call('HGET', keys, key)
+  if kept then
+    local original, first, expires = string.match(kept, '^(%S+) (%S+) (%S+)$')
+    if tonumber(expires) > now then
+      return {first == fingerprint and 'duplicate' or 'conflict', original}
     end
   end
-  ended = {}
 end
+
+local function accept(job)
+  local id, name, key = job[1], job[2], job[12]
+  local queue = queue_named(name)
+  if not queue then
+    return {'no queue'}
+  end
+  local keys = prefix .. 'idempotency:' .. name
+  if key then
+    local found = taken(keys, key, job[13]) or (job[14] and taken(keys, job[14], job[13]))
+    if found then
+      return found
+    end
+  end
+  if queue.capacity > 0 and queue.pending >= queue.capacity then
+    return {'full', queue.capacity}
+  end
+  queue.pending = queue.pending + 1
+  insert(job, queue)
+  if key then
+    local expires = now + key_life
+    call('HSET', keys, key, id .. ' ' .. job[13] .. ' ' .. exact(expires))
+    call('ZADD', prefix .. 'key_expiry', expires, name .. '\0' .. key)
+  end
+  return {'accepted'}
+end
+
+local results, wrote = {}, false
+for n, job in ipairs(jobs) do
+  results[n] = accept(job)
+  wrote = wrote or results[n][1] == 'accepted'
+end
+flush()
+
+local rows, kept = fill(asked[3], asked[4], asked[5])
+return finish(results, rows, kept, wrote)
+
+--# apply: claiming
+-- Moves of jobs, in order, each fenced; then claims are filled.
+--
+-- The plain start and the plain success are made here. core.decide decided every other move, on a row
+-- that was read before; it is written if the job is still as it was decided upon. Otherwise, and for
+-- a move that turns out not to be plain, the answer is a row to decide upon.
+--
+-- asked: {items, claims, assignment timeout, seed, watchdog grace, term or nil}
+-- An item:
+--   {'read', seq}
+--   {'start', seq, lease, worker that must hold it (nil: any), ran_for}
+--   {'succeed', seq, lease, worker, ran_for, result, detail}
+--   {'write', seq, ...}, as write() reads it
+-- Answers {items, rows of the claims}, or nothing when the term is over. Of an item:
+--   {'none'}, {'row', ...}, {'made', before, id, queue, worker, ran_for}, {'written'}
+if asked[6] and not stands(asked[6]) then
+  return false
+end
+
+local items, grace = asked[1], asked[5]
+expect_events(2 * #items)
+local wrote = false
+local updated_at = iso(now)
+
+-- The row of _DecidedJob in applying.py.
+local function read(seq)
+  local id = id_of(seq)
+  if not id then
+    return {'none'}
+  end
+  local row = call(
+    'HMGET', document(id), 'status', 'version', 'attempt', 'retry_count', 'max_retries', 'lease',
+    'assigned_worker', 'cancel_requested', 'worker_deaths', 'timeout', 'run_at', 'expires_at',
+    'started_at', 'queue', 'priority', 'error', 'reason'
+  )
+  local queue = call(
+    'HMGET', prefix .. 'queue:' .. row[14], 'deleted', 'retry_profile', 'retry_base', 'retry_max',
+    'retry_jitter'
+  )
+  return {'row', now_text, id, queue, unpack(row)}
+end
+
+local function start(id, seq, row, ran_for)
+  local version = tostring(row[3] + 1)
+  local event = record(
+    id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now_text, row[4], row[5], nil, row[7]
+  )
+  call(
+    'HSET', document(id), 'status', 'RUNNING', 'reason', 'STARTED', 'version', version,
+    'started_at', now - (ran_for or 0), 'updated_at', updated_at, 'event:' .. version, event
+  )
+  if row[10] then
+    call('HDEL', document(id), 'expires_at') -- the TTL ends at the first start
+  end
+  enter(id, seq, row[7], 'ASSIGNED', 'RUNNING')
+  set_due(id, row[9] and now + row[9] + grace)
+  return {'made', 'ASSIGNED', id, row[7], row[5], false}
+end
+
+local function succeed(id, seq, row, ran_for, result, detail)
+  local version, key, queue, worker = tostring(row[3] + 1), document(id), row[7], row[5]
+  local started_at
+  local fields = {}
+  if row[1] == 'ASSIGNED' then
+    ran_for = ran_for or 0 -- within one flush: close to nothing
+    started_at = now - ran_for
+    fields = {'event:' .. version, record(
+      id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now_text, row[4], worker, nil, queue
+    )}
+    version = tostring(version + 1)
+  else
+    local began = tonumber(row[8]) or now
+    ran_for = ran_for or math.max(0, now - began)
+    -- The worker began before the store heard of it, and knows for how long it ran.
+    started_at = math.min(began, now - ran_for)
+  end
+  local event = record(
+    id, version, 'RUNNING', 'DONE', 'SUCCEEDED', now_text, row[4], worker, detail, queue
+  )
+  if result then
+    fields[#fields + 1] = 'result'
+    fields[#fields + 1] = result
+  end
+  call(
+    'HSET', key, 'status', 'DONE', 'reason', 'SUCCEEDED', 'version', version,
+    'started_at', started_at, 'completed_at', now_text, 'updated_at', updated_at,
+    'lease', '', 'event:' .. version, event, unpack(fields)
+  )
+  if row[10] or row[11] then
+    call('HDEL', key, 'error', 'expires_at') -- the TTL ends at the first start
+  end
+  release(worker, id)
+  enter(id, seq, queue, row[1], 'DONE')
+  add(prefix .. 'completed', now_text, id)
+  set_due(id, nil)
+  count_attempt(queue, true, ran_for)
+  tell(ENDED)
+  return {'made', row[1], id, queue, worker, exact(ran_for)}
+end
+
+local put_off = {} -- jobs with a move that has to be decided: their later moves wait for it
+
+local function plain(item)
+  local move, seq, lease, worker, ran_for = item[1], exact(item[2]), item[3], item[4], item[5]
+  local id = not put_off[seq] and id_of(seq)
+  if id then
+    local row = call(
+      'HMGET', document(id), 'status', 'lease', 'version', 'attempt', 'assigned_worker',
+      'cancel_requested', 'queue', 'started_at', 'timeout', 'expires_at', 'error'
+    )
+    if row[2] == lease and (not worker or row[5] == worker) then
+      if move == 'start' and row[1] == 'ASSIGNED' then
+        wrote = true
+        return start(id, seq, row, ran_for)
+      elseif move == 'succeed' and not row[6] then
+        wrote = true
+        return succeed(id, seq, row, ran_for, item[6], item[7])
+      end
+    end
+  end
+  put_off[seq] = true
+  return read(seq)
+end
+
+-- {'write', seq, id, queue, version and cancel flag that were decided upon, whether the queue must
+-- stand, before, after, at, fields to set, fields to remove, events {version, before, after, reason,
+-- at, attempt, worker, detail, more}, due, priority, the worker whose lease ended, attempts that
+-- ended {succeeded, ran_for}, news}
+local function write(item)
+  local seq, id, queue = item[2], item[3], item[4]
+  local key = document(id)
+  local row = call('HMGET', key, 'version', 'cancel_requested', 'type')
+  local changed = row[1] ~= item[5] or (row[2] or '') ~= item[6]
+  if changed or (item[7] and call('HEXISTS', prefix .. 'queue:' .. queue, 'deleted') == 1) then
+    return read(seq)
+  end
+  wrote = true
+  local from, to, at, fields = item[8], item[9], item[10], item[11]
+  record_all(id, queue, item[13], fields)
+  call('HSET', key, 'updated_at', iso(at), unpack(fields))
+  if #item[12] > 0 then
+    call('HDEL', key, unpack(item[12]))
+  end
+  enter(id, seq, queue, from, to)
+  if from == 'PENDING' then
+    remove(ready_set(queue, row[3]), id)
+    note_left(queue, row[3])
+  end
+  if to == 'PENDING' then
+    enter_ready(queue, row[3], ready_score(item[15], seq), id)
+  elseif to == 'DONE' then
+    add(prefix .. 'completed', at, id)
+  end
+  set_due(id, item[14])
+  if item[16] then
+    release(item[16], id)
+  end
+  for _, attempt in ipairs(item[17]) do
+    count_attempt(queue, attempt[1], attempt[2])
+  end
+  for _, change in ipairs(item[18]) do
+    tell(change)
+  end
+  return {'written'}
+end
+
+local said = {}
+for n, item in ipairs(items) do
+  if item[1] == 'write' then
+    said[n] = write(item)
+  elseif item[1] == 'read' then
+    said[n] = read(item[2])
+  else
+    said[n] = plain(item)
+  end
+end
+flush()
+write_figures()
+
+expect_events(#items)
+local rows, kept = fill(asked[2], asked[3], asked[4])
+return finish(said, rows, kept, wrote)
+
+--# request_cancel: write, held, outbox
+-- Flag a RUNNING job; answers its lease, or nothing. asked: {seq}
+local id = id_of(asked[1])
+local row = id and held_row(id)
+if not row or row[4] ~= 'RUNNING' then
+  return false
+end
+if row[5] then
+  return row
+end
+call('HSET', document(id), 'cancel_requested', '1')
+local job = call('HMGET', document(id), 'queue', 'version')
+put('cancel', 'job_id', id, 'queue', job[1], 'version', job[2])
+tell(CONTROL)
+return answer(held_row(id))

@@ -1,1 +1,0 @@
-"""Benchmarks: commands that print what they measured and under which conditions."""

@@ -1,1 +1,0 @@
-"""How long the replicated topology takes to recover from faults: real programs on a PostgreSQL."""

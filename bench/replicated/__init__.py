@@ -1,1 +1,0 @@
-"""The replicated topology measured: real programs on a PostgreSQL with fsync on, and a Redis."""

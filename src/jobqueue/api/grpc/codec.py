@@ -1,0 +1,330 @@
+"""Domain objects as protobuf messages, and back; used by servicers and remote clients.
+
+The plain fields of a record travel by name (``jobqueue.wire``). ``spec_from_pb`` names them one by
+one: every job passes there, and by name takes twice as long.
+
+A ``…_to_pb`` function raises InvalidArgument for values that the wire cannot carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from jobqueue.api.grpc.errors import error_from_pb, error_to_pb
+from jobqueue.api.grpc.work_codec import MAX_INT63
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import (
+    DEFAULT_QUEUE,
+    ComponentHealth,
+    Event,
+    Health,
+    Job,
+    JobQuery,
+    JobSpec,
+    NotRetried,
+    Retried,
+    RetryQuery,
+    SubmitResult,
+    SubmitStatus,
+    Worker,
+    WorkerInfo,
+    shown_owner,
+)
+from jobqueue.core.progress import Progress
+from jobqueue.core.queue import (
+    SETTINGS,
+    Queue,
+    QueueSpec,
+    QueueStats,
+    QueueUpdate,
+    SettingsSaid,
+    WaitingType,
+)
+from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, types_pb2
+from jobqueue.wire import (
+    REASONS,
+    STATES,
+    message_fields,
+    put_settings,
+    read_more,
+    read_settings,
+    read_spec,
+    record_fields,
+    seconds,
+    stamp,
+)
+
+_NOT_CARRIED = (TypeError, ValueError, OverflowError)
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+def spec_to_pb(spec: JobSpec) -> types_pb2.JobSpec:
+    values = message_fields(spec, types_pb2.JobSpec)
+    try:
+        return types_pb2.JobSpec(**values)
+    except _NOT_CARRIED:
+        raise _blame(values) from None
+
+
+def _blame(values: Mapping[str, Any]) -> InvalidArgument:
+    """Find the field that protobuf did not take."""
+    for name, value in values.items():
+        try:
+            types_pb2.JobSpec(**{name: value})
+        except _NOT_CARRIED as reason:
+            return InvalidArgument(name.removesuffix("_seconds"), str(reason))
+    return InvalidArgument("spec", "cannot be sent")
+
+
+def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
+    """Read a spec without judging its values: the engine does that."""
+    has = message.HasField
+    return JobSpec(
+        payload=message.payload,
+        queue=message.queue if has("queue") else DEFAULT_QUEUE,
+        type=message.type,
+        priority=message.priority,
+        max_retries=message.max_retries if has("max_retries") else None,
+        ttl=message.ttl_seconds if has("ttl_seconds") else None,
+        delay=message.delay_seconds if has("delay_seconds") else None,
+        run_at=seconds(message.run_at) if has("run_at") else None,
+        timeout=message.timeout_seconds if has("timeout_seconds") else None,
+        key=message.idempotency_key if has("idempotency_key") else None,
+        labels=dict(message.labels),
+        **read_more(message),
+    )
+
+
+def result_to_pb(result: SubmitResult) -> client_pb2.SubmitResult:
+    if result.error is not None:
+        return client_pb2.SubmitResult(error=error_to_pb(result.error))
+    if result.status is SubmitStatus.DUPLICATE:
+        return client_pb2.SubmitResult(job_id=result.job_id, duplicate=True)
+    return client_pb2.SubmitResult(job_id=result.job_id)
+
+
+def result_from_pb(message: client_pb2.SubmitResult) -> SubmitResult:
+    if message.HasField("error"):
+        error = error_from_pb(message.error)
+        return SubmitResult(SubmitStatus.REFUSED, getattr(error, "job_id", ""), error)
+    if message.duplicate:
+        return SubmitResult(SubmitStatus.DUPLICATE, message.job_id)
+    return SubmitResult(SubmitStatus.ACCEPTED, message.job_id)
+
+
+def job_to_pb(job: Job) -> types_pb2.Job:
+    progress = None
+    if job.progress is not None:
+        progress = types_pb2.Progress(**message_fields(job.progress, types_pb2.Progress))
+    return types_pb2.Job(
+        progress=progress,
+        **message_fields(job, types_pb2.Job),
+        **message_fields(job.spec, types_pb2.Job),
+    )
+
+
+def job_from_pb(message: types_pb2.Job) -> Job:
+    progress = None
+    if message.HasField("progress"):
+        progress = Progress(**record_fields(message.progress, Progress))
+    return Job(spec=read_spec(message), progress=progress, **record_fields(message, Job))
+
+
+def event_to_pb(event: Event) -> types_pb2.Event:
+    return types_pb2.Event(**message_fields(event, types_pb2.Event))
+
+
+def event_from_pb(message: types_pb2.Event) -> Event:
+    return Event(**record_fields(message, Event))
+
+
+def job_query_to_pb(query: JobQuery) -> client_pb2.ListJobsRequest:
+    return client_pb2.ListJobsRequest(
+        states=[STATES.to_pb[state] for state in query.states],
+        reasons=[REASONS.to_pb[reason] for reason in query.reasons],
+        **message_fields(query, client_pb2.ListJobsRequest),
+    )
+
+
+def job_query_from_pb(message: client_pb2.ListJobsRequest) -> JobQuery:
+    return JobQuery(
+        states=STATES.asked(message.states, "states"),
+        reasons=REASONS.asked(message.reasons, "reasons"),
+        **record_fields(message, JobQuery),
+    )
+
+
+# -- queues ----------------------------------------------------------------------------------------
+
+
+def queue_spec_to_pb(spec: QueueSpec) -> types_pb2.Queue:
+    return _queue_to_pb(spec.name, spec.paused, spec.said)
+
+
+def _queue_to_pb(
+    name: str, paused: bool, said: Mapping[str, Any], created_at: float | None = None
+) -> types_pb2.Queue:
+    created = stamp(created_at, "created_at")
+    try:
+        message = types_pb2.Queue(name=name, paused=paused, created_at=created)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("name", str(error)) from None
+    put_settings(message, said)
+    return message
+
+
+def queue_spec_from_pb(message: types_pb2.Queue) -> QueueSpec:
+    said = cast(SettingsSaid, read_settings(message))
+    return QueueSpec(message.name, paused=message.paused, **said)
+
+
+def queue_update_to_pb(name: str, update: QueueUpdate) -> operator_pb2.UpdateQueueRequest:
+    # The wire has no empty mapping; strict is the default.
+    reset = [field for field, value in update.said.items() if value is None or value == {}]
+    queue = _queue_to_pb(name, False, update.said)
+    return operator_pb2.UpdateQueueRequest(queue=queue, reset=reset)
+
+
+def queue_update_from_pb(message: operator_pb2.UpdateQueueRequest) -> QueueUpdate:
+    said = read_settings(message.queue)
+    for asked in message.reset:
+        field = asked.removesuffix("_seconds")
+        if field not in SETTINGS:
+            allowed = ", ".join(SETTINGS)
+            raise InvalidArgument("reset", f"{asked[:80]!r} is no setting; allowed: {allowed}")
+        if said.get(field) is not None:
+            raise InvalidArgument("reset", f"{field} is given as well; give one or the other")
+        said[field] = None
+    return QueueUpdate(**cast(SettingsSaid, said))
+
+
+def queue_to_pb(queue: Queue) -> types_pb2.Queue:
+    return _queue_to_pb(queue.name, queue.paused, queue.settings(), queue.created_at)
+
+
+def queue_from_pb(message: types_pb2.Queue) -> Queue:
+    """Read a queue; a server of an earlier version may leave out some settings."""
+    created_at = seconds(message.created_at) if message.HasField("created_at") else 0.0
+    return Queue(
+        name=message.name, paused=message.paused, created_at=created_at, **read_settings(message)
+    )
+
+
+def stats_to_pb(stats: QueueStats) -> types_pb2.QueueStats:
+    return types_pb2.QueueStats(
+        queue=queue_to_pb(stats.queue),
+        depth=[
+            types_pb2.StateCount(state=STATES.to_pb[state], count=count)
+            for state, count in stats.depth.items()
+        ],
+        unserved=[types_pb2.UnservedType(type=one.type, jobs=one.jobs) for one in stats.unserved],
+        **message_fields(stats, types_pb2.QueueStats),
+    )
+
+
+def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
+    queue = queue_from_pb(message.queue)
+    return QueueStats(
+        queue=queue,
+        depth={STATES.from_pb(item.state): item.count for item in message.depth},
+        unserved=tuple(WaitingType(queue.name, one.type, one.jobs) for one in message.unserved),
+        **record_fields(message, QueueStats),
+    )
+
+
+# -- dead letters ----------------------------------------------------------------------------------
+
+
+def retry_query_to_pb(query: RetryQuery) -> operator_pb2.RetryDeadLettersRequest:
+    if not query.reasons:  # on the wire, none means failures
+        raise InvalidArgument("reasons", "name at least one")
+    try:
+        return operator_pb2.RetryDeadLettersRequest(
+            reasons=[REASONS.to_pb[reason] for reason in query.reasons],
+            **message_fields(query, operator_pb2.RetryDeadLettersRequest),
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("error", str(error)) from None
+
+
+def retry_query_from_pb(message: operator_pb2.RetryDeadLettersRequest) -> RetryQuery:
+    query = RetryQuery(**record_fields(message, RetryQuery))
+    query.reasons = REASONS.asked(message.reasons, "reasons") or query.reasons
+    return query
+
+
+def retried_to_pb(answer: Retried) -> operator_pb2.RetryDeadLettersResponse:
+    return operator_pb2.RetryDeadLettersResponse(
+        refused=[
+            operator_pb2.NotRetried(job_id=one.job_id, message=one.message)
+            for one in answer.refused
+        ],
+        **message_fields(answer, operator_pb2.RetryDeadLettersResponse),
+    )
+
+
+def retried_from_pb(message: operator_pb2.RetryDeadLettersResponse) -> Retried:
+    refused = [NotRetried(one.job_id, one.message) for one in message.refused]
+    return Retried(refused=refused, **record_fields(message, Retried))
+
+
+# -- workers and health ----------------------------------------------------------------------------
+
+
+def info_to_pb(info: WorkerInfo) -> types_pb2.WorkerInfo:
+    values = message_fields(info, types_pb2.WorkerInfo)
+    try:
+        return types_pb2.WorkerInfo(**{**values, "types": sorted(info.types or ())})
+    except _NOT_CARRIED as error:
+        raise InvalidArgument("worker", str(error)) from None
+
+
+def info_from_pb(message: types_pb2.WorkerInfo, owner: str) -> WorkerInfo:
+    info = WorkerInfo(owner=owner, **record_fields(message, WorkerInfo))
+    info.types = frozenset(message.types) or None
+    return info
+
+
+def new_info_from_pb(message: types_pb2.WorkerInfo, owner: str) -> WorkerInfo:
+    """Read a worker that this caller registers now; the engine checks the rest."""
+    check_incarnation(message.incarnation)
+    return info_from_pb(message, owner)
+
+
+def check_incarnation(value: int) -> int:
+    """Refuse an incarnation that stores cannot keep: theirs are signed."""
+    if not 0 < value <= MAX_INT63:
+        raise InvalidArgument("incarnation", f"must be a random number from 1 to {MAX_INT63}")
+    return value
+
+
+def worker_to_pb(worker: Worker) -> types_pb2.Worker:
+    return types_pb2.Worker(
+        info=info_to_pb(worker.info),
+        owner=shown_owner(worker.info.owner),
+        **message_fields(worker, types_pb2.Worker),
+    )
+
+
+def worker_from_pb(message: types_pb2.Worker) -> Worker:
+    info = info_from_pb(message.info, message.owner)
+    return Worker(info=info, **record_fields(message, Worker))
+
+
+def health_to_pb(health: Health) -> operator_pb2.GetHealthResponse:
+    return operator_pb2.GetHealthResponse(
+        ok=health.ok,
+        version=health.version,
+        components=[
+            types_pb2.ComponentHealth(name=part.name, ok=part.ok, detail=part.detail)
+            for part in health.components
+        ],
+    )
+
+
+def health_from_pb(message: operator_pb2.GetHealthResponse) -> Health:
+    components = [ComponentHealth(part.name, part.ok, part.detail) for part in message.components]
+    return Health(ok=message.ok, version=message.version, components=components)

@@ -1,1 +1,0 @@
-"""Between domain objects and protobuf, in both directions; used by servicers and remote clients."""

@@ -1,0 +1,176 @@
+"""Assignments, reports and heartbeats as protobuf messages, and back: every job passes here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.ids import id_from_bytes, id_to_bytes
+from jobqueue.core.job import Assignment, JobSpec, Pulse, Transition
+from jobqueue.core.lifecycle import REPORTABLE, Move
+from jobqueue.core.progress import Progress
+from jobqueue.core.waiting import in_turns
+from jobqueue.pb.jq.v1 import worker_pb2
+from jobqueue.wire import WORKER_STATUSES, more_fields, read_more
+
+MAX_INT63 = 2**63 - 1
+_KINDS = {
+    Move.START: worker_pb2.REPORT_KIND_STARTED,
+    Move.SUCCEED: worker_pb2.REPORT_KIND_SUCCEEDED,
+    Move.FAIL: worker_pb2.REPORT_KIND_FAILED,
+    Move.TIME_OUT: worker_pb2.REPORT_KIND_TIMED_OUT,
+    Move.ACKNOWLEDGE_CANCEL: worker_pb2.REPORT_KIND_CANCEL_ACKNOWLEDGED,
+    Move.HAND_BACK: worker_pb2.REPORT_KIND_HANDED_BACK,
+}
+_MOVES = {kind: move for move, kind in _KINDS.items()}
+if _KINDS.keys() != REPORTABLE:
+    raise AssertionError("the wire must carry exactly the moves that a worker may report")
+
+
+def assignment_to_pb(given: Assignment) -> worker_pb2.Assignment:
+    spec = given.spec
+    return worker_pb2.Assignment(
+        seq=given.seq,
+        lease=given.lease,
+        job_id=id_to_bytes(given.id),
+        attempt=given.attempt,
+        retry_count=given.retry_count,
+        created_at=given.created_at,
+        expires_in_seconds=given.expires_in,
+        deaths=given.deaths,
+        queue=spec.queue,
+        type=spec.type,
+        payload=spec.payload,
+        priority=spec.priority,
+        max_retries=given.max_retries,
+        timeout_seconds=spec.timeout,
+        labels=spec.labels or None,
+        **more_fields(spec, worker_pb2.Assignment),
+    )
+
+
+def assignment_from_pb(message: worker_pb2.Assignment, worker_id: str) -> Assignment:
+    return Assignment(
+        message.seq,
+        id_from_bytes(message.job_id),
+        JobSpec(
+            payload=message.payload,
+            queue=message.queue,
+            type=message.type,
+            priority=message.priority,
+            max_retries=message.max_retries,
+            timeout=message.timeout_seconds if message.HasField("timeout_seconds") else None,
+            labels=dict(message.labels),
+            **read_more(message),
+        ),
+        message.attempt,
+        message.lease,
+        worker_id,
+        message.retry_count,
+        message.created_at,
+        message.expires_in_seconds if message.HasField("expires_in_seconds") else None,
+        message.deaths,
+    )
+
+
+def report_to_pb(report: Transition) -> worker_pb2.Report:
+    kind = _KINDS.get(report.move)
+    if kind is None:
+        raise InvalidArgument("move", f"a worker may not report {report.move.value!r}")
+    if report.lease is None:
+        raise InvalidArgument("lease", "a report must name its lease")
+    try:
+        return worker_pb2.Report(
+            kind=kind,
+            seq=report.seq,
+            lease=report.lease,
+            result=report.result,
+            error=report.error,
+            not_retryable=not report.retryable,
+            retry_after_seconds=report.retry_after,
+            ran_for_seconds=report.ran_for,
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument("report", str(error)) from None
+
+
+def report_from_pb(message: worker_pb2.Report) -> Transition:
+    """Read a report; raise InvalidArgument for an unknown kind or a missing lease."""
+    move = _MOVES.get(message.kind)
+    if move is None:
+        allowed = ", ".join(f"{kind}" for kind in _MOVES)
+        raise InvalidArgument("report.kind", f"unknown kind {message.kind}; allowed: {allowed}")
+    lease = message.lease
+    if not 0 < lease <= MAX_INT63:
+        raise InvalidArgument("report.lease", "must be the lease of the assignment")
+    has = message.HasField
+    return Transition(
+        message.seq,
+        move,
+        lease,
+        None,
+        message.result if has("result") else None,
+        message.error,
+        not message.not_retryable,
+        message.retry_after_seconds if has("retry_after_seconds") else None,
+        message.ran_for_seconds if has("ran_for_seconds") else None,
+    )
+
+
+def leases_from_pb(leases: Iterable[int]) -> list[int]:
+    """Read the leases of a heartbeat; raise InvalidArgument for a number that can be none."""
+    held = list(leases)
+    for lease in held:
+        if not 0 < lease <= MAX_INT63:
+            raise InvalidArgument("leases", "must be the leases of assignments")
+    return held
+
+
+def heartbeat_to_pb(
+    worker_id: str,
+    incarnation: int,
+    leases: Sequence[int],
+    begun: Sequence[int],
+    complete: bool,
+    progress: Mapping[int, Progress],
+    overrun: int | None,
+) -> worker_pb2.HeartbeatRequest:
+    return worker_pb2.HeartbeatRequest(
+        worker_id=worker_id,
+        incarnation=incarnation,
+        leases=leases,
+        begun=begun,
+        incomplete=not complete,
+        progress=[
+            worker_pb2.LeaseProgress(lease=lease, value=said.value, text=said.text)
+            for lease, said in progress.items()
+        ],
+        overrun=overrun,
+    )
+
+
+async def progress_from_pb(news: Sequence[worker_pb2.LeaseProgress]) -> dict[int, Progress]:
+    """Read the progress of a heartbeat by lease; of several for one lease the last counts."""
+    return dict(await in_turns(_lease_progress, news))
+
+
+def _lease_progress(one: worker_pb2.LeaseProgress) -> tuple[int, Progress]:
+    return one.lease, Progress.of(one.value if one.HasField("value") else None, one.text)
+
+
+def pulse_to_pb(pulse: Pulse) -> worker_pb2.Pulse:
+    return worker_pb2.Pulse(
+        known=pulse.known,
+        status=WORKER_STATUSES.to_pb[pulse.status],
+        cancelled=pulse.cancelled,
+        lost=pulse.lost,
+    )
+
+
+def pulse_from_pb(message: worker_pb2.Pulse) -> Pulse:
+    return Pulse(
+        known=message.known,
+        status=WORKER_STATUSES.from_pb(message.status),
+        cancelled=list(message.cancelled),
+        lost=list(message.lost),
+    )

@@ -1,0 +1,131 @@
+"""Applies the table of rules (``access/rules.py``) to every request before its route runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import ClientDisconnect
+from starlette.routing import BaseRoute, Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jobqueue.access import audit
+from jobqueue.access.budgets import MessageBytes, Room
+from jobqueue.access.callers import enter_call
+from jobqueue.access.policy import ANY_ROLE, Access, Shown, permit, shown_in
+from jobqueue.access.rules import HTTP, RULES, BudgetKind, Rule, http_rule
+from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
+from jobqueue.api.http.settings import HttpFaceSettings
+from jobqueue.core.errors import JobQueueError, PermissionDenied, Unauthenticated
+from jobqueue.core.waiting import answer_room
+
+# Keys of the scope.
+CERTIFICATE = "jobqueue.certificate"  # the name in the client's certificate
+PLACE = "jobqueue.place"  # the request's Place in the budgets
+ROOM = "jobqueue.room"  # the Room of the request's answer
+_MATCHED = "jobqueue.matched"  # the route, and the values that it adds to the scope
+
+_STATUS = "server.status"
+# For a path that does not exist a caller needs any role, and then gets a 404.
+_NO_ROUTE = Rule(ANY_ROLE)
+# Open routes have no parameters, so their templates are their paths.
+OPEN = frozenset(path for (_, path), action in HTTP.items() if RULES[action].roles is None)
+
+
+class MatchedRoute(BaseRoute):
+    """The route that the authorizer has matched.
+
+    As the router's first route it saves a second match, which might find another route.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        matched = scope.get(_MATCHED)
+        return (Match.NONE, {}) if matched is None else (Match.FULL, matched[1])
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await scope[_MATCHED][0].handle(scope, receive, send)
+
+
+class HttpAuthorizer:
+    """ASGI middleware that admits or refuses a request, and counts it until it ends."""
+
+    def __init__(
+        self, app: ASGIApp, settings: HttpFaceSettings, routes: Sequence[BaseRoute]
+    ) -> None:
+        self._app = app
+        self._access = settings.access
+        self._budgets = settings.budgets
+        self._routes = routes
+        self._answers = MessageBytes(settings.max_answer_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in OPEN:
+            await self._app(scope, receive, send)
+            return
+        shown = _shown(scope)
+        action, rule = self._match(scope)
+        try:
+            caller = self._access.identify(shown)
+            permit(caller, rule.roles, f"{scope['method']} {scope['path'][:200]}")
+            place = scope[PLACE] = self._budgets.enter(rule.kind, caller.account)
+        except JobQueueError as error:
+            await self._access.refusals.note(error, shown.address, action, "http")
+            await answer(error)(scope, receive, send)
+            return
+        enter_call(caller)
+        room = scope[ROOM] = Room(self._answers, caller.account)
+        answer_room.set(room)
+        try:
+            # A request that reads takes room for its answer first; others, once they know its size.
+            if rule.reads and rule.kind is not BudgetKind.WAIT:
+                await room.take()
+            if rule.changes:
+                await self._change(action, scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+        finally:
+            room.close()
+            place.leave()
+
+    async def _change(self, action: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run a request that changes something, with its line in the audit log."""
+        named = scope[_MATCHED][1].get("path_params", {})
+        with audit.change(action, next(iter(named.values()), "")) as line:
+            try:
+                await self._app(scope, receive, send)
+                line.outcome = scope.get(OUTCOME, audit.OK)
+            except ClientDisconnect:
+                line.outcome = audit.ABANDONED  # the client is gone
+            finally:
+                line.object = scope.get(OBJECT) or line.object
+
+    def _match(self, scope: Scope) -> tuple[str, Rule]:
+        """Find the route; return the action that is asked for, and its rule."""
+        for route in self._routes:
+            match, child_scope = route.matches(scope)
+            if match is Match.FULL:
+                scope[_MATCHED] = route, child_scope
+                verb, template = scope["method"], getattr(route, "path", "")
+                return HTTP.get((verb, template), ""), http_rule(verb, template)
+        return "", _NO_ROUTE
+
+
+async def sees_status(access: Access, scope: Scope) -> bool:
+    """Return True if the caller of an open route may see what GET /status shows."""
+    if not access.required:
+        return True
+    shown = _shown(scope)
+    try:
+        permit(access.identify(shown), RULES[_STATUS].roles, "")
+    except Unauthenticated as error:
+        if shown.authorization or shown.api_key:  # keys must not be guessed here either
+            await access.refusals.note(error, shown.address, _STATUS, "http")
+        return False
+    except PermissionDenied:
+        return False
+    return True
+
+
+def _shown(scope: Scope) -> Shown:
+    client = scope.get("client")
+    certificate = scope.get(CERTIFICATE, "")
+    return shown_in(scope["headers"], certificate, client[0] if client else "")

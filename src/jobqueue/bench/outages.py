@@ -1,0 +1,121 @@
+"""A dead service against a dead node: requests and jobs while one part of a design is away.
+
+Requests come at a rate, so that those that fail slowly do not keep others from being asked. The
+part is killed in the middle and not started again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jobqueue.bench import fairness
+from jobqueue.bench.cell import Cell, Method, RunPlace
+from jobqueue.bench.ground import brought_up
+from jobqueue.bench.load import LoadGenerator
+from jobqueue.bench.measures import answered_well
+from jobqueue.bench.profile import Profile
+from jobqueue.bench.records import Counts
+from jobqueue.taskqueue.designs import catalogue
+
+FILE = "outages.json"
+# Every service once; one node stands for the others, which are like it.
+KILLED: Mapping[str, Sequence[str]] = {
+    "microservices": [service.name for service in catalogue.DESIGN_A],
+    "nodes": ["node-0"],
+}
+
+
+def profile(rate: float, seconds: float) -> Profile:
+    """The load: all methods, at a rate that both designs carry easily."""
+    made = Profile(
+        name="outages",
+        about="A dead service against a dead node.",
+        topologies=list(KILLED),
+        base={"rate": rate, "mix": {"submit": 4, "status": 2, "result": 2, "cancel": 1}},
+        warm_up=1.0,
+        seconds=seconds,
+        job_seconds=0,
+        listings=0,
+        drain=3.0,
+        repetitions=1,
+    )
+    made.check()
+    return made
+
+
+def runs() -> int:
+    """The number of parts that are killed."""
+    return sum(map(len, KILLED.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """The ends of requests and jobs while one part was away."""
+
+    topology: str
+    killed: str
+    before: dict[str, Counts]  # requests by method, as long as all parts were there
+    during: dict[str, Counts]  # from the kill on
+    accepted: int  # jobs, before and during
+    done: int
+    canceled: int
+    failed: int
+    open: int  # jobs that had not ended, or whose end could not be read
+
+    def answered(self, method: Method | None = None) -> float:
+        """The share of requests during the outage that had the answer of a healthy system."""
+        counts = [one for name, one in self.during.items() if method in (None, name)]
+        begun = sum(one.total for one in counts)
+        return answered_well(counts) / begun if begun else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """For the file."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, parts: Mapping[str, Any]) -> Outage:
+        """As the file has it."""
+        counts = {
+            when: {name: Counts(**one) for name, one in parts[when].items()}
+            for when in ("before", "during")
+        }
+        return cls(**{**parts, **counts})
+
+
+async def outages(load: Profile) -> AsyncIterator[Outage]:
+    """One after another, each on a topology of its own."""
+    for shape in load.shapes():
+        (cell,) = load.cells_of(shape, RunPlace.PROCESSES)
+        for killed in KILLED[shape.topology]:
+            yield await _outage(load, cell, killed)
+
+
+async def _outage(asked: Profile, cell: Cell, killed: str) -> Outage:
+    async with brought_up(cell) as ground:
+        await fairness.does_a_job(ground.target, cell.topology)
+        seed = asked.seed_of(cell, 1)
+        with LoadGenerator(ground.target, cell, asked, seed=seed, tag=os.urandom(4).hex()) as load:
+            await load.warm_up()
+            await load.requests()
+            before = load.counts
+            load.counts = {}
+            os.kill(ground.pids[killed], signal.SIGKILL)
+            await load.requests()
+            await load.latest_ended()
+            await load.account()
+    jobs = load.jobs
+    return Outage(
+        topology=cell.topology,
+        killed=killed,
+        before=before,
+        during=load.counts,
+        accepted=jobs.submitted,
+        done=jobs.done,
+        canceled=jobs.canceled,
+        failed=jobs.failed,
+        open=jobs.open,
+    )

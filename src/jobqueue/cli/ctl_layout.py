@@ -1,0 +1,51 @@
+"""``jq-ctl layout``: what the servers of a PostgreSQL store may write."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from jobqueue.cli.display import print_json
+from jobqueue.cli.program import examples, run_async
+from jobqueue.cli.session import OutputOption, session
+from jobqueue.connect.extras import not_installed
+from jobqueue.connect.urls import parse_url, with_password
+from jobqueue.core.errors import InvalidArgument
+
+EXAMPLES = examples(
+    "jq-ctl --url postgresql://jobs@db/jobs layout",
+    "jq-ctl --url postgresql://jobs@db/jobs layout 2   [dim](no older server runs)[/dim]",
+    "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older one starts)[/dim]",
+)
+
+app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=EXAMPLES)
+def layout(
+    context: typer.Context,
+    number: Annotated[
+        int | None,
+        typer.Argument(help="The layout to write from now on; without it, show the layout."),
+    ] = None,
+    output: OutputOption = None,
+) -> None:
+    """Show, raise or lower the layout: how the servers of a PostgreSQL store may write jobs.
+
+    Raise it when no server of an earlier version runs any more: from then on such a server cannot
+    write. Lower it before you go back to an earlier version: the rows that it cannot read are
+    rewritten, a thousand jobs at a time. Servers may run meanwhile.
+    """
+    known = session(context)
+    if parse_url(known.url, "--url").scheme != "postgresql":
+        raise InvalidArgument("--url", "name the PostgreSQL store: only it has layouts")
+    try:
+        from jobqueue.stores.postgres.migrate import layout_of
+    except ModuleNotFoundError as error:
+        raise not_installed(error, "--url", "asyncpg") from None
+    found = run_async(layout_of(with_password(known.url, known.db_password), number))
+    if known.json:
+        print_json({"layout": found})
+    else:
+        typer.echo(f"layout {found}")

@@ -1,0 +1,193 @@
+"""From a URL to a backend. Only this module knows which schemes exist."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobqueue.access.hosts import is_loopback
+from jobqueue.access.tls import Credentials, Tls
+from jobqueue.connect.extras import not_installed
+from jobqueue.connect.urls import STORES, BackendUrl, check_redis_url, parse_url, split_prefix
+from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
+from jobqueue.core.observer import Observer
+from jobqueue.core.store import Locks, Rules, Store
+from jobqueue.redaction import redact, redact_value
+
+if TYPE_CHECKING:
+    from jobqueue.core.api import Backend
+    from jobqueue.engine.settings import EngineSettings
+
+log = logging.getLogger("jobqueue.client")
+
+POOL_SIZE = 8
+REDIS_TIMEOUT = 0.05
+
+
+def create_locks(
+    url: str,
+    *,
+    timeout: float = REDIS_TIMEOUT,
+    observer: Observer | None = None,
+    field: str = "redis.url",
+) -> Locks | None:
+    """Return the locks in the Redis that a URL names, not opened yet; None for an empty URL."""
+    if not url:
+        return None
+    check_redis_url(url, field)
+    try:
+        from jobqueue.stores.redis.locks import RedisLocks
+    except ModuleNotFoundError as error:
+        raise not_installed(error, field, "redis") from None
+    try:
+        return RedisLocks(url, timeout=timeout, observer=observer)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(field, f"{redact_value(url)!r}: {redact(str(error))}") from None
+
+
+def create_store(
+    url: str,
+    *,
+    rules: Rules | None = None,
+    observer: Observer | None = None,
+    create: bool = True,
+    field: str = "url",
+    locks: Locks | None = None,
+    pool_size: int = POOL_SIZE,
+    partitions: int = 0,
+) -> Store:
+    """Return the store that a URL names, not opened yet. ``create=False``: it must exist.
+
+    ``locks`` and ``pool_size`` are for PostgreSQL: other stores have no servers beside them that a
+    lock elsewhere could help. ``partitions`` are for Redis: the number to allot to workers that
+    hear of their jobs by Kafka; 0: workers ask for them.
+    """
+    address = parse_url(url, field, STORES)
+    rules = rules or Rules()
+    observer = observer or Observer()
+    if locks is not None and address.scheme != "postgresql":
+        log.warning("redis.url is not used: only a store on PostgreSQL needs it")
+    if address.path is not None:
+        from jobqueue.stores.sqlite.store import SqliteStore
+
+        _prepare_file(address.path, create=create)
+        return SqliteStore(address.path, rules=rules, observer=observer)
+    if address.scheme == "memory":
+        from jobqueue.stores.memory import MemoryStore
+
+        return MemoryStore(rules=rules)
+    if address.scheme == "postgresql":
+        try:
+            from jobqueue.stores.postgres.store import PostgresStore
+        except ModuleNotFoundError as error:
+            raise not_installed(error, field, "asyncpg") from None
+        return PostgresStore(
+            url, rules=rules, observer=observer, locks=locks, pool_size=pool_size, create=create
+        )
+    if address.scheme == "redis":
+        return _redis_store(url, rules, observer, create=create, field=field, partitions=partitions)
+    raise InvalidArgument(
+        field, f"{redact_value(url)!r} names a server, not a store; allowed: {STORES}"
+    )
+
+
+def _redis_store(
+    url: str, rules: Rules, observer: Observer, *, create: bool, field: str, partitions: int
+) -> Store:
+    try:
+        from jobqueue.stores.redis.store import PREFIX, RedisStore
+    except ModuleNotFoundError as error:
+        raise not_installed(error, field, "redis") from None
+    url, name = split_prefix(url, field)
+    prefix = PREFIX if name is None else f"{{{name}}}:"
+    try:
+        return RedisStore(
+            url,
+            rules=rules,
+            observer=observer,
+            prefix=prefix,
+            create=create,
+            partitions=partitions,
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(field, f"{redact_value(url)!r}: {redact(str(error))}") from None
+
+
+def _prepare_file(path: Path, *, create: bool) -> None:
+    if not create and not path.exists():
+        raise NotFound(f"there is no file {str(path)!r} (in {Path.cwd()})")
+    if create:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = "a file has that name" if path.parent.exists() else error.strerror
+            raise Unavailable(f"cannot create the folder {str(path.parent)!r}: {why}") from error
+
+
+def orphaned(scheme: str) -> str:
+    """Return why a forked process cannot use a backend that its parent had open; empty: it can."""
+    if scheme == "memory":
+        return (
+            "the app's jobs are in the memory of the process that this one was forked from: use it"
+            " only after the fork, or use sqlite:///FILE, which processes can share"
+        )
+    if scheme in ("sqlite", "grpc"):
+        return (
+            "this process was forked while its parent had the app open, and what was open does not"
+            " survive a fork: call `await app.close()` before the fork (app.sync() closes by itself"
+            " when no call and no worker is under way), or start the process with the 'spawn'"
+            " method of multiprocessing"
+        )
+    return ""
+
+
+def warn_of_readable_key(credentials: Credentials, address: BackendUrl) -> None:
+    """Warn of an API key that leaves this machine without TLS."""
+    if credentials.api_key is None or credentials.tls is not None:
+        return
+    for host, _ in address.servers:
+        if not is_loopback(host):
+            log.warning("the API key goes to %s without TLS: it can be read", host)
+
+
+def create_backend(
+    url: str,
+    *,
+    settings: EngineSettings | None = None,
+    rules: Rules | None = None,
+    observer: Observer | None = None,
+    create: bool = True,
+    field: str = "url",
+    call_timeout: float = 10.0,
+    credentials: Credentials | None = None,
+    locks: Locks | None = None,
+    pool_size: int = POOL_SIZE,
+) -> Backend:
+    """Return the backend that a URL names, not started yet: an engine, or the client of a server.
+
+    Settings and rules are the engine's; a server has its own. Time limits of calls and credentials
+    are for servers.
+    """
+    address = parse_url(url, field)
+    if address.scheme == "grpc":
+        from jobqueue.api.grpc.remote import GrpcBackend
+
+        shown = credentials or Credentials()
+        if address.tls and shown.tls is None:
+            shown = Credentials(shown.api_key, Tls())
+        warn_of_readable_key(shown, address)
+        return GrpcBackend(address.target, timeout=call_timeout, credentials=shown)
+    from jobqueue.engine.engine import Engine
+    from jobqueue.engine.settings import EngineSettings
+
+    store = create_store(
+        url,
+        rules=rules,
+        observer=observer,
+        create=create,
+        field=field,
+        locks=locks,
+        pool_size=pool_size,
+    )
+    return Engine(store, settings or EngineSettings(), observer=observer or Observer())

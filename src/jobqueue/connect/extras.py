@@ -1,0 +1,41 @@
+"""The optional libraries: each is an extra of the package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+
+from jobqueue.core.errors import InvalidArgument
+
+PACKAGES = {
+    "postgres": "asyncpg",
+    "redis": "redis",
+    "kafka": "confluent_kafka",
+    "jwt": "cryptography",
+    "bench": "hdrh",
+}
+
+
+def missing(extras: Iterable[str]) -> list[str]:
+    """Return the extras whose package is not installed."""
+    return [extra for extra in extras if not _is_installed(PACKAGES[extra])]
+
+
+def _is_installed(package: str) -> bool:
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None  # a folder of that name has no origin
+
+
+def how_to_install(extras: Iterable[str]) -> str:
+    """Return the command that installs them."""
+    return f"pip install 'jobqueue[{','.join(extras)}]'"
+
+
+def not_installed(error: ModuleNotFoundError, field: str, package: str) -> Exception:
+    """Return the error to raise when the library of an extra is missing."""
+    if (error.name or "").split(".")[0] != package:
+        return error  # a defect
+    extra = next(extra for extra, needed in PACKAGES.items() if needed == package)
+    return InvalidArgument(
+        field, f"needs the package {package}, which is not installed: {how_to_install([extra])}"
+    )

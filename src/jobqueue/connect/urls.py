@@ -1,0 +1,213 @@
+"""Reads the URLs of stores and servers, and refuses other forms."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from jobqueue.core.address import MAX_PORT, Address, WrongPort
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.redaction import redact_value
+
+STORES = (
+    "memory://, sqlite:///FILE (relative), sqlite:////PATH/FILE (absolute),"
+    " postgresql://USER@HOST:PORT/DATABASE, redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER"
+    " (TLS)"
+)
+ALLOWED = f"{STORES}, grpc://HOST:PORT[,HOST:PORT…], grpcs://HOST:PORT[,…] (TLS)"
+REDIS = "redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER (TLS)"
+_POSTGRES = ("postgresql", "postgres")
+_REDIS = ("redis", "rediss")
+SHARED = ("postgresql", "redis")  # stores that other servers may have open, too
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
+_PREFIX_RULE = "1 to 50 letters, digits, '.', '_' or '-', the first a letter or digit"
+# A host or [IPv6 address], and perhaps a port; PostgreSQL's may be empty: the local server.
+_PLACE = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::([0-9]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendUrl:
+    """A parsed URL: the scheme, and the file or the gRPC servers that it names."""
+
+    scheme: str
+    path: Path | None = None
+    servers: tuple[Address, ...] = ()
+    tls: bool = False
+
+    @property
+    def target(self) -> str:
+        """The servers' addresses in gRPC's form, separated by commas."""
+        return ",".join(map(str, self.servers))
+
+
+def is_redis(url: str) -> bool:
+    """Return whether a URL names a Redis."""
+    return url.partition("://")[0].lower() in _REDIS
+
+
+def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> BackendUrl:
+    """Read a backend URL. The error lists the allowed forms and shows no password."""
+    scheme, sep, rest = url.partition("://")
+    scheme = scheme.lower()
+    if scheme == "memory" and sep:
+        if rest.strip("/"):
+            raise InvalidArgument(field, f"{redact_value(url)!r}: memory:// takes no path")
+        return BackendUrl("memory")
+    if scheme == "sqlite" and sep:
+        return BackendUrl("sqlite", path=_sqlite_path(rest, url, field))
+    if scheme in ("grpc", "grpcs") and sep:
+        servers = tuple(_grpc_server(one, url, field) for one in rest.rstrip("/").split(","))
+        return BackendUrl("grpc", servers=servers, tls=scheme == "grpcs")
+    if scheme in _POSTGRES and sep:
+        _check_places(_authority(rest), url, field)
+        return BackendUrl("postgresql")
+    if scheme in _REDIS and sep:
+        check_redis_url(split_prefix(url, field)[0], field)
+        return BackendUrl("redis")
+    hint = _hint(scheme if sep else "", url, allowed)
+    raise InvalidArgument(
+        field, f"{redact_value(url)!r} is not a known form; allowed: {allowed}{hint}"
+    )
+
+
+def _hint(scheme: str, url: str, allowed: str) -> str:
+    """Return a guess at the URL that was meant."""
+    if scheme.startswith("postgres") and "postgresql" in allowed:
+        return "; did you mean postgresql://?"
+    if scheme in ("http", "https") and "grpc" in allowed:
+        return "; programs speak gRPC: name the server's other port, like grpc://127.0.0.1:50051"
+    if scheme:
+        return ""
+    if "grpc" in allowed and re.fullmatch(r"[\w.-]+:[0-9]+", url):
+        return f"; did you mean grpc://{url}?"
+    if "sqlite" in allowed and url.endswith((".db", ".sqlite", ".sqlite3")):
+        return f"; did you mean sqlite:///{url}?"
+    return ""
+
+
+def _sqlite_path(rest: str, url: str, field: str) -> Path:
+    host, slash, name = rest.partition("/")
+    if host or not slash:
+        raise InvalidArgument(
+            field,
+            f"{redact_value(url)!r}: sqlite takes three slashes for a relative file (sqlite:///jobs.db)"
+            " and four for an absolute one (sqlite:////var/lib/jobs.db)",
+        )
+    if not name or name.endswith("/"):
+        raise InvalidArgument(field, f"{redact_value(url)!r} names no file; use sqlite:///jobs.db")
+    if name == ":memory:":
+        raise InvalidArgument(field, "sqlite in memory is not supported; use memory://")
+    if "?" in name:
+        raise InvalidArgument(field, f"{redact_value(url)!r}: sqlite takes no options after '?'")
+    return Path(unquote(name))
+
+
+def _grpc_server(rest: str, url: str, field: str) -> Address:
+    shown = repr(redact_value(url))
+    if "@" in rest or "/" in rest or "?" in rest:
+        raise InvalidArgument(field, f"{shown}: grpc takes only a host and a port")
+    if rest.count(":") > 1 and not rest.startswith("["):  # an IPv6 address is taken as it is, too
+        rest = "[{}]:{}".format(*rest.rsplit(":", 1))
+    try:
+        return Address.parse(rest)
+    except WrongPort as error:
+        raise InvalidArgument(field, f"{shown}: {error}") from None
+    except ValueError:
+        raise InvalidArgument(
+            field, f"{shown} needs a host and a port, like grpc://127.0.0.1:50051"
+        ) from None
+
+
+def _authority(rest: str) -> str:
+    return re.split(r"[/?#]", rest, maxsplit=1)[0]
+
+
+def _has_bare_characters(url: str) -> bool:
+    """Return whether a login seems to have special characters that are not escaped.
+
+    A parser would take a part of such a password for a host or a port, and show it.
+    """
+    rest = url.partition("://")[2]
+    authority = _authority(rest)
+    # PostgreSQL's client ends a login at the first @, and takes what follows for a host.
+    if authority.count("@") > 1 and url.startswith("postgres"):
+        return True
+    path, _, options = rest[len(authority) :].partition("?")
+    return (
+        "#" in rest
+        or "@" in path
+        or any("@" in option and "=" not in option for option in options.split("&"))
+        or not {"[", "]"}.isdisjoint(authority.rpartition("@")[0])
+    )
+
+
+def _check_places(authority: str, url: str, field: str) -> list[str]:
+    """Return the hosts of a URL, without their ports."""
+    hosts = []
+    bare = _has_bare_characters(url)
+    for place in authority.rpartition("@")[2].split(","):
+        found = None if bare else _PLACE.fullmatch(place)
+        if found is None:
+            raise InvalidArgument(
+                field,
+                f"{redact_value(url)!r}: expected HOST or HOST:PORT after '//' or '@'; special"
+                " characters of a name or password are written as %2F (/), %40 (@), %3A (:),"
+                " %23 (#) and so on",
+            )
+        if found[2] is not None and not 0 < int(found[2]) <= MAX_PORT:
+            raise InvalidArgument(field, f"{redact_value(url)!r}: the port must be 1 to {MAX_PORT}")
+        hosts.append(found[1])
+    return hosts
+
+
+def check_redis_url(url: str, field: str = "redis.url") -> None:
+    """Refuse a URL that names no Redis. The error shows no password."""
+    shown = repr(redact_value(url))
+    scheme, sep, rest = url.partition("://")
+    if scheme.lower() not in _REDIS or not sep:
+        raise InvalidArgument(field, f"{shown} is not a known form; allowed: {REDIS}")
+    place, mark, options = rest.partition("?")
+    authority, _, number = place.partition("/")
+    if "," in authority or not all(_check_places(authority, url, field)):
+        raise InvalidArgument(field, f"{shown} needs one host, like redis://127.0.0.1:6379/0")
+    if number and not (number.isascii() and number.isdigit()):
+        raise InvalidArgument(field, f"{shown}: after the host comes the number of a database")
+    if mark and (
+        scheme.lower() == "redis"
+        or not all(option.startswith("ssl_") for option in options.split("&"))
+    ):
+        raise InvalidArgument(
+            field, f"{shown}: the only options after '?' are those of rediss://, like ssl_ca_certs"
+        )
+
+
+def split_prefix(url: str, field: str) -> tuple[str, str | None]:
+    """Return a store's Redis, and the prefix of its keys: ``prefix=NAME`` among the options."""
+    address, mark, options = url.partition("?")
+    left, prefix = [], None
+    for option in options.split("&") if mark else ():
+        name, _, value = option.partition("=")
+        if name != "prefix":
+            left.append(option)
+        elif _PREFIX.fullmatch(value):
+            prefix = value
+        else:
+            raise InvalidArgument(field, f"{redact_value(url)!r}: prefix must be {_PREFIX_RULE}")
+    return "?".join([address, "&".join(left)] if left else [address]), prefix
+
+
+def with_password(url: str, password: str) -> str:
+    """Return the URL of a PostgreSQL or Redis with a password in it; other URLs take none.
+
+    It is for the connection only. People see the URL without it.
+    """
+    scheme, sep, rest = url.partition("://")
+    if not password or not sep or scheme.lower() not in (*_POSTGRES, *_REDIS):
+        return url
+    authority = _authority(rest)
+    login, _, places = authority.rpartition("@")
+    user = login.partition(":")[0]
+    quoted = quote(password, safe="", errors="surrogateescape")  # its bytes, if it is no text
+    return f"{scheme}://{user}:{quoted}@{places}{rest[len(authority) :]}"

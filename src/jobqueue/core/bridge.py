@@ -1,0 +1,225 @@
+"""The bridge by which the blocking clients run coroutines on an event loop in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import concurrent.futures.thread  # before our exit hook below: hooks run last to first
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from jobqueue.core.attempt import in_place
+from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.forking import FORKS, PATIENCE
+
+T = TypeVar("T")
+
+_JOIN_TIMEOUT = 10.0
+_LOOK_FOR_SIGNALS = 0.5  # seconds
+
+
+class LoopThread:
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = self._runner.get_loop()
+        self._thread = threading.Thread(target=self._run, name="jobqueue-sync", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        with self._runner:  # cancels the rest of the tasks at the end
+            self.loop.run_forever()
+
+    @property
+    def is_here(self) -> bool:
+        return self._thread is threading.current_thread()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(_JOIN_TIMEOUT)
+
+
+def _never() -> bool:
+    return False
+
+
+def _nowhere() -> asyncio.AbstractEventLoop | None:
+    return None
+
+
+class Bridge:
+    """Runs coroutines from plain threads, for one app or client. Its thread starts when needed.
+
+    ``instead`` is the advice to a caller that has an event loop. ``loop`` gives the loop on which
+    the app runs already, if any; ``inlined`` is True if jobs run where they are submitted;
+    ``pinned``, if the bridge must stay open when the process forks.
+    """
+
+    def __init__(
+        self,
+        *,
+        instead: str,
+        loop: Callable[[], asyncio.AbstractEventLoop | None] = _nowhere,
+        inlined: Callable[[], bool] = _never,
+        pinned: Callable[[], bool] = _never,
+    ) -> None:
+        self._instead = instead
+        self._backend_loop = loop
+        self._inlined = inlined
+        self._pinned = pinned
+        self._thread: LoopThread | None = None
+        self._calls: set[concurrent.futures.Future[Any]] = set()
+        self._scheduling = 0  # calls that the lock's holder is about to begin
+        self._kept = 0  # blocks that need it open
+        self._users = 0
+        _BRIDGES.add(self)
+        FORKS.join(self)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the app's loop, and wait for it in this thread."""
+        inlined = self._inlined()
+        if _loop_runs_here():
+            if inlined and in_place.get():
+                return _run_beside(coroutine)
+            coroutine.close()
+            raise Conflict(
+                "this is the blocking client, and an event loop is running in this thread: "
+                f"{self._instead} here"
+            )
+        if inlined:
+            return asyncio.run(coroutine)
+        future = self._schedule(coroutine)
+        try:
+            return _result(future)
+        except concurrent.futures.CancelledError:
+            raise OutcomeUnknown("the client was closed while the call was under way") from None
+        except BaseException:
+            future.cancel()  # the caller was interrupted; nothing happens if it has ended
+            raise
+
+    def run_if_open(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine that tidies up, unless nothing is open, as at the interpreter's end."""
+        if self._inlined() or self._thread is not None or self._backend_loop() is not None:
+            self.run(coroutine)
+        else:
+            coroutine.close()
+
+    def enter(self) -> None:
+        """Count a ``with`` block that uses the bridge."""
+        with FORKS.lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        """Uncount a ``with`` block; the last one closes the bridge."""
+        with FORKS.lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self.close()
+
+    def close(self) -> None:
+        """End the thread, and with it the backend that runs on its loop."""
+        with FORKS.lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Keep forks from closing the bridge while the block runs, even if no call is under way."""
+        with FORKS.lock:
+            self._kept += 1
+        try:
+            yield
+        finally:
+            with FORKS.lock:
+                self._kept -= 1
+
+    def before_fork(self) -> bool:
+        thread = self._thread
+        if thread is None or thread.is_here or self._scheduling or self._kept or self._pinned():
+            return False
+        if concurrent.futures.wait(list(self._calls), timeout=PATIENCE).not_done:
+            return False
+        self._thread = None
+        thread.stop()
+        return True
+
+    def after_fork(self) -> None:
+        self._thread = None
+        self._calls = set()
+        self._scheduling = 0
+
+    def _schedule(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        # Under the lock that ``close`` takes, so that a call is scheduled before the loop ends.
+        with FORKS.lock:
+            self._scheduling += 1
+            try:
+                future = asyncio.run_coroutine_threadsafe(coroutine, self._loop())
+            except RuntimeError:
+                coroutine.close()
+                raise Unavailable("the client was closed; nothing was sent") from None
+            finally:
+                self._scheduling -= 1
+            self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return future
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        loop = self._backend_loop()
+        if loop is not None:
+            return loop
+        if self._thread is None:
+            self._take(LoopThread())
+        assert self._thread is not None
+        return self._thread.loop
+
+    def _take(self, thread: LoopThread) -> None:
+        if self._thread is None:
+            self._thread = thread
+        else:  # a signal handler was quicker, while this thread started
+            thread.stop()
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _result(future: concurrent.futures.Future[T]) -> T:
+    """Wait for a result, or for Ctrl-C.
+
+    A signal that comes just before a thread goes to sleep does not wake it, and Python handles it
+    only when the thread runs again. So the wait is made of short ones.
+    """
+    while not future.done():
+        with suppress(TimeoutError):
+            return future.result(_LOOK_FOR_SIGNALS)
+    return future.result()  # its own TimeoutError, too
+
+
+def _run_beside(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run it for a handler that itself runs inline, on its caller's loop."""
+    with concurrent.futures.ThreadPoolExecutor(1, "jobqueue-inline") as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+_BRIDGES: weakref.WeakSet[Bridge] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for bridge in list(_BRIDGES):
+        bridge.close()
+
+
+# Before atexit, where that is possible: a store may need a thread pool to close, and pools cannot
+# be used any more when atexit runs.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)

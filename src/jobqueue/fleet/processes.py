@@ -1,0 +1,209 @@
+"""Processes that may outlive the object, and the program, that started them.
+
+Only the standard library is imported: the guard and `scripts/services` run without the rest.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pwd
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+POLL = 0.01  # seconds between two looks at a process that starts or ends
+
+# Fields of /proc/PID/stat, counted from the command's closing parenthesis.
+_STATE, _PARENT, _STARTED = 0, 1, 19
+_ENDED = ("Z", "X")
+
+# Children of this program, kept until they end: Python warns of a Popen that is dropped earlier.
+_children: dict[int, subprocess.Popen[bytes]] = {}
+
+# subprocess's own `user` forks, and runs the fork handlers of libraries in the child. Those of gRPC
+# crash there when it is in use.
+_BECOME = """\
+import os, sys
+uid, gid, *command = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(gid))
+os.setuid(int(uid))
+os.execv(command[0], command)
+"""
+
+
+# The identity of a process: a pid is used again, a pid with its start time is not.
+
+
+def began(pid: int) -> str | None:
+    """Return a mark of the process that has this pid now; None when it has ended."""
+    if _field(pid, _STATE) in ("", *_ENDED):
+        return None
+    return f"{_field(pid, _STARTED)}@{_boot()}"
+
+
+def is_running(pid: int | None, mark: str | None) -> bool:
+    return pid is not None and mark is not None and began(pid) == mark
+
+
+def send(pid: int | None, mark: str | None, number: int = signal.SIGTERM) -> None:
+    """Signal the process with this mark; do nothing when it is gone."""
+    if pid is not None and is_running(pid, mark):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def works_in(pid: int, folder: Path) -> bool:
+    """Return whether the process is alive and its working directory is the folder.
+
+    This tells a private server from a stranger that got the pid of a dead one.
+    """
+    _collect(pid)
+    try:
+        return Path(f"/proc/{pid}/cwd").readlink() == folder.resolve()
+    except OSError:
+        return False
+
+
+def pids() -> list[int]:
+    """Return the pids of all processes of this machine."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def parent(pid: int) -> int:
+    """Return the pid of its parent; 0 when the process is gone."""
+    return int(_field(pid, _PARENT) or 0)
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+    except OSError:
+        return ""
+
+
+def _field(pid: int, number: int) -> str:
+    """Return a field of /proc/PID/stat; empty when the process is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[number]
+    except (OSError, IndexError):
+        return ""
+
+
+# Starting and ending.
+
+
+def spawn(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str], output: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a server in the background, in a session of its own: Ctrl-C does not reach it."""
+    process = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        umask=0o077,
+    )
+    _children[process.pid] = process
+    return process
+
+
+def end(pid: int, folder: Path, signals: Sequence[tuple[signal.Signals, float]]) -> bool:
+    """Send the signals in turn, each with its seconds; return whether the process is gone."""
+    started = _field(pid, _STARTED)
+    for number, patience in signals:
+        if works_in(pid, folder):  # not when it is ending already
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+                os.kill(pid, signal.SIGCONT)  # a stopped process hears only this and SIGKILL
+        deadline = time.monotonic() + patience
+        while not (gone := _is_gone(pid, started)) and time.monotonic() < deadline:
+            time.sleep(POLL)
+        if gone:
+            return True
+    return False
+
+
+def _is_gone(pid: int, started: str) -> bool:
+    """Return whether its last thread has ended: until then it holds its ports and files."""
+    _collect(pid)
+    if not started or _field(pid, _STARTED) != started:
+        return True
+    try:
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return True
+    return threads == 1 and _field(pid, _STATE) in ("", *_ENDED)
+
+
+def _collect(pid: int) -> None:
+    if (child := _children.get(pid)) is not None and child.poll() is not None:
+        del _children[pid]
+
+
+@atexit.register
+def _let_go() -> None:
+    """Keep Python from warning of servers that outlive this program."""
+    for child in _children.values():
+        child.returncode = child.poll() or 0
+
+
+# The user that a private server runs as: never root.
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user of this machine."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def unreachable(self, folder: Path) -> Path | None:
+        """Return the first folder on the way there that this user may not enter."""
+        for step in (*reversed(folder.parents), folder):
+            status = step.stat()
+            if status.st_uid == self.uid:
+                allowed = status.st_mode & stat.S_IXUSR
+            elif status.st_gid == self.gid:
+                allowed = status.st_mode & stat.S_IXGRP
+            else:
+                allowed = status.st_mode & stat.S_IXOTH
+            if not allowed:
+                return step
+        return None
+
+
+def first_account(names: Sequence[str]) -> Account | None:
+    """Return the first of these users that exists and is not root."""
+    for name in names:
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            if entry.pw_uid != 0:
+                return Account(name, entry.pw_uid, entry.pw_gid)
+    return None
+
+
+def command_as(account: Account | None, command: Sequence[str]) -> list[str]:
+    """Return a command that runs this one as another user; None: as the user of this process."""
+    if account is None:
+        return list(command)
+    become = [sys.executable, "-I", "-S", "-c", _BECOME, str(account.uid), str(account.gid)]
+    return [*become, *command]
+
+
+def is_root() -> bool:
+    return os.geteuid() == 0

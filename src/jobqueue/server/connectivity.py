@@ -1,0 +1,39 @@
+"""Whether PostgreSQL can be reached, without changing anything in it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jobqueue.connect.extras import not_installed
+from jobqueue.core.errors import InvalidArgument, Unavailable
+
+
+async def postgres(dsn: str, timeout: float, field: str) -> str:
+    """Log in and look; returns the version and whether commits are durable there.
+
+    Opening the store would create or change its tables, which is for a start to do.
+    """
+    try:
+        import asyncpg
+    except ModuleNotFoundError as error:
+        raise not_installed(error, field, "asyncpg") from None
+    try:
+        async with asyncio.timeout(timeout):
+            connection = await asyncpg.connect(dsn)
+            try:
+                version = await connection.fetchval("SHOW server_version")
+                off = [
+                    name
+                    for name in ("fsync", "synchronous_commit")
+                    if await connection.fetchval(f"SHOW {name}") == "off"
+                ]
+            finally:
+                connection.terminate()
+    except TimeoutError:
+        raise Unavailable(f"PostgreSQL does not answer within {timeout:g} s") from None
+    except ValueError:  # its text has parts of the URL, which may be those of a password
+        raise InvalidArgument(field, "is not a URL that PostgreSQL's client can read") from None
+    except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error
+    durable = f"NOT DURABLE: {' and '.join(off)} off" if off else "durable"
+    return f"PostgreSQL {version.split()[0]}, {durable}"

@@ -1,0 +1,199 @@
+"""The settings of each part, made from the settings tree."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from typing import Literal
+
+from jobqueue._version import __version__
+from jobqueue.access.limits import Limiter
+from jobqueue.access.policy import Access
+from jobqueue.access.tls import ServerTls
+from jobqueue.api.http.connections import budgets_within, most_connections
+from jobqueue.api.http.settings import HttpFaceSettings
+from jobqueue.api.listening import Endpoint
+from jobqueue.config import Settings
+from jobqueue.connect.backends import create_locks
+from jobqueue.connect.urls import SHARED, parse_url, with_password
+from jobqueue.core.api import Backend
+from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.observer import Observer
+from jobqueue.core.queue import SETTINGS, Queue
+from jobqueue.core.store import Locks, Rules
+from jobqueue.engine.settings import Dispatch, EngineSettings
+from jobqueue.metrics import Metrics, ScrapedBackend
+from jobqueue.server import security
+from jobqueue.taskqueue import engine_job
+from jobqueue.worker.periodic import Periodic
+from jobqueue.worker.registry import Registry
+from jobqueue.worker.settings import WorkerSettings
+
+
+def rules(settings: Settings) -> Rules:
+    return Rules(
+        assignment_timeout=settings.scheduler.assignment_timeout,
+        key_ttl=settings.queue.key_ttl,
+        poison_after=settings.queue.poison_after,
+        workers_per_owner=settings.limits.workers_per_caller,
+    )
+
+
+def db_url(settings: Settings, url: str | None = None) -> str:
+    """Return the address of the store with its password: to connect, not to show."""
+    return with_password(url or settings.db.url, security.password(settings.db, "db"))
+
+
+def locks(settings: Settings, observer: Observer, url: str | None = None) -> Locks | None:
+    """Return the locks in Redis, if the settings name one."""
+    chosen = with_password(url or settings.redis.url, security.password(settings.redis, "redis"))
+    return create_locks(chosen, timeout=settings.redis.timeout, observer=observer)
+
+
+def pool_concurrency(settings: Settings) -> int:
+    """Return how many jobs a server's built-in pool runs at once; 0: it has no pool.
+
+    On PostgreSQL and Redis, where there may be other servers, the pool must be asked for: without
+    an app it would take jobs from workers of other servers that know their tasks.
+    """
+    if settings.server.role != "all":
+        return 0
+    worker = settings.worker
+    asked = bool(worker.app) or "concurrency" in worker.model_fields_set
+    shared = parse_url(settings.db.url, "db.url").scheme in SHARED
+    return 0 if shared and not asked else worker.concurrency
+
+
+def queues(settings: Settings, app: Registry | None = None) -> tuple[str, ...]:
+    """Return the queues of a pool or worker: those that are set, else those of the app (or
+    ``default``) and that of taskqueue.v1."""
+    worker = settings.worker
+    if "queues" in worker.model_fields_set:
+        return tuple(worker.queues)
+    return (*(worker.queues if app is None else app.queues()), engine_job.QUEUE)
+
+
+def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:
+    """Make a queue with the configured defaults."""
+    given = settings.queue
+    # The retention is not copied into the queue: it follows the server's setting.
+    inherited = [one for one in SETTINGS if hasattr(given, one) and not one.endswith("retention")]
+    return Queue(name=name, **{one: getattr(given, one) for one in inherited})
+
+
+def dispatch(settings: Settings) -> Dispatch:
+    if settings.server.role == "api":
+        return Dispatch.ELSEWHERE
+    return Dispatch.ROSTER if settings.kafka.dispatch else Dispatch.LINKS
+
+
+def engine(
+    settings: Settings, dispatch: Dispatch = Dispatch.LINKS, version: str = __version__
+) -> EngineSettings:
+    return EngineSettings(
+        dispatch=dispatch,
+        resend_after=settings.kafka.resend_after,
+        queue=queue(settings),
+        max_payload_bytes=settings.queue.max_payload_bytes,
+        batch_size=settings.scheduler.batch_size,
+        interval=settings.scheduler.interval,
+        heartbeat_interval=settings.worker.heartbeat_interval,
+        heartbeat_timeout=settings.worker.heartbeat_timeout,
+        leader_ttl=settings.scheduler.leader_ttl,
+        retention=settings.queue.retention,
+        dead_letter_retention=settings.queue.dead_letter_retention,
+        version=version,
+    )
+
+
+def periodic(settings: Settings, registry: Registry, backend: Backend) -> Periodic:
+    said = settings.cron.catch_up
+    late = registry.catch_up if said is None else said
+    return Periodic(
+        backend,
+        registry.schedules.values(),
+        catch_up=min(late, settings.queue.key_ttl),  # a later tick could be submitted twice
+    )
+
+
+def worker(
+    settings: Settings,
+    *,
+    id: str,
+    queues: Sequence[str],
+    shutdown_timeout: float,
+    exec_command: Sequence[str] | None = None,
+    fallback: bool = False,
+    recycle: bool = False,
+) -> WorkerSettings:
+    return WorkerSettings(
+        id=id,
+        queues=tuple(queues),
+        concurrency=settings.worker.concurrency,
+        heartbeat_interval=settings.worker.heartbeat_interval,
+        shutdown_timeout=shutdown_timeout,
+        exec_command=list(exec_command) if exec_command else None,
+        version=__version__,
+        fallback=fallback,
+        recycle=recycle,
+    )
+
+
+def http(
+    settings: Settings,
+    metrics: Metrics,
+    figures: ScrapedBackend,
+    *,
+    access: Access,
+    limiter: Limiter | None,
+    tls: ServerTls | None,
+) -> HttpFaceSettings:
+    connections = most_connections(settings.http.max_connections)
+    return HttpFaceSettings(
+        max_connections=connections,
+        max_connections_per_address=min(connections, settings.http.max_connections_per_address),
+        host=settings.http.host,
+        allowed_hosts=tuple(settings.http.allowed_hosts),
+        max_payload_bytes=settings.queue.max_payload_bytes,
+        view=settings.http.view,
+        metrics=lambda: metrics.render(figures),
+        access=access,
+        limiter=limiter,
+        budgets=budgets_within(connections, security.budgets(settings)),
+        tls=tls,
+    )
+
+
+def endpoint(settings: Settings, face: Literal["http", "grpc"]) -> Endpoint:
+    """Return the address that a face listens on."""
+    chosen = settings.http if face == "http" else settings.grpc
+    how = f" with --{face}-port or JQ_{face.upper()}_PORT (0 takes a free one)"
+    return Endpoint(chosen.host, chosen.port, f"{face}.host", f"{face}.port", how)
+
+
+def metrics_endpoint(settings: Settings) -> Endpoint:
+    """Return the address of a jq-worker's /metrics."""
+    return Endpoint(
+        settings.worker.metrics_host,
+        settings.worker.metrics_port,
+        "worker.metrics_host",
+        "worker.metrics_port",
+        " with --metrics-port or JQ_WORKER_METRICS_PORT (0 = none)",
+    )
+
+
+def pool_id(settings: Settings) -> str:
+    """Return the worker id of a server's built-in pool.
+
+    It is the same after a restart, so that the jobs of a killed server fail over at once. Servers
+    side by side differ by their ports.
+    """
+    if settings.worker.id:
+        return settings.worker.id
+    port = settings.http.port or settings.grpc.port or os.getpid()
+    return f"server-{socket.gethostname()}-{port}"
+
+
+def worker_id(settings: Settings) -> str:
+    return settings.worker.id or f"{socket.gethostname()}-{os.getpid()}"

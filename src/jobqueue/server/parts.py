@@ -1,0 +1,290 @@
+"""The parts of a jq-server around its engine. ``process.ROLES`` lists those of each role."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import importlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from jobqueue.access import audit
+from jobqueue.access.budgets import Budgets
+from jobqueue.access.limits import Limiter, for_callers
+from jobqueue.access.policy import Access
+from jobqueue.access.tls import ServerTls
+from jobqueue.api import listening
+from jobqueue.api.grpc.channel import MESSAGE_MARGIN
+from jobqueue.api.grpc.server import GrpcFace
+from jobqueue.config import Settings
+from jobqueue.core.address import Address
+from jobqueue.core.api import DispatchApi
+from jobqueue.core.queue import QueueSpec
+from jobqueue.core.store import Store
+from jobqueue.engine.engine import Engine
+from jobqueue.engine.settings import Dispatch
+from jobqueue.metrics import Metrics
+from jobqueue.server import options, stream
+from jobqueue.server.metrics_listener import MetricsListener
+from jobqueue.taskqueue.grpc.servicers import taskqueue_service
+from jobqueue.taskqueue.on_engine import EngineTaskQueue
+from jobqueue.worker.registry import Registry
+from jobqueue.worker.runtime import WorkerRuntime
+from jobqueue.worker.served import ServedQueues
+
+if TYPE_CHECKING:
+    from jobqueue.api.http.face import HttpFace
+
+# Shares of a stop's time: requests, then jobs; the rest is for the streams and the store.
+_FACES_SHARE = 0.25
+_JOBS_SHARE = 0.85  # counted from the beginning
+_STREAMS_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The objects that all parts of a server share."""
+
+    settings: Settings
+    registry: Registry
+    store: Store
+    engine: Engine
+    dispatch: Dispatch
+    metrics: Metrics
+    access: Access
+    limiter: Limiter | None
+    budgets: Budgets
+    tls: ServerTls | None
+
+    @property
+    def pool_queues(self) -> tuple[str, ...]:
+        """The queues of the built-in pool."""
+        return options.queues(self.settings, self.registry if self.settings.worker.app else None)
+
+    def url(self, port: int) -> str:
+        """Return the address of HTTP."""
+        scheme = "http" if self.tls is None else "https"
+        return f"{scheme}://{Address(self.settings.http.host, port)}"
+
+
+class StopTime:
+    """The seconds that a stop may take, counted from its beginning."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._began = time.monotonic()
+
+    @property
+    def passed(self) -> float:
+        return time.monotonic() - self._began
+
+    def left(self, share: float = 1.0) -> float:
+        """Return the seconds that are left of a share of the time."""
+        return max(0.0, self.seconds * share - self.passed)
+
+
+class Stage(enum.IntEnum):
+    """The order in which parts stop; those of one stage stop side by side."""
+
+    SUBMITS = 0  # the jobs of periodic tasks
+    REQUESTS = 1
+    JOBS = 2
+
+
+class Part:
+    """One part of a server. ``refuse`` and ``stop`` may come before ``start``."""
+
+    stage: ClassVar[Stage]
+    http_url = ""
+    grpc_target = ""
+
+    def __init__(self, base: Base) -> None:
+        self._base = base
+        self._settings = base.settings
+
+    async def check(self) -> None:
+        """Raise Unavailable if the part's port is taken."""
+
+    async def start(self) -> None:
+        """Begin to work, unless the settings switch the part off."""
+        raise NotImplementedError
+
+    def refuse(self) -> None:
+        """Take no new work. Called for all parts before the first one stops."""
+
+    async def stop(self, time: StopTime) -> None:
+        """End the work under way, within the part's share of the time."""
+        raise NotImplementedError
+
+
+class Grpc(Part):
+    """The gRPC face: jq.v1 and taskqueue.v1. Its stop waits for the connected workers to drain."""
+
+    stage = Stage.JOBS
+    _face: GrpcFace | None = None
+
+    async def check(self) -> None:
+        if self._settings.grpc.enabled:
+            await listening.check(options.endpoint(self._settings, "grpc"))
+
+    async def start(self) -> None:
+        base, settings = self._base, self._settings
+        if not settings.grpc.enabled:
+            return
+        taskqueue = EngineTaskQueue(
+            base.engine,
+            submit=for_callers(base.engine.submit, base.limiter),
+            create_queue=self._create_queue,
+        )
+        self._face = GrpcFace(
+            base.engine,
+            services=taskqueue_service(taskqueue),
+            max_message_bytes=settings.queue.max_payload_bytes + MESSAGE_MARGIN,
+            reflection=settings.grpc.reflection,
+            on_call=base.metrics.on_call,
+            access=base.access,
+            limiter=base.limiter,
+            budgets=base.budgets,
+            tls=base.tls,
+        )
+        port = await self._face.start(settings.grpc.host, settings.grpc.port)
+        self.grpc_target = str(Address(settings.grpc.host, port))
+
+    async def _create_queue(self, spec: QueueSpec) -> None:
+        """Create the queue of taskqueue.v1, in the name of the caller of its first job."""
+        with audit.change("queue.create", spec.name):
+            await self._base.engine.create_queue(spec)
+
+    def refuse(self) -> None:
+        if self._face is not None:
+            self._face.begin_stop()
+
+    async def stop(self, time: StopTime) -> None:
+        face, self._face = self._face, None
+        if face is not None:
+            await self._base.engine.see_workers_off(face.connected, time.left(_JOBS_SHARE))
+            await face.stop(max(time.left(_FACES_SHARE), time.seconds * _STREAMS_SHARE))
+
+
+class _OnHttpPort(Part):
+    """A part that listens on the port of HTTP."""
+
+    stage = Stage.REQUESTS
+
+    async def check(self) -> None:
+        if self._settings.http.enabled:
+            await listening.check(options.endpoint(self._settings, "http"))
+
+    async def start(self) -> None:
+        if self._settings.http.enabled:
+            self.http_url = self._base.url(await self._listen())
+
+    async def _listen(self) -> int:
+        """Start to listen; returns the port."""
+        raise NotImplementedError
+
+
+class Http(_OnHttpPort):
+    """The HTTP face. It starts after gRPC: its libraries take longest to load, and workers do not
+    wait for it."""
+
+    _face: HttpFace | None = None
+
+    async def _listen(self) -> int:
+        base, settings = self._base, self._settings
+        loaded = await asyncio.to_thread(importlib.import_module, "jobqueue.api.http.face")
+        told = options.http(
+            settings,
+            base.metrics,
+            base.engine,
+            access=base.access,
+            limiter=base.limiter,
+            tls=base.tls,
+        )
+        face: HttpFace = loaded.HttpFace(base.engine, told)
+        self._face = face
+        return await face.start(settings.http.host, settings.http.port)
+
+    async def stop(self, time: StopTime) -> None:
+        face, self._face = self._face, None
+        if face is not None:
+            await face.stop(time.seconds * _FACES_SHARE)
+
+
+class SchedulerPages(_OnHttpPort):
+    """/healthz and /metrics of a process that answers no other HTTP."""
+
+    _listener: MetricsListener | None = None
+
+    async def _listen(self) -> int:
+        base = self._base
+        self._listener = MetricsListener(
+            lambda: base.metrics.render(base.engine), access=base.access, tls=base.tls
+        )
+        return await self._listener.start(options.endpoint(self._settings, "http"))
+
+    async def stop(self, time: StopTime) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.stop()
+
+
+class Pool(Part):
+    """The built-in pool of workers.
+
+    It starts last, because its worker id contains the port: a server that does not get the port
+    must not fail over the pool of the server that has it.
+    """
+
+    stage = Stage.JOBS
+    _runtime: WorkerRuntime | None = None
+    _served: ServedQueues | None = None
+
+    async def start(self) -> None:
+        base, settings = self._base, self._settings
+        if not options.pool_concurrency(settings):
+            return
+        told = options.worker(
+            settings,
+            id=options.pool_id(settings),
+            queues=base.pool_queues,
+            shutdown_timeout=settings.server.shutdown_timeout,
+            fallback=not settings.worker.app,  # it knows the built-in tasks only
+        )
+        workers_side: DispatchApi = base.engine
+        if base.dispatch is not Dispatch.LINKS:
+            workers_side = stream.worker_dispatch(settings, base.store, base.metrics)
+        self._runtime = WorkerRuntime(workers_side, base.registry, told)
+        base.metrics.watch_overruns(told.id, self._overrun)
+        await self._runtime.start()
+        self._served = ServedQueues(
+            base.engine, told.id, base.pool_queues, on_demand=base.registry.provided_queues()
+        )
+        await self._served.start()
+
+    def _overrun(self) -> int:
+        return 0 if self._runtime is None else self._runtime.overrun
+
+    async def stop(self, time: StopTime) -> None:
+        if self._served is not None:
+            await self._served.stop()
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.stop(time.left(_JOBS_SHARE))
+
+
+class Schedules(Part):
+    """Submits the jobs of the app's periodic tasks when they are due."""
+
+    stage = Stage.SUBMITS
+
+    def __init__(self, base: Base) -> None:
+        super().__init__(base)
+        self._periodic = options.periodic(base.settings, base.registry, base.engine)
+
+    async def start(self) -> None:
+        self._periodic.start()
+
+    async def stop(self, time: StopTime) -> None:
+        await self._periodic.stop()

@@ -1,0 +1,202 @@
+"""The publisher and the readers of the event stream, made from the settings tree."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from jobqueue.access.tls import check_roots
+from jobqueue.config import Settings
+from jobqueue.connect.extras import not_installed
+from jobqueue.connect.urls import parse_url
+from jobqueue.core.dispatch import HintSource
+from jobqueue.core.errors import InvalidArgument, Unavailable
+from jobqueue.core.observer import Observer
+from jobqueue.core.store import Store
+from jobqueue.core.stream import StreamRunner
+from jobqueue.engine import admission
+from jobqueue.events.abandon import Abandon
+from jobqueue.events.relay import Relay
+from jobqueue.events.topics import MESSAGE_MARGIN, DispatchTopics, Topics
+from jobqueue.redaction import redact_value
+from jobqueue.server.security import password
+from jobqueue.worker.settings import MAX_RESULT_BYTES
+
+if TYPE_CHECKING:
+    from jobqueue.events.dispatch.worker import KafkaDispatch
+    from jobqueue.events.record import Record, Tail
+    from jobqueue.events.settings import KafkaSettings
+
+_FIELD = "kafka.bootstrap"
+_ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:,/\[\]]+)(?::(\d{1,5}))?")
+_MAX_PORT = 65535
+
+
+def topics(settings: Settings) -> Topics:
+    chosen = settings.kafka
+    return Topics(
+        chosen.topic_jobs,
+        chosen.topic_dead_letters,
+        chosen.topic_queues,
+        _dispatch_topics(settings) if chosen.dispatch else None,
+    )
+
+
+def _dispatch_topics(settings: Settings) -> DispatchTopics:
+    chosen = settings.kafka
+    return DispatchTopics(
+        requests=chosen.topic_requests,
+        assignments=chosen.topic_assignments,
+        results=chosen.topic_results,
+        workers=chosen.topic_workers,
+        assignment_partitions=chosen.assignment_partitions,
+    )
+
+
+def partitions(settings: Settings) -> int:
+    """Return the number of the workers' partitions; 0 without dispatch by Kafka."""
+    return settings.kafka.assignment_partitions if settings.kafka.dispatch else 0
+
+
+def check_dispatch(settings: Settings, url: str, field: str) -> None:
+    """Refuse an incomplete dispatch by Kafka, and roles that need dispatch by Kafka."""
+    chosen = settings.kafka
+    if not chosen.dispatch:
+        if settings.server.role != "all":
+            raise InvalidArgument(
+                "server.role", f"{settings.server.role!r} needs kafka.dispatch; without it: all"
+            )
+        return
+    if parse_url(url, field).scheme != "redis":
+        raise InvalidArgument(
+            "kafka.dispatch",
+            f"needs a store in Redis: {field} must be redis://… or rediss://…, not"
+            f" {redact_value(url)!r}",
+        )
+    if not chosen.bootstrap:
+        raise InvalidArgument("kafka.dispatch", "needs Kafka: name it in kafka.bootstrap")
+    hints = ("requests", "assignments", "results", "workers")
+    names = [*topics(settings).all, *(getattr(chosen, f"topic_{name}") for name in hints)]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgument("kafka.dispatch", f"two topics have the name {name!r}")
+
+
+def kafka(settings: Settings) -> KafkaSettings:
+    """Make the settings of Kafka's clients. InvalidArgument: its library is not installed."""
+    try:
+        from jobqueue.events.settings import KafkaSettings
+    except ModuleNotFoundError as error:
+        raise not_installed(error, _FIELD, "confluent_kafka") from None
+    chosen = settings.kafka
+    _check_addresses(chosen.bootstrap)
+    security: dict[str, str] = {"security.protocol": chosen.security}
+    if chosen.security.startswith("sasl"):
+        given = {"username": chosen.username, "password": password(chosen, "kafka")}
+        for name, value in given.items():
+            if not value:
+                raise InvalidArgument(f"kafka.{name}", f"is needed with {chosen.security}")
+        security |= {
+            "sasl.mechanism": chosen.sasl_mechanism.upper(),
+            "sasl.username": chosen.username,
+            "sasl.password": given["password"],
+        }
+    if chosen.tls_ca:
+        check_roots(chosen.tls_ca, "kafka.tls_ca")
+        security["ssl.ca.location"] = chosen.tls_ca
+    told = topics(settings)
+    # An event carries the payload or the result; its other fields fit into the margin.
+    largest = max(settings.queue.max_payload_bytes, MAX_RESULT_BYTES)
+    return KafkaSettings(
+        bootstrap=chosen.bootstrap,
+        topics=told.all,
+        hints={} if told.dispatch is None else told.dispatch.all,
+        max_message_bytes=largest + MESSAGE_MARGIN,
+        partitions=chosen.partitions,
+        replication=chosen.replication or -1,
+        security=security,
+    )
+
+
+def _check_addresses(bootstrap: str) -> None:
+    for one in bootstrap.split(","):
+        found = _ADDRESS.fullmatch(one.strip())
+        if found is None or (found[1] and not 0 < int(found[1]) <= _MAX_PORT):
+            # The value may contain a login, with a comma in it: then all of it is masked.
+            shown = redact_value(bootstrap if "@" in bootstrap else one.strip())
+            raise InvalidArgument(
+                _FIELD, f"{shown!r} is not HOST:PORT; allowed: several of them with commas"
+            )
+
+
+def runner(settings: Settings, observer: Observer) -> StreamRunner | None:
+    """Make the part that publishes the stream, or gives it up; None without a stream."""
+    if not settings.kafka.bootstrap:
+        return Abandon() if settings.kafka.abandon else None
+    if settings.kafka.abandon:
+        raise InvalidArgument(
+            "kafka.abandon", "cannot be set where kafka.bootstrap names a Kafka to publish to"
+        )
+    told = kafka(settings)
+    from jobqueue.events.kafka import KafkaPublisher
+
+    for topic in (*told.topics, *told.hints):
+        observer.publish_failed(topic, 0)  # the counter is shown before its first error
+    return Relay(KafkaPublisher(told), topics(settings), observer)
+
+
+def scheduler_hints(settings: Settings) -> HintSource:
+    """Make the reader of the hints that wake a scheduler."""
+    told = kafka(settings)
+    from jobqueue.events.dispatch.reader import HintReader
+
+    chosen = _dispatch_topics(settings)
+    return HintReader(told, dict.fromkeys((chosen.requests, chosen.results, chosen.workers)))
+
+
+def worker_dispatch(settings: Settings, store: Store, observer: Observer) -> KafkaDispatch:
+    """Make the worker's side of the dispatch by Kafka."""
+    told = kafka(settings)
+    from jobqueue.events.dispatch.reader import HintReader
+    from jobqueue.events.dispatch.worker import KafkaDispatch
+
+    topic = settings.kafka.topic_assignments
+
+    def listen(partition: int, placed: Callable[[], None]) -> HintSource:
+        return HintReader(told, {topic: partition}, placed=placed)
+
+    return KafkaDispatch(store, listen, observer, admission.check_worker)
+
+
+def tail(settings: Settings, *, beginning: bool) -> Tail:
+    """Make the reader that follows the stream of jobs."""
+    told = kafka(settings)
+    from jobqueue.events.record import Tail
+
+    return Tail(told, settings.kafka.topic_jobs, beginning=beginning)
+
+
+def record(settings: Settings) -> Record:
+    """Make the reader of all records of jobs and queues, to rebuild a store."""
+    told = kafka(settings)
+    from jobqueue.events.record import Record
+
+    named = topics(settings)
+    # Queues last: a queue is created before its jobs.
+    return Record(told, list(dict.fromkeys((named.jobs, named.queues))))
+
+
+async def check(settings: Settings, timeout: float) -> str:
+    """Ask Kafka for its brokers and topics, and change nothing."""
+    told = kafka(settings)
+    import confluent_kafka
+
+    from jobqueue.events.kafka import check as look
+    from jobqueue.events.settings import said
+
+    try:
+        return await asyncio.to_thread(look, told, timeout)
+    except confluent_kafka.KafkaException as error:
+        raise Unavailable(f"{told.bootstrap}: {said(error)}") from error

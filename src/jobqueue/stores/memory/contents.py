@@ -1,0 +1,313 @@
+"""Jobs, queues, keys, timers and events: the contents that the parts of a memory store share."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from jobqueue.core.clock import Clock
+from jobqueue.core.decide import Entry, Live
+from jobqueue.core.identity import Identity
+from jobqueue.core.job import Held, Job, JobSpec
+from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.progress import Progress
+from jobqueue.core.queue import Queue, QueueStats
+from jobqueue.core.store import Rules
+from jobqueue.core.stream import QueueChange, QueueEvent, StreamItem
+from jobqueue.stores.memory.leadership import MemoryLeadership
+from jobqueue.stores.memory.ready import SLACK, ReadyJobs
+from jobqueue.stores.queue_rows import queue_stats
+
+Placed = tuple[
+    str, int, State | None, State, Reason, float, int, str | None, str, str,
+    int, float | None, float | None, bool, int,
+]  # fmt: skip
+"""An ``Entry`` and its number among the events. No cycle: counting alone frees a job."""
+Place = tuple[int, int]
+"""A position: after that event, and after that entry of the outbox."""
+Timer = tuple[float, int, int]
+"""due, seq, version: it counts only while the job is still at that version."""
+
+
+class MemoryJob(Live):
+    """A job: the fields that change (``Live``), those that do not, and its events."""
+
+    __slots__ = ("created_at", "events", "id", "queue", "ready", "spec")
+
+    id: str
+    spec: JobSpec  # as it was accepted
+    queue: MemoryQueue
+    ready: bool  # claimable now: PENDING, and not waiting for run_at
+    created_at: float
+    events: list[Placed]
+
+    def keep(
+        self, job_id: str, spec: JobSpec, queue: MemoryQueue, ready: bool, created_at: float
+    ) -> None:
+        """Set the fields that do not change, and no event yet."""
+        self.id = job_id
+        self.spec = spec
+        self.queue = queue
+        self.ready = ready
+        self.created_at = created_at
+        self.events = []
+
+    def held(self) -> Held:
+        """Return the lease on the job."""
+        return Held(
+            self.seq, self.lease or 0, self.worker_id or "", self.state, self.cancel_requested
+        )
+
+
+class MemoryQueue:
+    """A queue with its claimable jobs and its figures."""
+
+    __slots__ = ("depth", "failed", "ready", "run_seconds", "settings", "succeeded")
+
+    def __init__(self, settings: Queue, type_of: Callable[[int], str | None]) -> None:
+        self.settings = settings
+        self.ready = ReadyJobs(type_of)
+        self.depth = dict.fromkeys(State, 0)
+        self.succeeded = 0
+        self.failed = 0
+        self.run_seconds = 0.0
+
+    def stats(self) -> QueueStats:
+        """Return the queue with its figures."""
+        depth = self.depth.values()
+        return queue_stats(self.settings, depth, self.succeeded, self.failed, self.run_seconds)
+
+
+class Contents:
+    """Everything in a memory store. Each dictionary stays the same object: parts hold it."""
+
+    def __init__(self, rules: Rules, clock: Clock, identity: Identity) -> None:
+        self.rules = rules
+        self.clock = clock
+        self.identity = identity
+        self.seq = itertools.count(1)
+        self.latest = 0.0  # time of creation: never earlier than that of the job before
+        self.jobs: dict[str, MemoryJob] = {}
+        self.by_seq: dict[int, MemoryJob] = {}
+        self.queues: dict[str, MemoryQueue] = {}
+        self.gone: dict[str, MemoryQueue] = {}  # deleted queues, whose records stay
+        self.keys = IdempotencyKeys()
+        self.timers = Timers(self.by_seq.get)
+        self.held: dict[int, MemoryJob] = {}  # by lease
+        self.progress: dict[int | None, Progress] = {}  # by lease
+        self.log = EventLog()
+        self.leadership = MemoryLeadership(clock)
+
+    def type_of(self, seq: int) -> str | None:
+        """Return the type of a claimable job; None if it cannot be claimed (any more)."""
+        record = self.by_seq.get(seq)
+        return record.spec.type if record is not None and record.ready else None
+
+    def add(self, record: MemoryJob) -> None:
+        """Add a job that has its state, but no event yet."""
+        self.jobs[record.id] = self.by_seq[record.seq] = record
+        self.latest = max(self.latest, record.created_at)
+        record.queue.depth[record.state] += 1
+        if record.ready:
+            record.queue.ready.push(record.spec.priority, record.seq, record.spec.type)
+        if record.lease is None:
+            self.timers.arm(record)
+        else:
+            self.held[record.lease] = record
+
+    def job(self, record: MemoryJob) -> Job:
+        """Return a job as callers see it."""
+        progress, updated_at = self.progress.get(record.lease), record.events[-1][5]
+        return record.job(record.id, record.spec, record.created_at, updated_at, progress)
+
+
+class MemoryPart:
+    """A part of the store, with the contents that its methods use most at hand."""
+
+    def __init__(self, contents: Contents) -> None:
+        self._contents = contents
+        self._rules = contents.rules
+        self._clock = contents.clock
+        self._by_seq = contents.by_seq
+        self._queues = contents.queues
+        self._keys = contents.keys
+        self._log = contents.log
+        self._check_term = contents.leadership.check
+
+
+class EventLog:
+    """Every event in the order it was written, and the outbox of changes that are no events.
+
+    Removed jobs leave gaps among the events; gaps at the beginning are dropped. The outbox keeps a
+    change only while there is a stream, until the stream's mark has passed it.
+    """
+
+    def __init__(self) -> None:
+        self._first = 1
+        self._events: list[Placed | None] = []
+        self._gaps = 0
+        self._outbox: deque[tuple[Place, StreamItem, float]] = deque()
+        self._number = 0  # of the latest entry of the outbox
+        self.mark: Place | None = None
+        self.refused = 0
+
+    def write(self, entries: Iterable[Entry], events: list[Placed]) -> None:
+        """Write events, here and to the list of their job."""
+        number = self._first + len(self._events)
+        for entry in entries:
+            placed: Placed = (*entry, number)
+            events.append(placed)
+            self._events.append(placed)
+            number += 1
+
+    def remove(self, events: Iterable[Placed]) -> None:
+        """Forget the events of a removed job."""
+        for event in events:
+            self._events[event[-1] - self._first] = None
+            self._gaps += 1
+        if self._gaps * 2 > len(self._events):
+            gaps = sum(1 for _ in itertools.takewhile(lambda event: event is None, self._events))
+            del self._events[:gaps]
+            self._first += gaps
+            self._gaps -= gaps
+
+    def events_after(self, number: int) -> Iterator[Placed]:
+        """Yield the events past a number, as long as nothing is written or removed meanwhile."""
+        for place in range(max(0, number + 1 - self._first), len(self._events)):
+            event = self._events[place]
+            if event is not None:
+                yield event
+
+    def begin(self, queues: Iterable[Queue], flagged: Iterable[StreamItem], now: float) -> Place:
+        """Return the mark. It is made at the beginning, where every queue was just created."""
+        if self.mark is None:
+            self.mark, self.refused = (0, 0), 0
+            for queue in queues:
+                self.put_queue(QueueChange.CREATED, queue, now, after=0)
+            for item in flagged:
+                self.put(item, now)
+        return self.mark
+
+    def resume(self, number: int, *, published: bool) -> None:
+        """Continue the numbers of the outbox; with ``published`` the mark has passed everything."""
+        self.end()
+        self._number = max(self._number, number)
+        if published:
+            self.mark, self.refused = (self._latest(), self._number), 0
+
+    def end(self) -> None:
+        """Drop the mark and the outbox."""
+        self.mark = None
+        self._outbox.clear()
+
+    def put(self, item: StreamItem, now: float, after: int | None = None) -> None:
+        """Put a change into the outbox, after an event (None: the latest)."""
+        if self.mark is not None:
+            self._number += 1
+            place = (self._latest() if after is None else after, self._number)
+            self._outbox.append((place, item, now))
+
+    def put_queue(
+        self, change: QueueChange, queue: Queue, now: float, after: int | None = None
+    ) -> None:
+        """Put a change of a queue into the outbox."""
+        self.put(QueueEvent(change, replace(queue), self._number + 1, now), now, after)
+
+    def passed(self, record: MemoryJob) -> bool:
+        """Return True if there is no stream, or it has all events of a job."""
+        return self.mark is None or record.events[-1][-1] <= self.mark[0]
+
+    def move(self, position: Place, refused: int) -> None:
+        """Move the mark, and drop the entries before it."""
+        self.mark = position
+        self.refused += refused
+        while self._outbox and self._outbox[0][0] <= position:
+            self._outbox.popleft()
+
+    def after(self, position: Place) -> Iterator[tuple[Place, Placed | StreamItem, float]]:
+        """Yield events and entries in the order they were written, with their times."""
+        events = (((event[-1], 0), event, event[5]) for event in self.events_after(position[0]))
+        entries = (entry for entry in self._outbox if entry[0] > position)
+        return heapq.merge(events, entries, key=lambda one: one[0])
+
+    def _latest(self) -> int:
+        return self._first + len(self._events) - 1
+
+
+class IdempotencyKeys:
+    """The jobs that stored keys stand for, until the keys expire."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str], tuple[str, bytes, float]] = {}
+        self._expiry: list[tuple[float, str, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, queue: str, key: str | None) -> tuple[str, bytes, float] | None:
+        """Return job id, fingerprint and time of expiry of a key."""
+        return None if key is None else self._known.get((queue, key))
+
+    def put(self, queue: str, key: str, job_id: str, fingerprint: bytes, expires: float) -> None:
+        """Remember a key."""
+        self._known[queue, key] = (job_id, fingerprint, expires)
+        heapq.heappush(self._expiry, (expires, queue, key))
+
+    def free(self, queue: str, key: str | None, job_id: str) -> None:
+        """Forget the key of a removed job, unless it stands for another by now."""
+        known = self.find(queue, key)
+        if key is not None and known is not None and known[0] == job_id:
+            del self._known[queue, key]
+
+    def expire(self, now: float) -> None:
+        """Forget keys whose time is over."""
+        while self._expiry and self._expiry[0][0] <= now:
+            expires, queue, key = heapq.heappop(self._expiry)
+            known = self._known.get((queue, key))
+            if known is not None and known[2] == expires:
+                del self._known[queue, key]
+
+
+class Timers:
+    """The times when waiting jobs are due: retries, expiries, delays.
+
+    A timer no longer counts when its job has moved on. Such timers are swept out as the heap grows.
+    """
+
+    def __init__(self, look_up: Callable[[int], MemoryJob | None]) -> None:
+        self._look_up = look_up
+        self._heap: list[Timer] = []
+        self._kept = 0
+
+    def arm(self, record: MemoryJob) -> None:
+        """Wake for this job when it is due."""
+        if record.due is None:
+            return
+        heapq.heappush(self._heap, (record.due, record.seq, record.version))
+        if len(self._heap) > 2 * self._kept + SLACK:
+            self._heap = [timer for timer in self._heap if self._armed(timer) is not None]
+            heapq.heapify(self._heap)
+            self._kept = len(self._heap)
+
+    def next_at(self) -> float | None:
+        """Return when the next job is due."""
+        while self._heap and self._armed(self._heap[0]) is None:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: float) -> MemoryJob | None:
+        """Take the next job that is due."""
+        at = self.next_at()
+        if at is None or at > now:
+            return None
+        return self._armed(heapq.heappop(self._heap))
+
+    def _armed(self, timer: Timer) -> MemoryJob | None:
+        due, seq, version = timer
+        record = self._look_up(seq)
+        if record is None or record.version != version or record.lease is not None:
+            return None
+        return record if record.due == due else None

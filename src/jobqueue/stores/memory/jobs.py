@@ -1,0 +1,240 @@
+"""Jobs come in, are handed out, move on, become due, and are removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from jobqueue.core.decide import (
+    ASSIGNED,
+    SUBMITTED,
+    QueuePolicy,
+    accept,
+    assign,
+    assignment,
+    begin,
+    events_of,
+    full,
+    move,
+    overdue,
+    repeated,
+)
+from jobqueue.core.errors import no_such_queue
+from jobqueue.core.job import Assignment, Held, NewJob, Outcome, Refusal, SubmitResult, Transition
+from jobqueue.core.lifecycle import HELD, TERMINAL, State
+from jobqueue.core.store import (
+    ALL_QUEUES,
+    ANY_QUEUE,
+    Application,
+    Claim,
+    DoneJobs,
+    Overdue,
+    Submission,
+    Term,
+)
+from jobqueue.core.stream import CancelRequested, JobDeleted, unpublished
+from jobqueue.stores.memory.contents import MemoryJob, MemoryPart, MemoryQueue
+from jobqueue.stores.memory.ready import First
+
+
+class MemoryJobs(MemoryPart):
+    """Implements ``core.store.JobStore``."""
+
+    async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
+        now = self._clock.now()
+        self._keys.expire(now)
+        results = [self._accept(job, now) for job in jobs]
+        return Submission(results, self._claim(claims, now))
+
+    def _accept(self, job: NewJob, now: float) -> SubmitResult:
+        spec, contents = job.spec, self._contents
+        queue = self._queues.get(spec.queue)
+        if queue is None:
+            return SubmitResult.refused(no_such_queue(spec.queue))
+        for key in (spec.stored_key, spec.shared_key):
+            known = self._keys.find(spec.queue, key)
+            if known is not None:
+                return repeated(spec, known[0], known[1])
+        capacity = queue.settings.capacity
+        if 0 < capacity <= queue.depth[State.PENDING]:
+            return full(spec.queue, capacity)
+        made = accept(spec, queue.settings, now)
+        record = begin(made.spec, made.expires_at, made.due, next(contents.seq), MemoryJob)
+        record.keep(job.id, made.spec, queue, made.ready, max(contents.latest, now))
+        contents.add(record)
+        self._log.write(events_of(record, job.id, spec.queue, None, SUBMITTED, now), record.events)
+        if spec.stored_key is not None:
+            expires = now + self._rules.key_ttl
+            self._keys.put(spec.queue, spec.stored_key, job.id, spec.fingerprint(), expires)
+        return SubmitResult.accepted(job.id)
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
+        return self._claim(claims, self._clock.now())
+
+    def _claim(self, claims: Sequence[Claim], now: float) -> list[Assignment]:
+        assigned: list[Assignment] = []
+        for claim in claims:
+            names: Iterable[str] = self._queues if ALL_QUEUES in claim.queues else claim.queues
+            queues = [
+                queue
+                for name in dict.fromkeys(names)
+                if name not in claim.without
+                and (queue := self._queues.get(name)) is not None
+                and queue.settings.closed_until <= now
+            ]
+            for worker_id in claim.slots:
+                record = self._next(queues, claim.types, now)
+                if record is None:
+                    break
+                assigned.append(self._assign(record, worker_id, now))
+        return assigned
+
+    def _next(
+        self, queues: list[MemoryQueue], types: frozenset[str] | None, now: float
+    ) -> MemoryJob | None:
+        while True:
+            best: MemoryQueue | None = None
+            soonest: First | None = None
+            for queue in queues:
+                first = queue.ready.first(types)
+                if first is not None and (soonest is None or first < soonest):
+                    best, soonest = queue, first
+            if best is None or soonest is None:
+                return None
+            weights = best.settings.priority_weights
+            rank, seq, type = best.ready.draw(weights, types) if weights else soonest
+            best.ready.take(rank, type)
+            record = self._by_seq[seq]
+            record.ready = False
+            if record.expires_at is None or record.expires_at > now:
+                return record
+
+    def _assign(self, record: MemoryJob, worker_id: str, now: float) -> Assignment:
+        assign(record, worker_id, now, self._rules)
+        made = assignment(record, record.id, record.spec, record.created_at, now)
+        self._contents.held[made.lease] = record
+        depth = record.queue.depth
+        depth[State.PENDING] -= 1
+        depth[State.ASSIGNED] += 1
+        name = record.spec.queue
+        events = events_of(record, record.id, name, State.PENDING, ASSIGNED, now, "", worker_id)
+        self._log.write(events, record.events)
+        return made
+
+    async def apply(
+        self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
+    ) -> Application:
+        now = self._clock.now()
+        outcomes = [self._move(asked, now) for asked in transitions]
+        return Application(outcomes, self._claim(claims, now))
+
+    def _move(self, asked: Transition, now: float) -> Outcome:
+        record = self._by_seq.get(asked.seq)
+        if record is None:
+            return Outcome(Refusal.NO_SUCH_JOB)
+        before, queue = record.state, record.queue
+        settings = queue.settings
+        policy = QueuePolicy(
+            settings.name, settings.name in self._contents.gone, settings.retry_policy
+        )
+        outcome, decision, events = move(record, record.id, policy, asked, now, self._rules)
+        if decision is None:
+            return outcome
+        if before in HELD and decision.lease is not None and record.state is not State.RUNNING:
+            self._contents.held.pop(decision.lease, None)
+        if before is State.PENDING and record.ready:
+            record.ready = False
+            queue.ready.bury(record.spec.type)
+        if record.state is State.PENDING:
+            record.ready = True
+            queue.ready.push(record.spec.priority, record.seq, record.spec.type)
+        if record.state not in HELD:
+            self._contents.timers.arm(record)
+        queue.depth[before] -= 1
+        queue.depth[record.state] += 1
+        if decision.ran_for is not None:
+            queue.run_seconds += decision.ran_for
+            if record.state is State.DONE:
+                queue.succeeded += 1
+            else:
+                queue.failed += 1
+        self._log.write(events, record.events)
+        return outcome
+
+    async def request_cancel(self, seq: int) -> Held | None:
+        record = self._by_seq.get(seq)
+        if record is None or record.state is not State.RUNNING or record.lease is None:
+            return None
+        if not record.cancel_requested:
+            record.cancel_requested = True
+            now = self._clock.now()
+            flagged = CancelRequested(record.id, record.spec.queue, record.version, now)
+            self._log.put(flagged, now)
+        return record.held()
+
+
+class MemoryUpkeep(MemoryPart):
+    """Implements ``core.store.Upkeep``."""
+
+    async def due(self, limit: int) -> Overdue:
+        timers, now = self._contents.timers, self._clock.now()
+        self._keys.expire(now)
+        found: list[Transition] = []
+        promoted = 0
+        times: list[float] = []
+        for record in self._contents.held.values():
+            if record.due is not None and record.due <= now:
+                found.append(overdue(record.state, record.seq, record.version, record.lease))
+            elif record.due is not None:
+                times.append(record.due)
+        rearm: list[MemoryJob] = []
+        while len(found) + promoted < limit and (waiting := timers.pop_due(now)):
+            rearm.append(waiting)
+            expired = waiting.expires_at is not None and waiting.expires_at <= now
+            if waiting.state is State.PENDING and not expired:
+                promoted += 1
+                waiting.ready = True
+                waiting.queue.ready.push(waiting.spec.priority, waiting.seq, waiting.spec.type)
+                waiting.due = waiting.expires_at
+            else:
+                found.append(overdue(waiting.state, waiting.seq, waiting.version, None))
+        if (next_timer := timers.next_at()) is not None:
+            times.append(next_timer)
+        for record in rearm:  # until the move is applied it must be found again
+            timers.arm(record)
+        next_at = now if len(found) + promoted >= limit else min(times, default=None)
+        return Overdue(found[:limit], promoted, next_at)
+
+    async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
+        record = self._contents.jobs.get(job_id)
+        if record is None:
+            return None
+        if record.state in TERMINAL and version in (None, record.version):
+            if not self._log.passed(record):
+                raise unpublished(job_id)
+            self._remove(record, key_freed=True)
+            self._keys.free(record.spec.queue, record.spec.stored_key, job_id)
+        return record.state
+
+    async def prune_done(
+        self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
+    ) -> int:
+        self._check_term(term)
+        old = [
+            record
+            for record in self._by_seq.values()
+            if record.state is State.DONE
+            and where.completed_after <= (record.completed_at or 0.0) < completed_before
+            and (record.spec.queue in where.queues) != where.others
+            and self._log.passed(record)
+        ][:limit]
+        for record in old:
+            self._remove(record, key_freed=False)
+        return len(old)
+
+    def _remove(self, record: MemoryJob, *, key_freed: bool) -> None:
+        now = self._clock.now()
+        gone = JobDeleted(record.id, record.spec.queue, record.version, now, key_freed)
+        self._log.put(gone, now)
+        del self._contents.jobs[record.id], self._by_seq[record.seq]
+        record.queue.depth[record.state] -= 1
+        self._log.remove(record.events)

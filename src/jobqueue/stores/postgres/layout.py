@@ -1,0 +1,114 @@
+"""Raises and lowers the layout of a database: which rows its servers may write.
+
+Layout 1 has a row for each job, event and end; 2 also rows for many of them. A new version writes
+what all others understand until the last of those is gone and the layout is raised.
+"""
+
+from __future__ import annotations
+
+import json
+
+import asyncpg
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.store import Change
+from jobqueue.stores.postgres.connections import Db
+from jobqueue.stores.postgres.notices import CHANNEL
+from jobqueue.stores.postgres.statements import LAYOUT
+
+_CHECKED = (
+    "queue_tally",
+    "leader",
+    "workers",
+)  # rows that no server writes without naming a layout
+_OPENED = {"job_steps": 2, "job_done": 2}
+_TRIES = 5  # of two seconds: later writers wait behind a waiting change of a table
+_LOCK = 0x6A71_6C61_796F  # "jqlayo"
+_WINDOW = "lo >> 10 = $1::bigint AND lo BETWEEN $1::bigint << 10 AND ($1::bigint << 10) + 1023"
+
+_EVENTS = f"""
+INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
+SELECT seq, xid, at, version, attempt, worker, from_state, to_state, reason FROM batch_event
+WHERE {_WINDOW}
+  AND EXISTS (SELECT FROM job_record AS r WHERE r.seq = batch_event.seq)
+"""
+_ENDS = f"""
+INSERT INTO job_ended (seq, completed_at, started_at, run_at, lease, queue, version, attempt,
+                       retry_count, worker, state, reason, cancel, result)
+SELECT e.seq, e.completed_at, e.started_at, r.run_at, e.lease, e.queue, e.version, e.attempt,
+       e.retry_count, e.worker, e.state, e.reason, e.cancel, e.result
+FROM batch_end AS e JOIN job_record AS r ON r.seq = e.seq
+WHERE {_WINDOW}
+"""
+
+
+async def read(db: Db) -> int:
+    """The layout of a database."""
+    return int(await db.fetchval("SELECT layout FROM instance"))
+
+
+async def change(db: Db, layout: int) -> None:
+    """Raise or lower the layout, one caller at a time. What was begun and not finished goes on."""
+    if not 1 <= layout <= LAYOUT:
+        raise InvalidArgument("layout", f"must be from 1 to {LAYOUT}")
+    await db.execute("SELECT pg_advisory_lock($1)", _LOCK)
+    try:
+        if layout < await read(db) or layout == 1:
+            await _set(db, layout, checked=False)
+            await _unpack(db)
+        await _set(db, layout, checked=True)
+        await db.execute(
+            "SELECT pg_notify($1, $2)", CHANNEL, json.dumps([0, Change.CONTROL.value, []])
+        )
+    finally:
+        await db.execute("SELECT pg_advisory_unlock($1)", _LOCK)
+
+
+async def _set(db: Db, layout: int, *, checked: bool) -> None:
+    """Open and close tables; ``checked``: let in servers that know the layout, and no others."""
+    for left in reversed(range(_TRIES)):
+        try:
+            await _set_once(db, layout, checked=checked)
+        except asyncpg.LockNotAvailableError:
+            if not left:
+                raise
+        else:
+            return
+
+
+async def _set_once(db: Db, layout: int, *, checked: bool) -> None:
+    async with db.transaction():
+        await db.execute("SET LOCAL lock_timeout = '2s'")
+        await db.execute("UPDATE instance SET layout = $1", layout)
+        for table, needed in _OPENED.items():
+            verb = "DISABLE" if layout >= needed else "ENABLE"
+            await db.execute(f"ALTER TABLE {table} {verb} TRIGGER closed")
+        if not checked:
+            return
+        for table in _CHECKED:
+            await db.execute(f"UPDATE {table} SET layout = $1 WHERE layout < $1", layout)
+            await db.execute(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS knows_layout")
+            if layout > 1:
+                await db.execute(
+                    f"ALTER TABLE {table} ADD CONSTRAINT knows_layout CHECK (layout >= {layout})"
+                )
+        await db.execute("UPDATE leader SET expires_at = '-infinity'")
+
+
+async def _unpack(db: Db) -> None:
+    """Make rows for many jobs into rows for each, window by window: some thousand at a time."""
+    window: int | None
+    while True:
+        async with db.transaction():
+            window = await db.fetchval(
+                "SELECT least((SELECT min(lo) FROM job_steps),"
+                " (SELECT lo FROM job_done ORDER BY lo >> 10 LIMIT 1)) >> 10"
+            )
+            if window is None:
+                return
+            await db.execute("SET LOCAL jobqueue.retention = 'on'")
+            await db.execute("LOCK TABLE job_steps, job_done IN SHARE ROW EXCLUSIVE MODE")
+            await db.execute(_EVENTS, window)
+            await db.execute(_ENDS, window)
+            for table in ("job_steps", "job_done"):
+                await db.execute(f"DELETE FROM {table} WHERE {_WINDOW}", window)

@@ -1,0 +1,121 @@
+--# queue_write: write, outbox
+-- A change of one queue, whose name is the first thing asked for.
+local name = asked[1]
+local key = prefix .. 'queue:' .. name
+local row = call('HMGET', key, 'name', 'deleted', 'paused')
+local known = row[1] and not row[2]
+
+local function changed(kind)
+  put_queue(kind, name)
+  tell(WORK)
+  tell(CONTROL)
+end
+
+--# create_queue: queue_write
+-- Create a queue; answers {the time}, or nothing if the name is taken. One that was deleted comes
+-- back with its figures. asked: {name, fields to set, fields to remove}
+if known then
+  return false
+end
+call('HSET', key, 'created_at', now_text, unpack(asked[2]))
+call('HDEL', key, 'deleted', unpack(asked[3]))
+call('SADD', prefix .. 'queues', name)
+call('SADD', prefix .. 'every_queue', name) -- deleted ones too: their records stay
+changed('queue_created')
+return answer({now_text})
+
+--# update_queue: queue_write
+-- Give a queue other settings; answers {its settings}, or nothing if there is no such queue.
+-- asked: {name, fields to set, fields to remove}
+if not known then
+  return false
+end
+local old = table.concat(settings_of(name), '\n')
+if #asked[2] > 0 then
+  call('HSET', key, unpack(asked[2]))
+end
+if #asked[3] > 0 then
+  call('HDEL', key, unpack(asked[3]))
+end
+local new = settings_of(name)
+if table.concat(new, '\n') ~= old then
+  changed('queue_changed')
+end
+return answer({new})
+
+--# pause_queue: queue_write
+-- Stop or resume claims; answers {1}, or nothing if there is no such queue. asked: {name, paused}
+if not known then
+  return false
+end
+local paused = asked[2] and '1' or '0'
+if row[3] == paused then
+  return {1}
+end
+call('HSET', key, 'paused', paused)
+changed('queue_changed')
+return answer({1})
+
+--# delete_queue: queue_write
+-- Remove a queue without unfinished jobs; answers {how many there are}, or nothing if it is not
+-- known. Its records stay, and so do its figures. asked: {name}
+if not known then
+  return false
+end
+local unfinished = 0
+for _, state in ipairs({'PENDING', 'ASSIGNED', 'RUNNING', 'FAILED'}) do
+  unfinished = unfinished + call('ZCARD', index(state, name))
+end
+if unfinished > 0 then
+  return {unfinished}
+end
+call('HSET', key, 'deleted', '1')
+call('SREM', prefix .. 'queues', name)
+changed('queue_deleted')
+return answer({0})
+
+--# unfinished
+-- The numbers of a queue's unfinished jobs. asked: {queue, limit}
+local found = {}
+for _, state in ipairs({'PENDING', 'ASSIGNED', 'RUNNING', 'FAILED'}) do
+  local rows = call('ZRANGE', index(state, asked[1]), 0, asked[2] - 1, 'WITHSCORES')
+  for n = 2, #rows, 2 do
+    if #found < asked[2] then
+      found[#found + 1] = rows[n]
+    end
+  end
+end
+return found
+
+--# stats
+-- Queues with their figures: {fields of the queue, depth by state}. asked: {states, name or nil}
+local names = asked[2] and {asked[2]} or call('SMEMBERS', prefix .. 'queues')
+local found = {}
+for _, name in ipairs(names) do
+  local fields = call('HGETALL', prefix .. 'queue:' .. name)
+  local deleted = #fields == 0
+  for n = 1, #fields, 2 do
+    deleted = deleted or fields[n] == 'deleted'
+  end
+  if not deleted then
+    local depth = {}
+    for n, state in ipairs(asked[1]) do
+      depth[n] = call('ZCARD', index(state, name))
+    end
+    found[#found + 1] = {fields, depth}
+  end
+end
+return found
+
+--# waiting_types: writing
+-- Types that have something to claim: {queue, type, how many, up to a limit}.
+-- asked: {the limit, name or nil}
+local names = asked[2] and {asked[2]} or call('SMEMBERS', prefix .. 'queues')
+local found = {}
+for _, name in ipairs(names) do
+  for _, type in ipairs(call('ZRANGE', ready_types(name), 0, -1)) do
+    local count = call('ZCARD', ready_set(name, type))
+    found[#found + 1] = {name, type, math.min(count, asked[1])}
+  end
+end
+return found

@@ -1,0 +1,23 @@
+"""Arguments and answers of ``TaskQueueClient``: ``taskqueue.v1`` as plain objects."""
+
+from jobqueue.taskqueue.client.values import Deadlines, JobPage, JobState
+from jobqueue.taskqueue.components.model import Canceled, Submitted, owner_index
+from jobqueue.taskqueue.components.model import Envelope as JobResult
+from jobqueue.taskqueue.components.model import Sort as JobSort
+from jobqueue.taskqueue.components.model import Spec as JobSpec
+from jobqueue.taskqueue.components.model import Status as JobStatus
+from jobqueue.taskqueue.components.model import Summary as JobSummary
+
+__all__ = [
+    "Canceled",
+    "Deadlines",
+    "JobPage",
+    "JobResult",
+    "JobSort",
+    "JobSpec",
+    "JobState",
+    "JobStatus",
+    "JobSummary",
+    "Submitted",
+    "owner_index",
+]

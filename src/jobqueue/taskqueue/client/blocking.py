@@ -1,0 +1,114 @@
+"""``SyncTaskQueueClient``: the same calls for threads and scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from jobqueue.access.tls import Tls
+from jobqueue.core.bridge import Bridge
+from jobqueue.taskqueue.client.client import TaskQueueClient
+from jobqueue.taskqueue.client.values import Deadlines, JobPage, JobState
+from jobqueue.taskqueue.components.model import Canceled, Envelope, Sort, Spec, Status, Submitted
+
+T = TypeVar("T")
+
+_INSTEAD = "use TaskQueueClient and `await` its calls"
+
+
+class SyncTaskQueueClient:
+    """A ``TaskQueueClient`` whose calls block. Safe to share between threads.
+
+    ``with SyncTaskQueueClient(...) as client:`` closes it when the last such block ends. A web
+    application keeps one for its life; that is closed when the process exits, and before it forks:
+    parent and child open their own.
+    """
+
+    def __init__(
+        self,
+        gateway: str | None = None,
+        nodes: Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        tls: Tls | bool = False,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        self._client = TaskQueueClient(
+            gateway, nodes, api_key=api_key, tls=tls, deadlines=deadlines
+        )
+        self._bridge = Bridge(instead=_INSTEAD)
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._client)[1:]}"
+
+    def submit_job(
+        self,
+        spec: Spec | None = None,
+        *,
+        job_type: str | None = None,
+        work_duration_ms: int = 0,
+        payload_size_bytes: int = 0,
+        labels: Mapping[str, str] | None = None,
+        client_request_id: str = "",
+    ) -> Submitted:
+        """Submit a job: a ``JobSpec``, or its fields."""
+        return self._run(
+            self._client.submit_job(
+                spec,
+                job_type=job_type,
+                work_duration_ms=work_duration_ms,
+                payload_size_bytes=payload_size_bytes,
+                labels=labels,
+                client_request_id=client_request_id,
+            )
+        )
+
+    def get_job_status(self, job_id: str) -> JobState:
+        """Return the job as it is now. NotFound: there is no such job."""
+        return self._run(self._client.get_job_status(job_id))
+
+    def get_job_result(self, job_id: str) -> Envelope | None:
+        """Return the end of the job with its output; None while it has not ended."""
+        return self._run(self._client.get_job_result(job_id))
+
+    def cancel_job(self, job_id: str, reason: str = "") -> Canceled:
+        """Cancel a queued job; ask a running one to end."""
+        return self._run(self._client.cancel_job(job_id, reason))
+
+    def list_jobs(
+        self,
+        status_filter: Iterable[Status] = (),
+        page_size: int = 0,
+        page_token: str = "",
+        sort: Sort = Sort.CREATED_AT_DESC,
+        *,
+        node: int = 0,
+    ) -> JobPage:
+        """Return one page of jobs; with ``nodes=``, of the jobs of one node."""
+        return self._run(
+            self._client.list_jobs(status_filter, page_size, page_token, sort, node=node)
+        )
+
+    def wait_result(self, job_id: str, timeout: float | None = None) -> Envelope:
+        """Ask for the result until there is one; DeadlineExceeded after ``timeout`` seconds."""
+        return self._run(self._client.wait_result(job_id, timeout))
+
+    def close(self) -> None:
+        """Close the connections. The next call opens them again."""
+        self._bridge.close()
+
+    def __enter__(self) -> SyncTaskQueueClient:
+        self._bridge.enter()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bridge.leave()
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self._bridge.run(call)

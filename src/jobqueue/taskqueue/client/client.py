@@ -1,0 +1,372 @@
+"""``TaskQueueClient``: the five calls of ``taskqueue.v1``, in every topology."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from jobqueue.access.tls import Credentials, Tls, tls_of
+from jobqueue.connect.backends import warn_of_readable_key
+from jobqueue.connect.urls import BackendUrl, parse_url
+from jobqueue.core.errors import Conflict, DeadlineExceeded, InvalidArgument, JobQueueError
+from jobqueue.taskqueue.client.values import (
+    Deadlines,
+    JobPage,
+    JobState,
+    job_id_of,
+    job_spec,
+    key_of,
+    listing_of,
+    page_of,
+    reason_of,
+    state_of,
+    timeout_of,
+)
+from jobqueue.taskqueue.components.model import (
+    Canceled,
+    Envelope,
+    JobRecord,
+    Listing,
+    Sort,
+    Spec,
+    Status,
+    Submitted,
+    SummaryPage,
+    owner_index,
+)
+
+T = TypeVar("T")
+
+_FIRST_POLL = 0.02
+_LONGEST_POLL = 1.0
+_SLOWER = 1.5
+
+
+MAX_NODES = 1_000
+
+
+class NodeRouting:
+    """Chooses the server of a call by its place in the list, which never changes.
+
+    Nodes forward nothing to each other, so this side decides alone. Behind a gateway there is one
+    server.
+    """
+
+    def __init__(self, targets: Sequence[str], *, gateway: bool, rng: random.Random) -> None:
+        self.targets = tuple(targets)
+        self._gateway = gateway
+        # Not always the first: many clients that submit one job each would all go there.
+        self._next = rng.randrange(len(self.targets))
+
+    def submit(self, key: str) -> int:
+        """Return the owner of the key, alive or not: only it knows the job that has the key.
+
+        Submits without a key go to each server in turn.
+        """
+        if key:
+            return owner_index(key, len(self.targets))
+        index = self._next
+        self._next = (index + 1) % len(self.targets)
+        return index
+
+    def job(self, job_id: str) -> int:
+        """Return the owner of the job."""
+        return owner_index(job_id, len(self.targets))
+
+    def listing(self, node: int) -> int:
+        """Check the number of a node."""
+        if isinstance(node, bool) or not isinstance(node, int):
+            raise InvalidArgument("node", f"expected the number of a node, got {node!r:.40}")
+        if not 0 <= node < len(self.targets):
+            allowed = "only 0: a gateway lists all jobs" if self._gateway else "0 to {}"
+            raise InvalidArgument("node", f"{node}: {allowed.format(len(self.targets) - 1)}")
+        return node
+
+
+def read_addresses(gateway: str | None, nodes: Sequence[str] | None) -> list[BackendUrl]:
+    """Return the gateway, or every node in the order given."""
+    if (gateway is None) == (nodes is None):
+        which = "neither was" if gateway is None else "both were"
+        raise InvalidArgument("gateway", f"give either gateway or nodes; {which} given")
+    if gateway is not None:
+        return [_address(gateway, "gateway")]
+    if isinstance(nodes, str) or not isinstance(nodes, Sequence):
+        raise InvalidArgument("nodes", "expected a list of HOST:PORT, in the order of the nodes")
+    if not 1 <= len(nodes) <= MAX_NODES:
+        raise InvalidArgument("nodes", f"expected 1 to {MAX_NODES} nodes, got {len(nodes)}")
+    addresses = [_address(node, f"nodes[{place}]") for place, node in enumerate(nodes)]
+    for place, address in enumerate(addresses):
+        if address in addresses[:place]:
+            raise InvalidArgument(f"nodes[{place}]", f"{address.target} is in the list already")
+    return addresses
+
+
+def _address(text: object, field: str) -> BackendUrl:
+    # A comma would make several servers of it, and a call might go to any of them.
+    if not isinstance(text, str) or "://" in text or "," in text or text != text.strip():
+        raise InvalidArgument(field, f"expected HOST:PORT, like 127.0.0.1:50051, got {text!r:.80}")
+    return parse_url(f"grpc://{text}", field)
+
+
+class TaskQueueTransport(Protocol):
+    """Makes one attempt of each call at one server. Errors are those of ``core.errors``."""
+
+    async def submit(self, spec: Spec, key: str, *, timeout: float) -> Submitted: ...
+
+    async def status(self, job_id: str, *, timeout: float) -> JobRecord: ...
+
+    async def result(self, job_id: str, *, timeout: float) -> Envelope | None: ...
+
+    async def cancel(self, job_id: str, reason: str, *, timeout: float) -> Canceled: ...
+
+    async def list(self, listing: Listing, *, timeout: float) -> SummaryPage: ...
+
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[str, Credentials | None], TaskQueueTransport]
+
+
+def connect(target: str, credentials: Credentials | None) -> TaskQueueTransport:
+    """Connect by gRPC, which is loaded only now."""
+    from jobqueue.taskqueue.grpc.remote import RemoteTaskQueue
+
+    return RemoteTaskQueue(target, credentials)
+
+
+class Transports:
+    """Connections by target. They belong to the event loop that opened them, and end with it."""
+
+    def __init__(self, connect: Connect, credentials: Credentials | None) -> None:
+        self._connect = connect
+        self._credentials = credentials
+        self._open: dict[str, TaskQueueTransport] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._life: AsyncGenerator[None, None] | None = None
+
+    async def to(self, target: str) -> TaskQueueTransport:
+        """Return the connection to a server."""
+        here = asyncio.get_running_loop()
+        if self._loop is not here:
+            await self._settle(here)
+        transport = self._open.get(target)
+        if transport is None:
+            transport = self._open[target] = self._connect(target, self._credentials)
+        return transport
+
+    async def _settle(self, here: asyncio.AbstractEventLoop) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            raise Conflict(
+                "the client is open on another event loop: call `await client.close()` there,"
+                " or use one client for each loop"
+            )
+        self._loop, self._open = here, {}
+        self._life = self._lifetime(self._open)
+        await anext(self._life)
+
+    async def _lifetime(self, opened: dict[str, TaskQueueTransport]) -> AsyncGenerator[None, None]:
+        # A loop closes its asynchronous generators before it ends: that closes the connections of
+        # a client that was never closed.
+        try:
+            yield
+        finally:
+            self._loop, self._life, self._open = None, None, {}
+            await asyncio.gather(*(transport.close() for transport in opened.values()))
+
+    async def close(self) -> None:
+        """Close all connections. The next call opens its own again."""
+        if self._life is not None and self._loop is asyncio.get_running_loop():
+            await self._life.aclose()
+
+
+Sleep = Callable[[float], Awaitable[object]]
+
+
+class Attempts:
+    """Makes at most four attempts, with full jitter between them: 100 ms, doubled, 1 s at most."""
+
+    def __init__(self, rng: random.Random | None = None, sleep: Sleep = asyncio.sleep) -> None:
+        self._rng = rng or random.Random()
+        self._sleep = sleep
+
+    async def once(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make one attempt: for a call that must not happen twice."""
+        return await call()
+
+    async def several(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Retry a call that may happen twice; raise the last error."""
+        # With the first call, like the transport: importing the package loads no gRPC.
+        from jobqueue.taskqueue.grpc.errors import delays, is_retryable
+
+        for delay in delays(self._rng):
+            try:
+                return await call()
+            except JobQueueError as error:
+                if not is_retryable(error.code):
+                    raise
+            await self._sleep(delay)
+        return await call()
+
+
+class TaskQueueClient:
+    """A client of a gateway, or of nodes that each own their jobs.
+
+    ``gateway="host:50051"``: every call goes there. ``nodes=["host:50051", …]``: this client
+    routes, and every client must name the same nodes in the same order. A submit without
+    ``client_request_id`` goes to each node in turn, one with it to the node that owns it and to no
+    other, even if that one is down; what concerns a job goes to the node that owns its id.
+
+    A call that finds the server away, busy or too slow is tried again, 4 times in all; a submit
+    only if it has a ``client_request_id``. ``deadlines`` says how long one attempt may take.
+    ``api_key`` and ``tls`` are those of ``JobQueue``. Nothing is opened before the first call;
+    ``async with client:`` or ``await client.close()`` closes it.
+    """
+
+    def __init__(
+        self,
+        gateway: str | None = None,
+        nodes: Sequence[str] | None = None,
+        *,
+        api_key: str | None = None,
+        tls: Tls | bool = False,
+        deadlines: Deadlines | None = None,
+        connect: Connect = connect,
+        rng: random.Random | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        addresses = read_addresses(gateway, nodes)
+        credentials = Credentials(api_key, tls_of(tls))
+        credentials.check()
+        for address in addresses:
+            warn_of_readable_key(credentials, address)
+        rng = rng or random.Random()
+        targets = [address.target for address in addresses]
+        self._route = NodeRouting(targets, gateway=gateway is not None, rng=rng)
+        self._transports = Transports(connect, credentials or None)
+        self._attempts = Attempts(rng, sleep)
+        self._sleep = sleep
+        self._deadlines = _checked(deadlines)
+
+    def __repr__(self) -> str:
+        return f"<TaskQueueClient {', '.join(self._route.targets)}>"
+
+    async def submit_job(
+        self,
+        spec: Spec | None = None,
+        *,
+        job_type: str | None = None,
+        work_duration_ms: int = 0,
+        payload_size_bytes: int = 0,
+        labels: Mapping[str, str] | None = None,
+        client_request_id: str = "",
+    ) -> Submitted:
+        """Submit a job: a ``JobSpec``, or its fields.
+
+        With ``client_request_id`` the same submit may be made again and is still one job
+        (KeyConflict: it was used for another spec). Without it nothing is tried again: after
+        OutcomeUnknown, Unavailable or DeadlineExceeded the job may exist.
+        """
+        spec = job_spec(spec, job_type, work_duration_ms, payload_size_bytes, labels)
+        key = key_of(client_request_id)
+        node = self._route.submit(key)
+        seconds = self._deadlines.submit_job
+        attempts = self._attempts.several if key else self._attempts.once
+        return await attempts(
+            lambda: self._at(node, lambda server: server.submit(spec, key, timeout=seconds))
+        )
+
+    async def get_job_status(self, job_id: str) -> JobState:
+        """Return the job as it is now. NotFound: there is no such job."""
+        job_id = job_id_of(job_id)
+        seconds = self._deadlines.get_job_status
+        record = await self._of_job(job_id, lambda server: server.status(job_id, timeout=seconds))
+        return state_of(record)
+
+    async def get_job_result(self, job_id: str) -> Envelope | None:
+        """Return the end of the job with its output; None while it has not ended."""
+        job_id = job_id_of(job_id)
+        seconds = self._deadlines.get_job_result
+        return await self._of_job(job_id, lambda server: server.result(job_id, timeout=seconds))
+
+    async def cancel_job(self, job_id: str, reason: str = "") -> Canceled:
+        """Cancel a queued job; ask a running one to end, which may still end otherwise."""
+        job_id = job_id_of(job_id)
+        reason = reason_of(reason)
+        seconds = self._deadlines.cancel_job
+        return await self._of_job(
+            job_id, lambda server: server.cancel(job_id, reason, timeout=seconds)
+        )
+
+    async def list_jobs(
+        self,
+        status_filter: Iterable[Status] = (),
+        page_size: int = 0,
+        page_token: str = "",
+        sort: Sort = Sort.CREATED_AT_DESC,
+        *,
+        node: int = 0,
+    ) -> JobPage:
+        """Return one page; ``page_token`` is the ``next_page_token`` of the page before.
+
+        With ``nodes=`` these are the jobs of one node, by its place in the list, not of all.
+        """
+        listing = listing_of(status_filter, page_size, page_token, sort)
+        index = self._route.listing(node)
+        seconds = self._deadlines.list_jobs
+        page = await self._attempts.several(
+            lambda: self._at(index, lambda server: server.list(listing, timeout=seconds))
+        )
+        return page_of(page)
+
+    async def wait_result(self, job_id: str, timeout: float | None = None) -> Envelope:
+        """Ask for the result until there is one, less and less often, at least once a second.
+
+        A job that failed or was canceled has one, too. DeadlineExceeded when ``timeout`` seconds
+        have passed; the job goes on.
+        """
+        job_id = job_id_of(job_id)
+        timeout = timeout_of(timeout)
+        pause = _FIRST_POLL
+        try:
+            async with asyncio.timeout(timeout):
+                while (found := await self.get_job_result(job_id)) is None:
+                    await self._sleep(pause)
+                    pause = min(pause * _SLOWER, _LONGEST_POLL)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"job {job_id} has no result after {timeout:g} s; it goes on"
+            ) from None
+        return found
+
+    async def close(self) -> None:
+        """Close the connections. The next call opens them again."""
+        await self._transports.close()
+
+    async def __aenter__(self) -> TaskQueueClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _of_job(self, job_id: str, call: Callable[[TaskQueueTransport], Awaitable[T]]) -> T:
+        owner = self._route.job(job_id)
+        return await self._attempts.several(lambda: self._at(owner, call))
+
+    async def _at(self, index: int, call: Callable[[TaskQueueTransport], Awaitable[T]]) -> T:
+        return await call(await self._transports.to(self._route.targets[index]))
+
+
+def _checked(deadlines: Deadlines | None) -> Deadlines:
+    if deadlines is None:
+        return Deadlines()
+    if not isinstance(deadlines, Deadlines):
+        raise InvalidArgument("deadlines", f"expected Deadlines(…), got {deadlines!r:.80}")
+    return deadlines

@@ -1,0 +1,387 @@
+"""The owners of the jobs with their keys, of the order, and of the results. In memory."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.errors import InvalidArgument, KeyConflict, NotFound, PermissionDenied, QueueFull
+from jobqueue.core.ids import new_job_ids
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.model import (
+    CANCELED_UNSTARTED,
+    MAX_DEDUP_KEYS,
+    MAX_OUTPUT_BYTES,
+    OUTPUT_TOO_LARGE,
+    TRANSITIONS,
+    Applied,
+    CreatedJob,
+    Envelope,
+    JobRecord,
+    Listing,
+    Sort,
+    Spec,
+    Status,
+    Stored,
+    Summary,
+    SummaryPage,
+    checksum,
+    owner_index,
+)
+from jobqueue.taskqueue.components.repeats import Repeats
+from jobqueue.taskqueue.components.requests import page_size
+
+MAX_JOBS = 100_000
+_SHOWN = 64  # characters of an id that is none: it may be as long as a message
+
+
+@dataclass(slots=True)
+class _Job:
+    record: JobRecord
+    key: str
+
+    @property
+    def status(self) -> Status:
+        return self.record.summary.status
+
+
+def new_job_id() -> str:
+    return new_job_ids(1)[0]
+
+
+def owned_job_id(index: int, nodes: int) -> str:
+    """Return a job id whose owner is that node: found after N draws on average."""
+    if not 0 <= index < nodes:
+        raise ValueError(f"node {index} is none of the {nodes} nodes 0 to {nodes - 1}")
+    while owner_index(job_id := new_job_id(), nodes) != index:
+        pass
+    return job_id
+
+
+class JobLedger:
+    """Jobs by id, in the order of their creation.
+
+    At most ``max_jobs`` are kept. The job that ended first is forgotten first; one that has not
+    ended is never forgotten.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_dedup_keys: int = MAX_DEDUP_KEYS,
+        max_jobs: int = MAX_JOBS,
+        new_id: Callable[[], str] = new_job_id,
+        clock: Clock | None = None,
+    ) -> None:
+        self._max_keys = max_dedup_keys
+        self._max_jobs = max_jobs
+        self._new_id = new_id
+        self._clock = clock or SystemClock()
+        self._jobs: dict[str, _Job] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._keys: OrderedDict[str, str] = OrderedDict()
+        self._latest_ms = 0
+        self._repeats = Repeats()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def unfinished(self) -> int:
+        """The number of jobs that have not ended."""
+        return len(self._jobs) - len(self._ended)
+
+    async def create(self, spec: Spec, key: str, *, request_id: str) -> CreatedJob:
+        what = ("create", key, spec.job_type, spec.work_duration_ms, spec.payload_size_bytes)
+        labels = frozenset(spec.labels.items())
+        return self._repeats.answer((*what, labels), request_id, lambda: self._create(spec, key))
+
+    def _create(self, spec: Spec, key: str) -> CreatedJob:
+        if key and (job_id := self._keys.get(key)) is not None:
+            job = self._jobs[job_id]
+            if job.record.spec != spec:
+                raise KeyConflict("client_request_id belongs to a job with another spec", job_id)
+            return CreatedJob(job_id, job.status, created=False)
+        self._make_room()
+        job_id = self._new_id()
+        summary = Summary(job_id, Status.QUEUED, spec.job_type, self._now_ms())
+        self._jobs[job_id] = _Job(JobRecord(summary, spec), key)
+        if key:
+            self._keys[key] = job_id
+            if len(self._keys) > self._max_keys:
+                self._keys.popitem(last=False)
+        return CreatedJob(job_id, Status.QUEUED, created=True)
+
+    def _make_room(self) -> None:
+        if len(self._jobs) < self._max_jobs:
+            return
+        if not self._ended:
+            raise QueueFull(f"{len(self._jobs)} jobs have not ended: there is no room for more")
+        oldest, _ = self._ended.popitem(last=False)
+        self._forget(oldest)
+
+    def _forget(self, job_id: str) -> None:
+        job = self._jobs.pop(job_id)
+        if job.key and self._keys.get(job.key) == job_id:
+            del self._keys[job.key]
+
+    async def delete_if(self, job_id: str, expected: Status, *, request_id: str) -> Applied:
+        what = ("delete", job_id, expected)
+        return self._repeats.answer(what, request_id, lambda: self._delete(job_id, expected))
+
+    def _delete(self, job_id: str, expected: Status) -> Applied:
+        job = self._jobs.get(job_id)
+        if job is None:
+            return Applied(False, None)
+        if job.status is not expected:
+            return Applied(False, job.status)
+        self._ended.pop(job_id, None)
+        self._forget(job_id)
+        return Applied(True, None)
+
+    async def get(self, job_id: str) -> JobRecord:
+        return self._find(job_id).record
+
+    def _find(self, job_id: str) -> _Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise NotFound(f"there is no job {job_id[:_SHOWN]!r}")
+        return job
+
+    async def list(self, listing: Listing) -> SummaryPage:
+        if listing.offset < 0:
+            raise InvalidArgument("page.page_token", "must be a non-negative integer")
+        limit = page_size(listing.limit)
+        matching = _with_status(self._jobs.values(), listing.statuses)
+        if listing.sort is Sort.CREATED_AT_DESC:
+            matching.reverse()
+        end = listing.offset + limit
+        more = end < len(matching)
+        return SummaryPage(
+            tuple(_sorted_slice(matching, listing.offset, end)), end if more else None
+        )
+
+    async def transition(
+        self,
+        job_id: str,
+        expected: Status,
+        to: Status,
+        *,
+        actor: str,
+        reason: str = "",
+        request_id: str,
+    ) -> Applied:
+        allowed = TRANSITIONS.get((expected, to))
+        if allowed is None:
+            journal.warn(
+                "invalid_transition",
+                f"{expected.name} -> {to.name} is not a transition",
+                job_id=job_id,
+                actor=actor,
+            )
+            raise InvalidArgument("to_status", f"no job goes from {expected.name} to {to.name}")
+        if actor != allowed:
+            raise PermissionDenied(f"{expected.name} -> {to.name} is the {allowed}'s to make")
+        what = ("transition", job_id, expected, to)
+        return self._repeats.answer(
+            what, request_id, lambda: self._transition(job_id, expected, to, reason)
+        )
+
+    def _transition(self, job_id: str, expected: Status, to: Status, reason: str) -> Applied:
+        job = self._find(job_id)
+        current = job.status
+        if current is not expected:
+            journal.note(
+                journal.RACE,
+                f"{expected.name} -> {to.name} came too late",
+                level=logging.WARNING if current.terminal and to.terminal else logging.INFO,
+                job_id=job_id,
+                expected_status=expected.name,
+                current_status=current.name,
+            )
+            return Applied(False, current)
+        now = self._now_ms()
+        summary = replace(job.record.summary, status=to)
+        if to is Status.RUNNING:
+            summary = replace(summary, started_at_ms=now)
+        if to.terminal:
+            summary = replace(summary, finished_at_ms=now)
+            if to is Status.CANCELED and reason == CANCELED_UNSTARTED:  # RUNNING for a moment
+                summary = replace(summary, started_at_ms=0)
+            self._ended[job_id] = None
+        failure = reason if to is Status.FAILED else ""
+        job.record = replace(job.record, summary=summary, failure_reason=failure)
+        return Applied(True, to)
+
+    async def request_cancel(self, job_id: str, reason: str, *, request_id: str) -> Applied:
+        what = ("request_cancel", job_id)
+        return self._repeats.answer(what, request_id, lambda: self._request_cancel(job_id))
+
+    def _request_cancel(self, job_id: str) -> Applied:
+        job = self._find(job_id)
+        if job.status.terminal:
+            return Applied(False, job.status)
+        job.record = replace(job.record, summary=replace(job.record.summary, cancel_requested=True))
+        return Applied(True, job.status)
+
+    def _now_ms(self) -> int:
+        """Return the time; it never goes back, so jobs are in the order of their times."""
+        self._latest_ms = max(self._latest_ms, int(self._clock.now() * 1000))
+        return self._latest_ms
+
+
+def _with_status(jobs: Iterable[_Job], statuses: frozenset[Status]) -> list[_Job]:
+    """Return the jobs with one of the statuses. It blocks all other calls, so it must be quick."""
+    if not statuses:
+        return list(jobs)
+    wanted = tuple(statuses)  # a member's hash costs more than looking at five
+    return [job for job in jobs if job.record.summary.status in wanted]
+
+
+def _sorted_slice(by_time: Sequence[_Job], start: int, end: int) -> list[Summary]:
+    """Return a part of the jobs; those of one millisecond are in the order of their ids."""
+    first, last = start, min(end, len(by_time))
+    if first >= last:
+        return []
+    while first > 0 and _created(by_time[first - 1]) == _created(by_time[first]):
+        first -= 1
+    while last < len(by_time) and _created(by_time[last]) == _created(by_time[last - 1]):
+        last += 1
+    ordered = [
+        summary
+        for _, same in groupby(by_time[first:last], key=_created)
+        for summary in sorted((job.record.summary for job in same), key=lambda s: s.job_id)
+    ]
+    return ordered[start - first : end - first]
+
+
+def _created(job: _Job) -> int:
+    return job.record.summary.created_at_ms
+
+
+MAX_QUEUED = 100_000
+
+
+class ReadyQueue:
+    """Ids of jobs, each at most once. Taking one out is final."""
+
+    def __init__(self, *, max_queued: int = MAX_QUEUED) -> None:
+        self._max_queued = max_queued
+        self._ids: OrderedDict[str, int] = OrderedDict()
+        self._repeats = Repeats()
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    async def enqueue(
+        self, job_id: str, enqueued_at_ms: int, *, rescue: bool = False, request_id: str
+    ) -> bool:
+        return self._repeats.answer(
+            ("enqueue", job_id), request_id, lambda: self._enqueue(job_id, enqueued_at_ms, rescue)
+        )
+
+    def _enqueue(self, job_id: str, enqueued_at_ms: int, rescue: bool) -> bool:
+        if job_id in self._ids:
+            return True
+        if len(self._ids) >= self._max_queued and not rescue:
+            return False
+        self._ids[job_id] = enqueued_at_ms
+        return True
+
+    async def contains(self, job_id: str) -> bool:
+        return job_id in self._ids
+
+    async def dequeue(self, worker_id: str, *, request_id: str) -> str | None:
+        return self._repeats.answer("dequeue", request_id, self._dequeue)
+
+    def _dequeue(self) -> str | None:
+        return self._ids.popitem(last=False)[0] if self._ids else None
+
+    async def remove(self, job_id: str, *, request_id: str) -> bool:
+        return self._repeats.answer(("remove", job_id), request_id, lambda: self._remove(job_id))
+
+    def _remove(self, job_id: str) -> bool:
+        return self._ids.pop(job_id, None) is not None
+
+
+MAX_RESULT_BYTES = 2**30
+
+
+class ResultShelf:
+    """One envelope for each job: the first one stays.
+
+    The latest ``max_results`` are kept; that must be more than the jobs that are kept. Their
+    outputs have at most ``max_bytes`` together: beyond that, too, the oldest are forgotten.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_output_bytes: int = MAX_OUTPUT_BYTES,
+        max_results: int = 2 * MAX_JOBS,
+        max_bytes: int = MAX_RESULT_BYTES,
+    ) -> None:
+        self._max_output_bytes = max_output_bytes
+        self._max_results = max_results
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._envelopes: OrderedDict[str, Envelope] = OrderedDict()
+        self._repeats = Repeats()
+
+    def __len__(self) -> int:
+        return len(self._envelopes)
+
+    async def store(self, envelope: Envelope, *, request_id: str) -> Stored:
+        if not envelope.status.terminal:
+            raise InvalidArgument("terminal_status", "must be DONE, FAILED or CANCELED")
+        what = ("store", envelope.job_id, envelope.status)
+        return self._repeats.answer(what, request_id, lambda: self._store(envelope))
+
+    def _store(self, envelope: Envelope) -> Stored:
+        envelope = self._bounded(envelope)
+        found = self._envelopes.get(envelope.job_id)
+        if found is None:
+            self._envelopes[envelope.job_id] = envelope
+            self._bytes += len(envelope.output)
+            while len(self._envelopes) > self._max_results or self._bytes > self._max_bytes:
+                _, oldest = self._envelopes.popitem(last=False)
+                self._bytes -= len(oldest.output)
+            return Stored(True, False, envelope.status)
+        same = found == envelope
+        if not same:
+            journal.warn(
+                "result_conflict",
+                f"kept {found.status.name}, ignored a later {envelope.status.name}",
+                job_id=envelope.job_id,
+                current_status=found.status.name,
+            )
+        return Stored(same, True, found.status)
+
+    def _bounded(self, envelope: Envelope) -> Envelope:
+        size = len(envelope.output)
+        if size > self._max_output_bytes:
+            return replace(
+                envelope,
+                status=Status.FAILED,
+                output=b"",
+                output_summary=too_large(size, self._max_output_bytes),
+                checksum=checksum(b""),
+            )
+        actual = checksum(envelope.output)
+        if envelope.checksum and envelope.checksum != actual:
+            raise InvalidArgument(
+                "checksum", "must be the SHA-256 of output_bytes in lowercase hex digits"
+            )
+        return replace(envelope, checksum=actual)
+
+    async def get(self, job_id: str) -> Envelope | None:
+        return self._envelopes.get(job_id)
+
+
+def too_large(size: int, most: int) -> str:
+    """Return the failure of a job with too much output."""
+    return f"{OUTPUT_TOO_LARGE}: {size} bytes of output, at most {most} are kept"

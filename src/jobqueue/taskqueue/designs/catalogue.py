@@ -1,0 +1,116 @@
+"""The services: one table behind start-up, ``--help``, ``jq-ctl up`` and the documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from jobqueue.taskqueue.designs import settings
+from jobqueue.taskqueue.designs.settings import S, SharedVariables, Variable, variables_of
+
+SHARED = variables_of(SharedVariables)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthTiming:
+    """The timing of a container's health check in seconds, and its number of retries."""
+
+    interval: int
+    timeout: int
+    retries: int
+    start_period: int
+
+
+HEALTH_TIMING = HealthTiming(interval=5, timeout=2, retries=12, start_period=20)
+
+
+@dataclass(frozen=True, slots=True)
+class Service(Generic[S]):
+    """One kind of process: its purpose, its variables, and the API that it serves."""
+
+    name: str
+    about: str
+    schema: type[S]
+    serves: str = ""  # full name of the proto service; empty: it calls, and is not called
+    holds_nothing: bool = False  # its end loses nothing
+
+    @property
+    def port(self) -> Variable | None:
+        """The variable with the port that it listens on; None: it is not called."""
+        name = f"{self.name.upper()}_PORT"
+        return next((one for one in self.all_variables if one.name == name), None)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The variables that not all services have."""
+        return self.all_variables[: -len(SHARED)]
+
+    @property
+    def all_variables(self) -> tuple[Variable, ...]:
+        """All variables: its own first, then those of all services."""
+        return variables_of(self.schema)
+
+    @property
+    def healthcheck(self) -> str:
+        """The command that checks its health, run beside it."""
+        mode, target = "tcp", f"127.0.0.1:${{{self.port.name}}}" if self.port else ""
+        if self.port is None:  # it does not listen: whether it can do its work is asked
+            mode, target = "worker", "${COORDINATOR_ADDR}"
+        return (
+            f"python -m scripts.healthcheck --mode {mode} --target {target} --service {self.name}"
+        )
+
+    def read(self, environ: Mapping[str, str]) -> S:
+        """Read its settings. InvalidArgument names the variables that are missing or wrong."""
+        return settings.read(self.schema, environ)
+
+
+_INTERNAL = "taskqueue.internal.v1"
+_PUBLIC = "taskqueue.v1.TaskQueuePublicService"
+
+GATEWAY = Service(
+    "gateway",
+    "The API of clients: submit, status, result, cancel, list.",
+    settings.GatewayVariables,
+    _PUBLIC,
+    holds_nothing=True,
+)
+JOB = Service(
+    "job",
+    "The owner of the jobs: their status, and the keys of submits. In memory.",
+    settings.JobVariables,
+    f"{_INTERNAL}.JobInternalService",
+)
+QUEUE = Service(
+    "queue",
+    "The owner of the order of the waiting jobs. In memory.",
+    settings.QueueVariables,
+    f"{_INTERNAL}.QueueInternalService",
+)
+COORDINATOR = Service(
+    "coordinator",
+    "The API of workers: it judges which are alive, hands out jobs and ends them.",
+    settings.CoordinatorVariables,
+    f"{_INTERNAL}.CoordinatorInternalService",
+)
+RESULT = Service(
+    "result",
+    "The owner of the outputs of jobs that ended. In memory.",
+    settings.ResultVariables,
+    f"{_INTERNAL}.ResultInternalService",
+)
+WORKER = Service(
+    "worker",
+    "Runs jobs that it gets from the coordinator. It calls, and is not called.",
+    settings.WorkerVariables,
+)
+NODE = Service(
+    "node",
+    "All of it in one process: one of several equal nodes, among which clients choose.",
+    settings.NodeVariables,
+    _PUBLIC,
+)
+
+DESIGN_A: tuple[Service[Any], ...] = (GATEWAY, JOB, QUEUE, COORDINATOR, RESULT, WORKER)
+SERVICES: dict[str, Service[Any]] = {service.name: service for service in (*DESIGN_A, NODE)}

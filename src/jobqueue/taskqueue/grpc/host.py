@@ -1,0 +1,91 @@
+"""The gRPC server of one process, with its services and the standard health service."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
+
+from jobqueue.access.policy import Access
+from jobqueue.access.tls import ServerTls
+from jobqueue.api.grpc.authorizer import GrpcAuthorizer
+from jobqueue.api.grpc.calls import LAST_WORDS, Calls, OnCall
+from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, bind, server_options
+from jobqueue.api.grpc.health import HealthService
+from jobqueue.api.listening import Endpoint
+from jobqueue.core.errors import JobQueueError, Unavailable
+from jobqueue.taskqueue.grpc.answering import Servicer, UnknownMethods, add_to_server, log_refused
+from jobqueue.taskqueue.grpc.callers import INCARNATION
+
+# What is too large is refused by us, with a code of the document's table and a line in the log, up
+# to so many times the limit. gRPC cuts off a larger one, and only the caller learns of it.
+_GRPC_LIMIT = 4
+
+
+class ServiceHost:
+    """Serves the services that were added before ``start``. ``stop`` may be called at any time."""
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        tls: ServerTls | None = None,
+        on_call: OnCall | None = None,
+        max_message_bytes: int = MIN_RECEIVE_BYTES,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        """``service`` is its name in messages to people."""
+        self._service = service
+        self._tls = tls
+        self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
+        self._interceptors = interceptors
+        # Of this start: a caller that sees another one knows that the memory is lost.
+        self.incarnation = uuid.uuid4().hex
+        self._on_call = on_call
+        self._calls = Calls(on_call, metadata=((INCARNATION, self.incarnation),))
+        self._health = HealthService(())
+        self._servicers: list[Servicer] = []
+        self._server: grpc.aio.Server | None = None
+
+    def add(self, servicer: Callable[[Calls], Servicer]) -> None:
+        """Serve the servicer that this makes of the state that all calls share."""
+        self._servicers.append(servicer(self._calls))
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the bound port (0: any free one). Unavailable: it is taken."""
+        largest = _GRPC_LIMIT * self._max_message_bytes
+        server = grpc.aio.server(interceptors=self._interceptors, options=server_options(largest))
+        authorizer = GrpcAuthorizer(Access(), Calls(self._refused), max_message_bytes=largest)
+        behind = authorizer.before(server)
+        for servicer in self._servicers:
+            add_to_server(servicer, behind, max_bytes=self._max_message_bytes)
+        self._health = HealthService(servicer.DESCRIPTOR.full_name for servicer in self._servicers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, behind)
+        server.add_generic_rpc_handlers((UnknownMethods(self._calls),))
+        endpoint = Endpoint(host, port, "BIND_HOST", f"{self._service.upper()}_PORT")
+        try:
+            bound = await bind(server, endpoint, self._tls)
+        except JobQueueError as error:
+            raise Unavailable(f"the {self._service} service: {error.message}") from None
+        await server.start()
+        self._server = server
+        return bound
+
+    async def stop(self, grace: float) -> None:
+        """Refuse new calls, let those under way end within ``grace`` seconds, cancel the rest."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        self._health.stop()
+        self._calls.begin_stop()
+        cut = asyncio.get_running_loop().call_later(grace, self._calls.cut)
+        await server.stop(grace + LAST_WORDS)
+        cut.cancel()
+
+    def _refused(self, method: str, status: str, seconds: float) -> None:
+        log_refused(method, status, seconds)
+        if self._on_call is not None:
+            self._on_call(method, status, seconds)

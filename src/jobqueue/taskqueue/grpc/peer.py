@@ -1,0 +1,184 @@
+"""Calls from one service to another: name, deadline, retries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import grpc.aio
+
+from jobqueue.access.tls import Credentials
+from jobqueue.api.grpc.channel import Dialer, Metadata
+from jobqueue.core.errors import (
+    Code,
+    DeadlineExceeded,
+    JobQueueError,
+    OutcomeUnknown,
+    Unavailable,
+    Unreachable,
+)
+from jobqueue.core.waiting import cancel_requested, remaining
+from jobqueue.taskqueue.components import journal
+from jobqueue.taskqueue.components.model import Actor
+from jobqueue.taskqueue.grpc.callers import CALLER, INCARNATION, PURPOSE, REQUEST_ID
+from jobqueue.taskqueue.grpc.errors import delays, failure_of, is_retryable
+
+UNARY = 1.0  # seconds: the deadline of most calls
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+class ServerChannel:
+    """A channel to one server. Made on the loop that uses it; connects at the first call."""
+
+    def __init__(self, target: str, credentials: Credentials | None = None) -> None:
+        dialer = Dialer(target, credentials)
+        self.metadata: Metadata = dialer.metadata  # of every call
+        self.channel = dialer.open()
+        self._closed = False
+
+    async def call(
+        self,
+        method: grpc.aio.UnaryUnaryMultiCallable[Request, Response],
+        request: Request,
+        *,
+        timeout: float,
+        metadata: Metadata,
+        sent: bool = False,
+    ) -> Response:
+        """Make one attempt. Its failure is one of ``core.errors``.
+
+        ``sent``: the call changes something, so a lost answer is an OutcomeUnknown.
+        """
+        try:
+            made = method(request, timeout=timeout, metadata=metadata)
+            response: Response = await made
+            self.answered(await made.trailing_metadata())
+        except grpc.aio.AioRpcError as error:
+            self.answered(error.trailing_metadata() or ())
+            raise failure_of(error, sent=sent) from None
+        except grpc.aio.UsageError:
+            raise Unavailable("the connection is closed") from None
+        except asyncio.CancelledError:
+            if self._closed and not cancel_requested():
+                raise Unavailable("the connection was closed during the call") from None
+            raise
+        return response
+
+    def answered(self, trailing: Iterable[tuple[str, Any]]) -> None:
+        """Called with the metadata of every answer."""
+
+    async def close(self) -> None:
+        """Close the channel, and the calls under way with it."""
+        self._closed = True
+        await self.channel.close()
+
+
+class Peer:
+    """A channel to one service, with retries."""
+
+    def __init__(
+        self,
+        target: str,
+        service: str,
+        caller: Actor,
+        *,
+        credentials: Credentials | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._service = service
+        self._server = _WatchedChannel(target, service, credentials)
+        self._metadata: Metadata = (*self._server.metadata, (CALLER, caller.value))
+        self._rng = rng or random.Random()
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        """The channel for a stub, whose methods ``call`` takes."""
+        return self._server.channel
+
+    async def call(
+        self,
+        stub_method: grpc.aio.UnaryUnaryMultiCallable[Request, Response],
+        request: Request,
+        *,
+        timeout: float | None = None,
+        request_id: str = "",
+        purpose: str = "",
+        incarnation: str = "",
+        repeatable: bool = False,
+        retry_internal: bool = False,
+    ) -> Response:
+        """Call within ``timeout`` seconds (1), or the shorter time that the caller has left.
+
+        A call with an id, or a ``repeatable`` one (a read, or one that may happen twice), is
+        retried by the profile within that time: the receiver repeats its first answer.
+        ``retry_internal``: INTERNAL is retried as well.
+        """
+        timeout = UNARY if timeout is None else timeout
+        allowed = remaining(timeout)
+        ends = time.monotonic() + allowed
+        metadata = self._metadata
+        if request_id:
+            metadata = (*metadata, (REQUEST_ID, request_id))
+        if purpose:
+            metadata = (*metadata, (PURPOSE, purpose))
+        if incarnation:
+            metadata = (*metadata, (INCARNATION, incarnation))
+        pauses = delays(self._rng) if request_id or repeatable else iter(())
+        sent = bool(request_id)
+        failure: JobQueueError | None = None
+        while (left := ends - time.monotonic()) > 0:
+            try:
+                return await self._server.call(
+                    stub_method, request, timeout=left, metadata=metadata, sent=sent
+                )
+            except JobQueueError as error:
+                # An attempt without an answer may have been carried out, also when a later one
+                # finds no server.
+                if failure is None or not isinstance(error, Unreachable):
+                    failure = error
+                again = is_retryable(error.code) or (retry_internal and error.code is Code.INTERNAL)
+                pause = next(pauses, None) if again else None
+                if pause is None or pause >= ends - time.monotonic():
+                    break
+            await asyncio.sleep(pause)
+        if failure is None:
+            raise DeadlineExceeded(f"no time is left to ask the {self._service} service")
+        if isinstance(failure, DeadlineExceeded) and allowed >= timeout:
+            # Our caller has time left, and is told so by another code.
+            unanswered = OutcomeUnknown if sent else Unavailable
+            raise unanswered(f"the {self._service} service did not answer within {timeout:g} s")
+        raise failure
+
+    async def close(self) -> None:
+        await self._server.close()
+
+
+class _WatchedChannel(ServerChannel):
+    """Logs that a server was started anew: it has lost its memory."""
+
+    def __init__(self, target: str, service: str, credentials: Credentials | None) -> None:
+        super().__init__(target, credentials)
+        self._service = service
+        self._current = ""
+        self._former: set[str] = set()
+
+    def answered(self, trailing: Iterable[tuple[str, Any]]) -> None:
+        for name, value in trailing:
+            if name == INCARNATION and value != self._current:
+                self._changed(value)
+
+    def _changed(self, incarnation: str) -> None:
+        if incarnation in self._former:
+            return  # an answer that comes late
+        before, self._current = self._current, incarnation
+        if before:
+            self._former.add(before)
+            journal.warn(
+                journal.STATE_LOST,
+                f"the {self._service} service was restarted: its memory is lost",
+                peer=self._service,
+            )

@@ -1,0 +1,1 @@
+"""Tasks: what producers encode for and workers execute."""

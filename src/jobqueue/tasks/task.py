@@ -1,0 +1,84 @@
+"""A task: a name, a handler, and the options of its jobs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.retry import Backoff
+from jobqueue.tasks.codec import Codec
+
+ExecutorName = Literal["auto", "process"]
+_EXECUTORS = ("auto", "process")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """Defaults for the jobs of a task, which a submit may override. ``None``: the queue decides."""
+
+    queue: str = DEFAULT_QUEUE
+    max_retries: int | None = None
+    timeout: float | None = None
+    priority: int = 0
+    ttl: float | None = None
+    executor: ExecutorName = "auto"  # auto: ``async def`` on the loop, ``def`` in a thread
+    # Seconds before each retry; the last number counts for all further ones. None: the queue's.
+    backoff: Backoff | tuple[float, ...] | None = None
+    retry_on: tuple[type[BaseException], ...] | None = None  # None: every exception
+    abort_on: tuple[type[BaseException], ...] = ()
+
+
+DEFAULT_OPTIONS = TaskOptions()
+
+
+@dataclass(slots=True, eq=False)
+class TaskDefinition:
+    """A named handler. ``define`` makes one."""
+
+    name: str
+    fn: Callable[..., Any]
+    options: TaskOptions
+    is_async: bool
+    codec: Codec = field(repr=False)
+    # The codec's methods, bound once, because every job calls them.
+    context_parameter: str | None = field(init=False)
+    decode: Callable[[bytes], dict[str, Any]] = field(init=False, repr=False)
+    encode_result: Callable[[Any], bytes | None] = field(init=False, repr=False)
+    encode: Callable[[Sequence[Any], Mapping[str, Any]], bytes] = field(init=False, repr=False)
+    decode_result: Callable[[bytes | None], Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.context_parameter = self.codec.context_parameter
+        self.decode = self.codec.decode
+        self.encode_result = self.codec.encode_result
+        self.encode = self.codec.encode
+        self.decode_result = self.codec.decode_result
+
+
+def define(
+    fn: Callable[..., Any], *, name: str | None = None, options: TaskOptions = DEFAULT_OPTIONS
+) -> TaskDefinition:
+    """Make a task of a function. InvalidArgument if the function cannot be a handler."""
+    if name is None:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        if name == "<lambda>":
+            raise InvalidArgument("name", "a lambda needs a name")
+    if not name:
+        raise InvalidArgument("name", "must not be empty")
+    call = fn if inspect.isroutine(fn) else type(fn).__call__
+    if inspect.isasyncgenfunction(call) or inspect.isgeneratorfunction(call):
+        raise InvalidArgument(f"task {name!r}", "a generator cannot be a handler; return a value")
+    if options.executor not in _EXECUTORS:
+        raise InvalidArgument(
+            "executor", f"{options.executor!r} is unknown; allowed: {', '.join(_EXECUTORS)}"
+        )
+    if options.executor == "process" and "<locals>" in getattr(fn, "__qualname__", "<locals>"):
+        raise InvalidArgument(
+            f"task {name!r}", "a process finds its handler by import: define it at module level"
+        )
+    is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
+    return TaskDefinition(name, fn, options, is_async, Codec(name, fn))

@@ -1,1 +1,0 @@
-"""Keeps a topology's processes running on this machine."""

@@ -1,0 +1,45 @@
+"""The executors of one worker, and the choice between them."""
+
+from __future__ import annotations
+
+from jobqueue.tasks.task import TaskDefinition
+from jobqueue.worker.execution import Endings, Execution, Executor, Host
+from jobqueue.worker.executors.local import CoroutineExecutor, ThreadExecutor
+from jobqueue.worker.executors.process import ProcessExecutor
+from jobqueue.worker.executors.program import ProgramExecutor
+from jobqueue.worker.settings import WorkerSettings
+
+
+class ExecutorSet:
+    """An executor of each kind."""
+
+    def __init__(self, host: Host, endings: Endings, settings: WorkerSettings) -> None:
+        self.coroutines = CoroutineExecutor(host, endings)
+        self.threads = ThreadExecutor(host, endings, settings.concurrency)
+        self.processes = ProcessExecutor(
+            host, endings, settings.process_start_timeout, settings.cancel_grace
+        )
+        self.program = (
+            ProgramExecutor(host, endings, settings.exec_command, settings.cancel_grace)
+            if settings.exec_command
+            else None
+        )
+
+    def of(self, definition: TaskDefinition) -> Executor:
+        """Return the executor that runs this task."""
+        if definition.options.executor == "process":
+            return self.processes
+        return self.coroutines if definition.is_async else self.threads
+
+    def shares_fate(self, execution: Execution) -> bool:
+        """True if the handler runs in the worker's process: a crash of one ends both."""
+        return execution.executor in (self.coroutines, self.threads)
+
+    def may_overlook_cancel(self, execution: Execution) -> bool:
+        """True if a cancel only raises a flag. A coroutine or a program cannot overlook it."""
+        return execution.executor in (self.threads, self.processes)
+
+    async def close(self) -> None:
+        for member in (self.coroutines, self.threads, self.processes, self.program):
+            if member is not None:
+                await member.close()

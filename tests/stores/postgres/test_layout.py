@@ -1,0 +1,350 @@
+"""Rows for many jobs say what rows for each would say; an operator decides which are written."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import asyncpg
+import pytest
+
+from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import TimeQuery, Transition
+from jobqueue.core.lifecycle import Move, State
+from jobqueue.core.queue import Queue
+from jobqueue.core.store import BEGINNING, Claim, JobFilter
+from jobqueue.stores.postgres import layout
+from jobqueue.stores.postgres.applying import _ROW
+from jobqueue.stores.postgres.migrate import bring_up, migrations
+from jobqueue.stores.postgres.statements import LAYOUT
+from jobqueue.stores.postgres.store import PostgresStore
+from tests.stores.driver import new, spec, worker
+
+BATCHES = ("job_steps", "job_done")
+
+
+async def mixed_history(store) -> list[str]:
+    """Jobs in every state: plain ones in many batches, and all that leave the plain path."""
+    await store.queues.create(Queue(name="other"))
+    await store.workers.register(worker("v"))
+    draw = random.Random(7)
+    ids: list[str] = []
+    for count in (700, 1, 3, 40, 600):
+        jobs = new(
+            *(
+                spec(
+                    b"%d" % n,
+                    queue=draw.choice(["q", "q", "other"]),
+                    priority=draw.choice([0, 0, 5]),
+                    max_retries=draw.choice([0, 3]),
+                    delay=900.0 if draw.random() < 0.05 else None,
+                    ttl=800.0 if draw.random() < 0.1 else None,
+                    key=f"{count}-{n}" if draw.random() < 0.02 else None,
+                )
+                for n in range(count)
+            )
+        )
+        await store.jobs.submit(jobs)
+        ids += [job.id for job in jobs]
+    held = []
+    for wanted in (500, 20, 2, 300):
+        slots = [draw.choice(["w", "w", "v"]) for _ in range(wanted)]
+        held += await store.jobs.claim([Claim(("*",), slots)])
+    started = held[:100]
+    await store.jobs.apply([Transition.started(one.seq, one.lease) for one in started])
+    ended = draw.sample(held, 600)
+    for at in range(0, len(ended), 150):
+        moves = []
+        for one in ended[at : at + 150]:
+            result = draw.choice([None, b"", b"r", b"x" * 90, b"y" * (2 * _ROW)])
+            moves.append(
+                draw.choice(
+                    [Transition.succeeded(one.seq, one.lease, result, draw.random())] * 9
+                    + [Transition.failed(one.seq, one.lease, "boom")]
+                )
+            )
+        await store.jobs.apply(moves)
+    left = [one for one in held if one not in ended]
+    await store.jobs.apply([Transition(one.seq, Move.CANCEL) for one in left[:5]])
+    await store.jobs.apply([Transition(one.seq, Move.HAND_BACK, one.lease) for one in left[5:9]])
+    (again,) = await store.jobs.claim([Claim(("*",), ["v"])])
+    await store.jobs.apply([Transition.succeeded(again.seq, again.lease, b"later", 0.1)])
+    assert (await store.upkeep.delete_job(ended[3].id)) is not None
+    return ids
+
+
+async def told(store, db, ids: list[str]) -> dict[str, Any]:
+    """Everything that can be asked of the store."""
+    pages: dict[str, Any] = {}
+    for queue in (None, "q"):
+        for state in State:
+            wanted = JobFilter(queue=queue, states=(state,), limit=37)
+            first = await store.reads.list_jobs(wanted)
+            pages[f"{queue} {state}"] = first
+            if first:
+                wanted = JobFilter(queue=queue, states=(state,), limit=37, before_seq=first[-1].seq)
+                pages[f"{queue} {state} next"] = await store.reads.list_jobs(wanted)
+    by_time = TimeQuery(queue="q", type="", states=(State.DONE,), offset=3, limit=50)
+    found, position = [], BEGINNING
+    while (page := await store.stream.changes_after(position, 1_000, 1 << 20)).items:
+        found += page.items
+        position = page.position
+    events, position = [], BEGINNING
+    while read := await store.stream.events_after(position, 1_000):
+        position = read[-1][0]
+        events += [event for _, event in read]
+    return {
+        "jobs": [await store.reads.get(one) for one in ids],
+        "histories": [await store.reads.history(one) for one in ids],
+        "all": await store.reads.list_jobs(JobFilter(limit=100)),
+        "pages": pages,
+        "by time": await store.reads.list_by_time(by_time),
+        "stats": await store.queues.stats(),
+        "stream": sorted(found, key=lambda item: item.event_id),
+        "events": sorted(events, key=lambda event: (event.job_id, event.version)),
+        "views": [
+            [tuple(row) for row in await db.fetch(f"SELECT * FROM {view} ORDER BY seq, {more}")]
+            for view, more in (("jobs", "job_id"), ("job_events", "version"))
+        ],
+    }
+
+
+async def counts(db) -> list[int]:
+    return [await db.fetchval(f"SELECT count(*) FROM {table}") for table in BATCHES]
+
+
+async def test_rows_for_many_jobs_say_the_same_as_rows_for_each(store, db):
+    ids = await mixed_history(store)
+    assert min(await counts(db)) > 5
+    before = await told(store, db, ids)
+    assert len(before["events"]) > 3_000
+    assert len([item for item in before["stream"] if ":" in item.event_id]) > 3_000
+    await layout.change(db, 1)
+    assert await counts(db) == [0, 0]
+    after = await told(store, db, ids)
+    for what, said in before.items():
+        assert after[what] == said, what
+
+
+async def test_a_new_database_begins_with_the_newest_layout(store, db):
+    assert await layout.read(db) == LAYOUT
+    with pytest.raises(InvalidArgument):
+        await layout.change(db, LAYOUT + 1)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO queue_tally (queue, pending) VALUES (1, 1)",
+        "INSERT INTO leader (holder, epoch, expires_at) VALUES (1, 1, now())"
+        " ON CONFLICT (single) DO UPDATE SET holder = 1",
+        "INSERT INTO workers (id, incarnation, hostname, pid, concurrency, queues, version, link,"
+        " status, registered_at, last_seen)"
+        " VALUES ('w', 1, 'h', 1, 1, '{q}', '', 1, 'ONLINE', now(), now())"
+        " ON CONFLICT (id) DO UPDATE SET pid = 2",
+    ],
+)
+async def test_a_server_that_knows_no_batches_cannot_write_beside_those_that_do(
+    store, db, statement
+):
+    await store.leadership.lead(1, 60.0)
+    with pytest.raises(asyncpg.CheckViolationError):
+        await db.execute(statement)
+    await layout.change(db, 1)
+    await db.execute(statement)
+
+
+async def submit_and_end(store, count: int) -> None:
+    await store.jobs.submit(new(*(spec() for _ in range(count))))
+    held = await store.jobs.claim([Claim(("q",), ["w"] * count)])
+    moves = [Transition.succeeded(one.seq, one.lease, None, 0.1) for one in held]
+    outcomes = (await store.jobs.apply(moves)).outcomes
+    assert [outcome.applied for outcome in outcomes] == [True] * count
+
+
+async def test_servers_go_on_while_the_layout_is_lowered_and_raised(open_store, postgres_dsn, db):
+    stores = [await open_store(), await open_store()]
+    over = asyncio.Event()
+
+    async def work(store) -> int:
+        jobs = 0
+        while not over.is_set():
+            await store.jobs.submit(new(*(spec() for _ in range(40))))
+            held = await store.jobs.claim([Claim(("q",), ["w"] * 30)])
+            moves = [Transition.succeeded(one.seq, one.lease, None, 0.1) for one in held]
+            outcomes = (await store.jobs.apply(moves)).outcomes
+            assert all(outcome.applied for outcome in outcomes)
+            jobs += 40
+        return jobs
+
+    working = [asyncio.create_task(work(store)) for store in stores]
+    for wanted in (1, 2, 1):
+        await asyncio.sleep(0.3)
+        await layout.change(db, wanted)
+        await asyncio.sleep(0.3)
+    over.set()
+    jobs = sum(await asyncio.gather(*working))
+    assert await counts(db) == [0, 0]
+    assert await db.fetchval("SELECT count(*) FROM job_record") == jobs
+    assert sum((await stores[0].queues.stats("q"))[0].depth.values()) == jobs
+    per_job = "SELECT count(*) FROM job_event GROUP BY seq"
+    wrong = f"SELECT count(*) FROM ({per_job}) AS e WHERE count NOT IN (1, 2, 4)"
+    assert await db.fetchval(wrong) == 0
+    await layout.change(db, 2)
+    await submit_and_end(stores[0], 20)
+    await submit_and_end(stores[0], 20)
+    assert min(await counts(db)) > 0
+
+
+async def test_results_share_rows_that_fit_into_a_page(store, db):
+    count = 500
+    await store.jobs.submit(new(*(spec() for _ in range(count))))
+    held = await store.jobs.claim([Claim(("q",), ["w"] * count)])
+    moves = [
+        Transition.succeeded(one.seq, one.lease, b"x" * (n % 300), 0.1)
+        for n, one in enumerate(held)
+    ]
+    await store.jobs.apply(moves)
+    sizes = await db.fetch(
+        "SELECT pg_column_size(d.*) AS size, cardinality(offs) FROM job_done AS d"
+    )
+    assert max(size for size, _ in sizes) < 8_160
+    assert sum(jobs for _, jobs in sizes) == count
+    for n in (0, 1, 250, 499):
+        job = await store.reads.get(held[n].id)
+        assert job.result == b"x" * (n % 300)
+
+
+async def test_a_database_of_before_keeps_to_its_rows_until_it_is_raised(empty_postgres_dsn):
+    db = await asyncpg.connect(empty_postgres_dsn)
+    await bring_up(db, migrations()[:13])
+    store = PostgresStore(empty_postgres_dsn)
+    await store.open()
+    try:
+        await store.queues.create(Queue(name="q"))
+        await store.workers.register(worker(concurrency=1_000))
+        await submit_and_end(store, 20)
+        assert await layout.read(db) == 1
+        assert await counts(db) == [0, 0]
+        assert await db.fetchval("SELECT count(*) FROM job_event") == 80
+        # A server of that version goes on beside it.
+        await db.execute("INSERT INTO queue_tally (queue, pending) VALUES (1, 0)")
+        await layout.change(db, 2)
+        await submit_and_end(store, 20)
+        await submit_and_end(store, 20)  # at the latest now it has heard of it
+        assert min(await counts(db)) > 0
+        jobs = await store.reads.list_jobs(JobFilter(states=(State.DONE,), limit=100))
+        assert [job.seq for job in jobs] == list(range(60, 0, -1))
+        for job in jobs:
+            events = await store.reads.history(job.id)
+            assert [event.version for event in events] == [1, 2, 3, 4]
+    finally:
+        await store.close()
+        await db.close()
+
+
+class Storm:
+    """Several servers, many callers, everything at once; then the books are checked."""
+
+    def __init__(self, stores, seed: int) -> None:
+        self._stores = stores
+        self._draw = random.Random(seed)
+        self.accepted: list[str] = []
+        self.results: dict[int, bytes] = {}  # of reports that were applied
+        self._held: list[Any] = []
+        self._old: list[Any] = []
+        self.over = False
+
+    def _some(self, most: int) -> list[Any]:
+        """Take some of what is held, for one caller alone."""
+        self._draw.shuffle(self._held)
+        count = self._draw.randint(1, most)
+        taken, self._held = self._held[:count], self._held[count:]
+        self._old = (self._old + taken)[-500:]
+        return taken
+
+    async def submit(self, store) -> None:
+        queues = [self._draw.choice(["q", "other"]) for _ in range(self._draw.choice([1, 5, 60]))]
+        jobs = new(*(spec(queue=q, priority=self._draw.choice([0, 5])) for q in queues))
+        await store.jobs.submit(jobs)
+        self.accepted += [job.id for job in jobs]
+
+    async def claim(self, store) -> None:
+        slots = [self._draw.choice(["w", "v"]) for _ in range(self._draw.choice([1, 20, 90]))]
+        self._held += await store.jobs.claim([Claim(("*",), slots)])
+
+    async def report(self, store) -> None:
+        some = self._some(80)
+        moves = []
+        for one in some:
+            result = b"%d" % self._draw.getrandbits(30)
+            moves.append(
+                self._draw.choice(
+                    [Transition.succeeded(one.seq, one.lease, result, 0.0)] * 8
+                    + [Transition.failed(one.seq, one.lease, "boom")]
+                    + [Transition(one.seq, Move.HAND_BACK, one.lease)]
+                )
+            )
+        # Reports that come twice, and under leases that are over.
+        stale = self._draw.sample(self._old, min(5, len(self._old)))
+        moves += [Transition.succeeded(one.seq, one.lease, b"stale", 0.0) for one in stale]
+        both = await asyncio.gather(store.jobs.apply(moves), self._stores[0].jobs.apply(moves))
+        for application in both:
+            for move, outcome in zip(moves, application.outcomes, strict=True):
+                if outcome.applied and outcome.state is State.DONE:
+                    assert move.seq not in self.results
+                    self.results[move.seq] = move.result or b""
+
+    async def start(self, store) -> None:
+        some = self._some(40)
+        await store.jobs.apply([Transition.started(one.seq, one.lease) for one in some])
+        self._held += some
+
+    async def cancel(self, store) -> None:
+        await store.jobs.apply([Transition(one.seq, Move.CANCEL) for one in self._some(2)])
+
+    async def promote(self, store) -> None:
+        await store.jobs.apply((await store.upkeep.due(200)).transitions)
+
+    async def blow(self, store) -> None:
+        ways = [self.submit, self.claim, self.report, self.report, self.start, self.cancel,
+                self.promote]  # fmt: skip
+        while not self.over:
+            await self._draw.choice(ways)(store)
+
+
+@pytest.mark.parametrize("few", [1, 16])
+async def test_after_a_storm_the_books_are_right(open_store, db, few):
+    stores = [await open_store(few=few) for _ in range(3)]
+    await stores[0].queues.create(Queue(name="other"))
+    await stores[0].workers.register(worker("v"))
+    storm = Storm(stores, few)
+    callers = [asyncio.create_task(storm.blow(store)) for store in stores for _ in range(4)]
+    await asyncio.sleep(4.0)
+    storm.over = True
+    await asyncio.gather(*callers)
+    assert len(storm.results) > 100
+    places = await db.fetch(
+        "SELECT seq FROM job_live UNION ALL SELECT seq FROM job_ended"
+        " UNION ALL SELECT seq FROM batch_end"
+    )
+    assert len(places) == len({row[0] for row in places}) == len(storm.accepted)
+    found = dict(await db.fetch("SELECT seq, result FROM batch_end"))
+    found |= dict(await db.fetch("SELECT seq, result FROM job_ended WHERE state = 4"))
+    assert found == storm.results
+    gaps = (
+        "SELECT count(*) FROM job_record AS r CROSS JOIN LATERAL ("
+        " SELECT array_agg(version ORDER BY version) AS seen, array_agg(to_state ORDER BY version)"
+        " AS states, array_agg(from_state ORDER BY version) AS froms"
+        " FROM job_events_of(r.seq, r.seq >> 10 << 10)) AS e"
+        " WHERE seen <> ARRAY(SELECT generate_series(1, cardinality(seen)))"
+        " OR froms[2:] <> states[:cardinality(states) - 1]"
+    )
+    assert await db.fetchval(gaps) == 0
+    states = dict(await db.fetch("SELECT status, count(*) FROM jobs GROUP BY status"))
+    depth: dict[str, int] = {}
+    for stats in await stores[0].queues.stats():
+        for state, count in stats.depth.items():
+            depth[state.name] = depth.get(state.name, 0) + count
+    assert {name: count for name, count in depth.items() if count} == states
