@@ -114,6 +114,27 @@ async def test_what_ends_before_it_was_ready_is_not_started_again():
         assert made.unit.launches == 1
 
 
+async def test_a_kill_ends_a_start_that_is_under_way():
+    class Slow(Fake):
+        def __init__(self) -> None:
+            super().__init__()
+            self.prepared = asyncio.get_running_loop().create_future()
+
+        async def launch(self) -> None:
+            await asyncio.shield(self.prepared)
+            await super().launch()
+
+    unit = Slow()
+    keeper = Keeper(unit, Restarts(), lambda line: None)
+    keeper.start()
+    while keeper.health is not UnitHealth.STARTING:
+        await asyncio.sleep(0)
+    unit.prepared.set_result(None)  # its start goes on at the next turn of the loop
+    keeper.kill()
+    await keeper.stop()
+    assert unit.launches == 0
+
+
 async def test_a_refusal_keeps_its_kind():
     made = Rig()
     made.unit.refusal = NotFound("Redis is not installed")

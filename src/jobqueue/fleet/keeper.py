@@ -294,6 +294,12 @@ class Keeper:
         await self.unit.stop()
         self._set(UnitHealth.STOPPED)
 
+    def kill(self) -> None:
+        """End it now, and do not start it again, not even where a start is under way."""
+        if self._task is not None:
+            self._task.cancel()
+        self.unit.kill()
+
     def row(self) -> Row:
         unit = self.unit
         pid = unit.pid

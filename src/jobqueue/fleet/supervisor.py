@@ -150,7 +150,7 @@ class Supervisor:
     def kill(self) -> None:
         """End everything now."""
         for keeper in reversed(self.keepers):
-            keeper.unit.kill()
+            keeper.kill()
         self._end()
 
     def _end(self) -> None:
