@@ -1,1 +1,1 @@
-"""The event stream: everything that happens to jobs and queues, in Kafka."""
+"""Writes every change of jobs and queues to Kafka (the event stream), and reads it from there."""

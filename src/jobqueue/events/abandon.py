@@ -1,4 +1,4 @@
-"""Gives an event stream up: the store keeps nothing for it any more."""
+"""Remove the mark of an event stream that is turned off, so that the store keeps nothing for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOK = 0.2
 
 
 class Abandon(Background):
-    """Implements ``core.stream.StreamRunner``: removes the mark once its server leads."""
+    """Implements ``core.stream.StreamRunner``: removes the stream's mark once its server leads."""
 
     _done = False
 
@@ -31,11 +31,17 @@ class Abandon(Background):
                     if lag is not None:
                         await stream.end(standing)
                         _log.warning(
-                            "the event stream is given up; %d events are not in it", lag.events
+                            "the event stream is turned off: the store has removed its mark; %d"
+                            " events were never published",
+                            lag.events,
                         )
                     self._done = True
                 except (JobQueueError, TermEnded) as error:
-                    _log.debug("cannot give up the event stream: %s; trying again", error)
+                    _log.debug(
+                        "cannot remove the mark of the event stream: %s; trying again in %g s",
+                        error,
+                        _LOOK,
+                    )
             await asyncio.sleep(_LOOK)
 
     def wake(self) -> None: ...

@@ -1,7 +1,7 @@
-"""Records of the stream as bytes, and back, with their headers.
+"""Encode the records of the event stream and their Kafka headers, and decode them.
 
-The headers are CloudEvents' binding for Kafka, in its binary mode. By them readers of the topics
-know the kind of a record and the store that wrote it without its value.
+The headers follow the Kafka binding of CloudEvents in binary mode. From the headers alone, a reader
+of the topics knows the kind of a record and the store that wrote the record.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ _CHANGE_OF: dict[int, QueueChange] = {number: one for one, number in _CHANGES.it
 
 
 class UnknownRecord(ValueError):
-    """The bytes are no record of the stream, or one of a newer version."""
+    """Raised for bytes that are not a record of the event stream, or are from a newer version."""
 
 
 def encode(item: RecordItem, *, letter: bool = False) -> bytes:
-    """Encode a record; with ``letter``, for the topic of dead letters."""
+    """Encode a record as bytes.
+
+    With ``letter``, a dead letter's type and payload are included, for the dead-letter topic.
+    """
     record = pb.StreamRecord()
     if isinstance(item, JobEvent):
         _put_job_event(record.job_event, item)
@@ -68,7 +71,7 @@ def encode(item: RecordItem, *, letter: bool = False) -> bytes:
 
 
 def _put_job_event(record: pb.JobEvent, item: JobEvent) -> None:
-    # In place: most records are job events, and a copy would cost as much again.
+    # Fills the given message: most records are job events, and a copy would double the cost.
     event = item.event
     record.event_id = item.event_id
     record.job_id = event.job_id
@@ -130,9 +133,9 @@ def _queue_event(item: QueueEvent) -> pb.QueueEvent:
 
 
 def decode(data: bytes | None) -> RecordItem:
-    """Decode a record; UnknownRecord if the bytes are none."""
+    """Decode a record. Raise UnknownRecord if the bytes are not a record known here."""
     if data is None:
-        raise UnknownRecord("not a record of the event stream: a tombstone")
+        raise UnknownRecord("not a record of the event stream: a tombstone (no value)")
     try:
         record = pb.StreamRecord.FromString(data)
         kind = record.WhichOneof("record")
@@ -148,7 +151,9 @@ def decode(data: bytes | None) -> RecordItem:
             return JobDeleted(gone.job_id, gone.queue, gone.version, gone.timestamp, gone.key_freed)
     except (KeyError, ValueError, DecodeError) as error:
         raise UnknownRecord(f"not a record of the event stream: {error}") from error
-    raise UnknownRecord("not a record of the event stream, or one of a newer version")
+    raise UnknownRecord(
+        "not a record of the event stream, or a record that a newer version of jobqueue wrote"
+    )
 
 
 def _read_job_event(record: pb.JobEvent) -> JobEvent:
@@ -240,7 +245,7 @@ def record_headers(item: RecordItem, event_id: str, at: float) -> Headers:
     return [("ce_id", event_id.encode()), ("ce_type", _type_of(item)), ("ce_time", moment.encode())]
 
 
-@lru_cache(maxsize=16)  # events come in order of time, thousands in a second
+@lru_cache(maxsize=16)  # events come in order of time, and thousands of events share a second
 def _second(at: int) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
@@ -258,7 +263,7 @@ def _type_of(item: RecordItem) -> bytes:
 
 
 def writer_of(headers: Iterable[tuple[str, str | bytes | None]] | None) -> Writer | None:
-    """Return the store that wrote a record with these headers; None: they do not name it."""
+    """Return the store that wrote a record, or None if the record's headers do not name a store."""
     source = generation = None
     for name, value in headers or ():
         if name == _SOURCE:

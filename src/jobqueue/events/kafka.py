@@ -1,8 +1,9 @@
-"""The publisher for Kafka: librdkafka's idempotent producer, and the topics it writes to.
+"""Publish records and hints to Kafka with librdkafka's idempotent producer, and create topics.
 
-A message never times out: while the brokers are away the producer keeps it, and sends it in order
-when they are back. So no message changes its place in an outage, and the relay only waits. Messages
-that a broker refuses for ever are told apart from errors that can be mended.
+A message never times out: while the brokers are unreachable, the producer keeps the messages, and
+sends them in order afterwards. So an outage does not change the order of messages, and the relay
+only waits. A message that a broker refuses for good is reported as ``Refused``; any other error is
+``PublishFailed``, after which the relay sends again.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ _POLL = 0.1
 _GOODBYE = 2.0
 
 _BATCH_BYTES = 1_000_000  # librdkafka's own default
-# A hint is useful for seconds; for a day it is there for people who look into a problem.
+# A hint is useful for seconds. Kafka keeps it for a day for people who look into a problem.
 _HINTS_KEPT = {"retention.ms": str(24 * 3600 * 1000), "cleanup.policy": "delete"}
 
 _Error = confluent_kafka.KafkaError
 _TOO_LARGE = frozenset({_Error.MSG_SIZE_TOO_LARGE, _Error.RECORD_LIST_TOO_LARGE})
-# The answer is the same however often the message is sent.
+# Errors that do not depend on the time: the broker would refuse the message again.
 _FOR_GOOD = frozenset({*_TOO_LARGE, _Error.INVALID_RECORD, _Error.POLICY_VIOLATION})
 
 
 class _Sending:
-    """Messages that were sent together. The polling thread counts the answers.
+    """Holds the messages of one ``send`` call, and counts the answers in the polling thread.
 
-    A broker refuses all messages of one request together. So a message that is refused as too
-    large although it is smaller than ``limit`` may be *innocent*: another one was too large.
+    A broker refuses all messages of one request together. A message that is refused as too large,
+    but is smaller than ``limit``, is *innocent*: another message of its request was too large.
     """
 
     def __init__(
@@ -61,7 +62,8 @@ class _Sending:
         self._done = done
 
     def delivered(self, error: Any, report: Any) -> None:
-        """Take the answer for one message. They are many: make no object for a good one."""
+        """Count the broker's answer for one message."""
+        # Most answers are good and there are many: no object is made for a good answer.
         if error is None:
             self._passed()
         else:
@@ -97,7 +99,7 @@ class KafkaPublisher:
         self._trouble = ""
         self._batch_bytes = _BATCH_BYTES
         self._singly = False  # send each message in a request of its own
-        self._dated = True  # with the time of its event
+        self._dated = True  # send each message with the time of its event
         self._used: Sequence[str] = settings.topics  # topics that may have records
 
     @property
@@ -115,13 +117,13 @@ class KafkaPublisher:
             smallest, self._used = await asyncio.to_thread(make_topics, self._settings)
         except confluent_kafka.KafkaException as error:
             raise PublishFailed(said(error)) from error
-        except TimeoutError as error:  # it went away meanwhile
+        except TimeoutError as error:  # Kafka became unreachable meanwhile
             raise PublishFailed(f"no answer for {_ADMIN_TIMEOUT:g} s") from error
         self._loop = asyncio.get_running_loop()
         self._trouble = ""
         self._ended = threading.Event()
         limit = self._settings.max_message_bytes
-        # No request is larger than every topic allows, unless it is one message.
+        # No request is larger than the smallest limit of a topic, unless it is a single message.
         self._batch_bytes = min(_BATCH_BYTES, smallest)
         self._producer = confluent_kafka.Producer(
             {
@@ -180,7 +182,7 @@ class KafkaPublisher:
         waiting: asyncio.Future[list[Refused]] = asyncio.get_running_loop().create_future()
         producer = self._producer
         if producer is None:
-            waiting.set_exception(PublishFailed("not open"))
+            waiting.set_exception(PublishFailed("the publisher is not open: call open() first"))
             return waiting
         if not messages:
             waiting.set_result([])
@@ -188,7 +190,7 @@ class KafkaPublisher:
         batch = _Sending(messages, 0 if self._singly else self._batch_bytes, self._done)
         self._waiting[batch] = waiting
         produce, delivered = producer.produce, batch.delivered
-        now = time.time()  # brokers refuse a time far ahead
+        now = time.time()  # brokers refuse a time in the far future
         for message in messages:
             at = message.at if self._dated else None
             try:
@@ -218,16 +220,17 @@ class KafkaPublisher:
         if batch.untimely and self._dated:
             self._dated = False
             _log.warning(
-                "Kafka refuses the time of an event as a record's timestamp (see the topics'"
-                " message.timestamp.before.max.ms); records get the time of their publishing, and"
-                " the header ce_time has that of the event"
+                "Kafka at %s refuses the time of an event as a record's timestamp (see the topics'"
+                " message.timestamp.before.max.ms); from now on the timestamp is the time of"
+                " publishing, and the header ce_time is the time of the event",
+                self.address,
             )
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(self._answer, batch)
 
     def _failed(self, error: Any) -> None:
         self._trouble = error.str()
-        _log.debug("Kafka: %s", error)
+        _log.debug("Kafka at %s reports an error: %s; the client retries", self.address, error)
 
     # -- on the loop ---------------------------------------------------------------------------
 
@@ -247,7 +250,10 @@ def _poll(producer: Any, ended: threading.Event) -> None:
 
 
 def check(settings: KafkaSettings, timeout: float) -> str:
-    """Ask the brokers for their topics, and change nothing. Raises KafkaException."""
+    """Return how many brokers Kafka has and which topics a server would create; change nothing.
+
+    Raise KafkaException if no broker answers in time.
+    """
     found = AdminClient(settings.client()).list_topics(timeout=timeout)
     missing = [topic for topic in (*settings.topics, *settings.hints) if topic not in found.topics]
     brokers = f"{len(found.brokers)} broker{'' if len(found.brokers) == 1 else 's'}"
@@ -255,11 +261,11 @@ def check(settings: KafkaSettings, timeout: float) -> str:
 
 
 def make_topics(settings: KafkaSettings) -> tuple[int, list[str]]:
-    """Make missing topics, and check the settings of the others.
+    """Create missing topics, and log wrong settings of topics that existed before.
 
-    Returns the largest message size that all of them allow, as far as it is known, and the topics
-    of records that existed before. Raises KafkaException, and TimeoutError if Kafka goes away
-    meanwhile.
+    Return the largest message size that all topics allow, and the topics of records that existed
+    before. A topic whose settings cannot be read does not limit the size. Raise KafkaException, or
+    TimeoutError if Kafka becomes unreachable meanwhile.
     """
     admin = AdminClient(settings.client())
     there = admin.list_topics(timeout=_ADMIN_TIMEOUT).topics
@@ -293,22 +299,27 @@ def make_topics(settings: KafkaSettings) -> tuple[int, list[str]]:
 
 
 def _widen(admin: Any, topic: str, partitions: int) -> None:
-    # A worker is allotted a partition by number, which has to exist. No order of hints is lost.
+    # The store gives each worker the number of a partition, which must exist. More partitions do
+    # not disturb the order of hints: each hint names its partition.
     more = NewPartitions(topic, partitions)
     for made in admin.create_partitions([more], request_timeout=_ADMIN_TIMEOUT).values():
         made.result(_ADMIN_TIMEOUT)
-    _log.info("topic %s has %d partitions now", topic, partitions)
+    _log.info("increased the number of partitions of topic %s to %d", topic, partitions)
 
 
 def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> int:
-    """Log settings of a topic that differ from ours; returns its largest message size."""
+    """Log the topic's settings that differ from ``wanted``; return its largest message size."""
     limit = int(wanted["max.message.bytes"])
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     try:
         (answer,) = admin.describe_configs([resource], request_timeout=_ADMIN_TIMEOUT).values()
         found = answer.result(_ADMIN_TIMEOUT)
     except confluent_kafka.KafkaException as error:
-        _log.warning("cannot read the settings of topic %s: %s", topic, said(error))
+        _log.warning(
+            "cannot read the settings of Kafka topic %s: %s; wrong settings there are not detected",
+            topic,
+            said(error),
+        )
         return limit
     for name, value in wanted.items():
         there = found[name].value if name in found else value
@@ -318,7 +329,8 @@ def _look_at(admin: Any, topic: str, wanted: Mapping[str, str]) -> int:
                 continue
         if there != value:
             _log.warning(
-                "topic %s has %s=%s, not %s: records may be lost or refused; change it in Kafka",
+                "Kafka topic %s has %s=%s, not %s: records may be lost or refused; change the"
+                " setting in Kafka",
                 topic,
                 name,
                 there,

@@ -1,8 +1,8 @@
-"""The share of the processors that the relay takes.
+"""Limit the processor time that the relay uses while jobs need the processors.
 
-Publishing a job's events costs about as much as running a job that does nothing. That harms no job
-while processors are idle. When they are busy with jobs, the relay waits: the stream falls behind
-and catches up later, or takes its share after half a minute all the same.
+Publishing a job's events costs about as much processor time as running an empty job. While the
+processors are busy with jobs, the relay rests between its pages, and the event stream falls behind.
+The relay catches up when the processors are idle. After 30 seconds it works at full speed anyway.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_CROWDED = 1.3  # duration of the work, in times of its processor time
-_JOBS_FIRST = 4.0  # duration of a rest, in times of the work before it
-_LONGEST = 0.5  # seconds of one rest
-_PATIENCE = 30.0  # seconds since the stream had everything
+_CROWDED = 1.3  # processors are busy if work lasts this many times its processor time
+_JOBS_FIRST = 4.0  # a rest lasts this many times the work before it
+_LONGEST = 0.5  # the longest rest, in seconds
+_PATIENCE = 30.0  # seconds behind, after which the relay does not rest
 
 
 class Pace:
-    """Measures work without waits. If it exceeds its processor time, processors are busy."""
+    """Computes the relay's rests from the duration and the processor time of its work.
+
+    The measured work does not wait. If work lasts longer than its processor time, the processors
+    are busy.
+    """
 
     def __init__(
         self,
@@ -31,7 +35,7 @@ class Pace:
         self._complete_at = clock()
 
     def caught_up(self) -> None:
-        """Note that the stream has everything, or almost."""
+        """Note that the event stream has all changes, or nearly all."""
         self._complete_at = self._clock()
 
     @contextmanager
@@ -43,7 +47,7 @@ class Pace:
         self._worked += self._processor() - before
 
     def rest(self, page: float) -> float:
-        """Return the seconds to rest after a page that took so many seconds."""
+        """Return the seconds to rest after a page. ``page`` is the page's duration in seconds."""
         crowded = self._took > _CROWDED * self._worked
         self._took = self._worked = 0.0
         if not crowded or self._clock() > self._complete_at + _PATIENCE:

@@ -1,4 +1,4 @@
-"""The Protocol by which the relay publishes messages."""
+"""Defines Publisher, the Protocol by which the relay publishes messages."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from jobqueue.core.identity import Writer
 
 
 class Message(NamedTuple):
-    """A record or hint to publish. A tuple, because one is made for each event."""
+    """A record or hint to publish.
+
+    A named tuple is cheap to create, and every event needs a message.
+    """
 
     topic: str
     key: bytes
     value: bytes
     event_id: str
-    partition: int = -1  # -1: by its key
+    partition: int = -1  # -1: chosen by the key
     headers: list[tuple[str, bytes]] | None = None
-    at: float | None = None  # the time of its event; None: now
+    at: float | None = None  # the time of the event; None: now
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A message that is refused however often it is sent."""
+    """Describes a message that the server refuses for good: a repetition would not help."""
 
     topic: str
     event_id: str
@@ -32,35 +35,44 @@ class Refused:
 
 
 class PublishFailed(Exception):
-    """Messages may not have been published: close, open, and send again from the mark on."""
+    """Raised when messages may not have been published.
+
+    The caller closes and opens the publisher, and sends all changes after the mark again.
+    """
 
 
 class Publisher(Protocol):
-    """Publishes messages in order, for one task. It may be opened and closed repeatedly."""
+    """Publishes messages in order, for one asyncio task. May be opened and closed repeatedly."""
 
     @property
     def address(self) -> str:
-        """The address of the messages' server, for people."""
+        """Return the address of the server of messages, for logs and the status."""
 
     @property
     def trouble(self) -> str:
-        """The current reason for not publishing; empty: none is known."""
+        """Return the reason why nothing can be published now, or "" if no reason is known."""
 
     async def open(self) -> None:
-        """Connect and make missing topics; PublishFailed if that takes too long."""
+        """Connect and create missing topics. Raise PublishFailed if the server does not answer."""
 
     async def writers(self) -> set[Writer]:
-        """Return the writers of the latest records; PublishFailed if they cannot be read."""
+        """Return the stores that wrote the latest records.
+
+        Raise PublishFailed if the records cannot be read.
+        """
 
     async def probe(self) -> None:
-        """Raise PublishFailed if the server does not answer; change nothing."""
+        """Check that the server answers, without any change; raise PublishFailed if it does not."""
 
     async def close(self) -> None:
-        """Drop messages under way, in bounded time. May be called twice, or before open."""
+        """Drop all messages under way, in bounded time.
+
+        ``close`` may be called twice, and before ``open``.
+        """
 
     def send(self, messages: Sequence[Message]) -> asyncio.Future[list[Refused]]:
-        """Send messages after those sent before.
+        """Send messages, after the messages of earlier calls; return the refused messages.
 
-        The result comes when every message is safe or refused for ever. It waits while the server
-        is away; PublishFailed if waiting is of no use.
+        The future is done when every message is either stored safely or refused for good. While the
+        server is unreachable, the future waits. It raises PublishFailed if waiting does not help.
         """

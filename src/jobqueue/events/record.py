@@ -1,6 +1,6 @@
-"""Readers of the event stream: ``Record`` from its beginning to its end, ``Tail`` as it comes.
+"""Read the event stream from Kafka: ``Record`` reads stored records, ``Tail`` follows new records.
 
-Both are blocking. They belong to no consumer group and commit nothing.
+Both classes block. They belong to no consumer group and commit no offsets.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from jobqueue.events.settings import KafkaSettings, said
 
 _log = logging.getLogger("jobqueue.events")
 _TIMEOUT = 10.0
-_SILENCE = 30.0  # without a record before it is given up
+_SILENCE = 30.0  # seconds without a record, after which a reader raises Unavailable
 _POLL = 0.5
 _TAIL_POLL = 0.2
 _PAGE = 5_000
-_LOOK_BACK = 100
+_LOOK_BACK = 100  # messages of a partition in which ``latest_writers`` looks for a record
 _END = confluent_kafka.KafkaError._PARTITION_EOF
 
 Part = tuple[str, int]
@@ -36,7 +36,7 @@ Part = tuple[str, int]
 
 
 class _StreamReader:
-    """A consumer of all partitions of some topics, open while a ``with`` block runs."""
+    """A Kafka consumer of all partitions of the given topics, open during a ``with`` block."""
 
     def __init__(self, settings: KafkaSettings, group: str, **more: Any) -> None:
         self._address = settings.bootstrap
@@ -84,13 +84,13 @@ class _StreamReader:
 
 
 class Tail(_StreamReader):
-    """Every partition of a topic, from its end or its beginning on."""
+    """Reads all partitions of a topic, from their beginnings or from their ends on."""
 
     def __init__(self, settings: KafkaSettings, topic: str, *, beginning: bool) -> None:
         super().__init__(settings, "jobqueue-tail")
         self._topic = topic
         self._beginning = beginning
-        self._open: set[int] = set()  # partitions whose end is not reached
+        self._open: set[int] = set()  # partitions whose end has not been reached
 
     def _places(self) -> Iterator[TopicPartition]:
         offset = confluent_kafka.OFFSET_BEGINNING if self._beginning else confluent_kafka.OFFSET_END
@@ -99,7 +99,10 @@ class Tail(_StreamReader):
             yield TopicPartition(self._topic, number, offset)
 
     def records(self, *, follow: bool = True) -> Iterator[StreamItem | None]:
-        """Yield records as they come, and None now and then; without ``follow``, up to the end."""
+        """Yield records as they arrive, and None whenever no record arrived for a moment.
+
+        Without ``follow``, stop at the end of the topic.
+        """
         heard = time.monotonic()
         while follow or self._open:
             message = self._consumer.poll(_TAIL_POLL)
@@ -129,7 +132,7 @@ class Tail(_StreamReader):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A message as it is in Kafka."""
+    """Holds a message of a topic as Kafka returned it, before it is decoded."""
 
     topic: str
     partition: int
@@ -137,7 +140,7 @@ class Raw:
     key: bytes
     value: bytes | None  # None: a tombstone
     at: float = 0.0  # Kafka's timestamp
-    writer: Writer | None = None  # None: the message does not name it
+    writer: Writer | None = None  # None: the headers name no writer
 
     @property
     def where(self) -> str:
@@ -145,7 +148,10 @@ class Raw:
 
 
 class Record(_StreamReader):
-    """Every partition of some topics, up to their ends; with ``last``, only the latest records."""
+    """Reads the stored messages of all partitions of the given topics.
+
+    With ``last``, only the latest messages of each partition: as many as ``last`` says.
+    """
 
     def __init__(
         self,
@@ -160,7 +166,7 @@ class Record(_StreamReader):
         self._silence = silence
         self._ends: dict[Part, int] = {}
         self.total = 0  # messages to read
-        self.cut_off: dict[str, str] = {}  # partitions whose beginning is gone, with the reason
+        self.cut_off: dict[str, str] = {}  # problems of partitions that lack their first records
         self._trouble = ""
         more = {"auto.offset.reset": "error", "error_cb": self._failed}
         super().__init__(settings, "jobqueue-replay", **more)
@@ -175,7 +181,7 @@ class Record(_StreamReader):
                 first, end = self._consumer.get_watermark_offsets(here, timeout=_TIMEOUT)
                 if first > 0:
                     where = f"{topic}, partition {number}"
-                    self.cut_off[where] = f"the records before offset {first} are gone"
+                    self.cut_off[where] = f"Kafka has deleted the records before offset {first}"
                 if self._last is not None:
                     first = max(first, end - self._last)
                 if end > first:
@@ -184,7 +190,7 @@ class Record(_StreamReader):
                     yield TopicPartition(topic, number, first)
 
     def messages(self) -> Iterator[list[Raw]]:
-        """Yield pages of messages, those of one key in their order."""
+        """Yield pages of messages. Messages with the same key come in the order of writing."""
         heard = time.monotonic()
         while self._ends:
             page: list[Raw] = []
@@ -203,7 +209,7 @@ class Record(_StreamReader):
                 raise self._away(self._trouble or f"no record came for {self._silence:g} s")
 
     def _read(self, message: Any) -> list[Raw]:
-        """Return the message, unless it was written after the reading began."""
+        """Return the message in a list. A message written after the reading began is left out."""
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if offset >= self._ends.get((topic, partition), 0):
             return []
@@ -218,7 +224,11 @@ class Record(_StreamReader):
 
 
 def latest_writers(settings: KafkaSettings, topics: Sequence[str], silence: float) -> set[Writer]:
-    """Return the writers of the latest records. Up to a hundred other messages are skipped."""
+    """Return the stores that wrote the latest record of each partition.
+
+    In a partition without a record among its last hundred messages, no writer is found. Raise
+    Unavailable if no message comes for ``silence`` seconds.
+    """
     found: dict[Part, Writer | None] = {}
     for last in (1, _LOOK_BACK):
         with Record(settings, topics, last=last, silence=silence) as record:
@@ -232,7 +242,7 @@ def latest_writers(settings: KafkaSettings, topics: Sequence[str], silence: floa
 
 
 def _writer(raw: Raw) -> Writer | None:
-    """Return the writer of a message; None: it is no record of the stream."""
+    """Return the writer of a message, or None if the message is not a record of the stream."""
     if raw.writer is None:
         with contextlib.suppress(UnknownRecord):
             decode(raw.value)

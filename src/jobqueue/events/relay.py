@@ -1,11 +1,11 @@
-"""The relay: publishes a store's changes to the event stream, in order, at least once.
+"""Publish the store's changes to the event stream (the relay), in order and at least once.
 
-It runs at the leader, under its term. It reads from its mark on, gives the changes to the
-publisher, and moves the mark when all changes up to there are safe. If it dies in between, the mark
-is behind: the next leader publishes some changes again, and loses none. Readers recognise a
-repeated record by its event id.
+The relay runs at the leader, under the leader's term. It reads the changes after the mark, gives
+them to the publisher, and moves the mark past them when Kafka has stored them. If the leader dies
+before it moves the mark, the next leader publishes some changes again, and no change is lost.
+Readers recognise a repeated record by its event id.
 
-Jobs never wait for the relay.
+Without hints, no job waits for the relay.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _log = logging.getLogger("jobqueue.events")
 _PAGE = 2_000  # records read at once
 _PAGE_BYTES = 8 << 20
 _AHEAD = 4  # pages under way
-_INTERVAL = 0.25  # between two looks: claims, and some writes of other servers, do not wake it
-_GATHER = 0.02  # after a small page, so that many writes are one page
-_GATHER_HINTS = 0.005  # the same if jobs wait for the hints
+_INTERVAL = 0.25  # between two reads: claims and some writes of other servers do not wake the relay
+_GATHER = 0.02  # a pause after a small page, so that many writes become one page
+_GATHER_HINTS = 0.005  # the same pause if jobs wait for the relay's hints
 _SMALL = _PAGE // 4
-_SLICE = 200  # records encoded without a break: about a millisecond
+_SLICE = 200  # records encoded before other tasks may run: about a millisecond
 _STANDBY = 0.2
-_ACK_PATIENCE = 5.0  # seconds without an acknowledgement that are an outage
+_ACK_PATIENCE = 5.0  # seconds without an acknowledgement, after which a failure is logged
 _LOOK = 1.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_LAST_ACKS = 2.0  # at a stop
+_LAST_ACKS = 2.0  # seconds to wait for acknowledgements at a stop
 _LAG_EVERY = 5.0
 _PROBE_EVERY = 10.0  # a standby probes the stream
-_NO_JOB_WAITS = "jobs go on, their events wait in the store"
+_NO_JOB_WAITS = "jobs go on, and their events wait in the store"
 
 
 @dataclass(slots=True)
@@ -56,27 +56,27 @@ class _Flight:
 
 
 class AnothersRecord(Exception):
-    """The topics hold records of another store."""
+    """Raised if the topics hold records of another store: nothing may be published to them."""
 
 
 class Relay:
-    """Implements ``core.stream.StreamRunner``."""
+    """Implements ``core.stream.StreamRunner``: publishes changes while its server leads."""
 
     def __init__(
         self, publisher: Publisher, topics: Topics | None = None, observer: Observer | None = None
     ) -> None:
         self._publisher = publisher
         self._topics = topics or Topics()
-        self._yields = self._topics.dispatch is None  # else jobs wait for its hints
+        self._yields = self._topics.dispatch is None  # if False, jobs wait for the relay's hints
         self._gather = _GATHER if self._yields else _GATHER_HINTS
         self._observer = observer or Observer()
         self._pace = Pace()
         self._wake = asyncio.Event()
         self._stopping = False
         self._leading = False
-        self._why = ""  # the reason for which nothing is published
-        self._away = ""  # the problem of the stream that a standby has seen
-        self._told = False
+        self._why = ""  # the reason why nothing is published; "": no problem
+        self._away = ""  # the problem of Kafka or the topics that a standby has found
+        self._told = False  # the present problem has been logged
         self._refused = False  # the topics hold another store's records
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -113,7 +113,7 @@ class Relay:
             lag = await self._stream.lag()
         except JobQueueError as error:
             return ComponentHealth(
-                "kafka", False, f"{where}; how far it is behind is not known: {error}"
+                "kafka", False, f"{where}; cannot read the lag of the event stream: {error}"
             )
         shown = _shown(lag)
         if self._why:
@@ -152,8 +152,11 @@ class Relay:
             except JobQueueError as error:
                 self._fail(str(error))
             except Exception:
-                self._fail("a defect: see the log")
-                _log.exception("the relay failed; trying again")
+                self._fail("an unexpected error, which the log describes")
+                _log.exception(
+                    "unexpected error in the relay of the event stream to %s; trying again",
+                    self._publisher.address,
+                )
             finally:
                 await self._publisher.close()
             if moved:
@@ -162,9 +165,12 @@ class Relay:
                 await pause.wait()
 
     async def _publish(self, term: Term) -> bool:
-        """Publish until the term is over; returns True if anything was published."""
+        """Publish changes until the term is over or the relay stops.
+
+        Return True if Kafka has acknowledged any page of changes.
+        """
         position = await self._stream.begin(term)
-        self._leading = True  # before Kafka answers, so that the lag is shown
+        self._leading = True  # already before Kafka answers, so that the lag is measured
         await self._publisher.open()
         messages = self._topics.of_store(await self._checked())
         self._accepted()
@@ -177,7 +183,8 @@ class Relay:
                 began = time.monotonic()
                 page = await (reading or self._read(position))
                 position, reading = page.position, None
-                if len(page.items) > _SMALL:  # there is more: read it while this is written
+                # After a large page more changes wait: read them while this page is published.
+                if len(page.items) > _SMALL:
                     reading = asyncio.create_task(self._read(position))
                 await reach("relay.read")
                 if page.items:
@@ -193,14 +200,14 @@ class Relay:
                     await self._rest(_INTERVAL)
                 elif reading is None:
                     await asyncio.sleep(self._gather)
-                elif self._yields and self._wake.is_set():  # jobs are being worked on
+                elif self._yields and self._wake.is_set():  # the store was written meanwhile
                     await asyncio.sleep(self._pace.rest(time.monotonic() - began))
             while flying:
                 await self._settle(flying, term)
         except PublishFailed:
-            if moved:  # the pauses begin anew
+            if moved:  # return True, so that the pauses between retries start short again
                 self._observer.publish_failed(self._topics.jobs, 1)
-                self._fail("it has to be opened again")
+                self._fail("the connection has to be opened again")
                 return True
             raise
         finally:
@@ -212,10 +219,10 @@ class Relay:
         return moved
 
     async def _checked(self) -> Identity:
-        """Return the store's identity; AnothersRecord if the topics hold another store's records.
+        """Return the store's identity; raise AnothersRecord if another store wrote to the topics.
 
-        Two stores in one record give the same numbers to different jobs, so that no store could be
-        rebuilt.
+        Two stores give the same numbers to different jobs. From a mixture of their records neither
+        store could be rebuilt.
         """
         identity, writers = await self._stream.identity(), await self._publisher.writers()
         others = sorted(str(one) for one in writers if not identity.goes_on_from(one))
@@ -224,9 +231,9 @@ class Relay:
             raise AnothersRecord(
                 f"the topics {', '.join(self._topics.all)} hold the records of {'; '.join(others)};"
                 f" this is {here}. Nothing is published, so that the record stays whole. If the"
-                " store was lost, stop all servers and workers and rebuild it by `jq-ctl replay`"
-                " (docs/replay.md). To go on without the record, name new topics in"
-                " kafka.topic_jobs, kafka.topic_dead_letters and kafka.topic_queues"
+                " store was lost, stop all servers and workers and rebuild the store with"
+                " `jq-ctl replay` (docs/replay.md). To go on without the old record, name new"
+                " topics in kafka.topic_jobs, kafka.topic_dead_letters and kafka.topic_queues"
             )
         return identity
 
@@ -244,18 +251,18 @@ class Relay:
                 for item in page.items[first : first + _SLICE]:
                     try:
                         messages += messages_of(item)
-                    except (TypeError, ValueError) as error:  # it cannot be encoded
+                    except (TypeError, ValueError) as error:  # the change cannot be encoded
                         refused += 1
                         self._alarm(Refused(self._topics.jobs, item.event_id, str(error)))
         counts = Counter(message.topic for message in messages)
         return _Flight(self._publisher.send(messages), page.position, counts, refused)
 
     async def _settle(self, flying: deque[_Flight], term: Term) -> None:
-        """Wait for the oldest page, and move the mark past all pages that are safe."""
+        """Wait until the oldest page is acknowledged; move the mark past all acknowledged pages."""
         await self._acked(flying[0], term)
         refused = 0
         done: list[_Flight] = []
-        # Up to the first page that failed: pages before it need not be published again.
+        # Stop at the first page that failed: the pages before it need not be published again.
         while flying and _safe(flying[0].acks):
             flight = flying.popleft()
             for one in flight.acks.result():
@@ -293,13 +300,13 @@ class Relay:
         if not self._told:
             self._told = True
             where = self._publisher.address
-            _log.warning("the event stream stands still: %s: %s; %s", where, why, _NO_JOB_WAITS)
+            _log.warning("nothing is published to Kafka at %s: %s; %s", where, why, _NO_JOB_WAITS)
 
     def _refuse(self, why: str) -> None:
         if not self._refused:
             self._refused = self._told = True
             self._observer.stream_refused(True)
-            _log.error("the event stream stands still: %s", why)
+            _log.error("nothing is published to Kafka at %s: %s", self._publisher.address, why)
         self._why = why
 
     def _accepted(self) -> None:
@@ -311,7 +318,7 @@ class Relay:
         self._why = ""
         if self._told:
             self._told = False
-            _log.info("the event stream goes on: %s", self._publisher.address)
+            _log.info("events are published to Kafka at %s again", self._publisher.address)
 
     def _stand_by(self) -> None:
         if self._leading:
@@ -322,11 +329,13 @@ class Relay:
         self._told = False
 
     def _alarm(self, refused: Refused) -> None:
-        """Report a record that is lost to the stream: its job cannot be rebuilt."""
+        """Log and count a record that cannot be published: its job cannot be rebuilt."""
         self._observer.publish_failed(refused.topic, 1)
         _log.error(
-            "cannot publish a record: %s; the event stream lacks it, and its job cannot be rebuilt"
-            " from it",
+            "cannot publish record %s to topic %s: %s; the event stream lacks this record, so that"
+            " its job cannot be rebuilt",
+            refused.event_id,
+            refused.topic,
             refused.why,
             extra={"event_id": refused.event_id, "topic": refused.topic},
         )
@@ -338,10 +347,18 @@ class Relay:
                 try:
                     self._observer.stream_lag(await self._stream.lag())
                 except JobQueueError as error:
-                    _log.debug("cannot read the lag of the event stream: %s", error)
+                    _log.debug(
+                        "cannot read the lag of the event stream from the store: %s; trying again"
+                        " in %g s",
+                        error,
+                        _LAG_EVERY,
+                    )
 
     async def _watch(self) -> None:
-        """Probe Kafka as a standby, too: it must be reachable when this server leads."""
+        """Check Kafka at intervals while another server leads, and keep the problem found.
+
+        ``health`` shows the problem before this server becomes the leader.
+        """
         while True:
             await asyncio.sleep(_PROBE_EVERY)
             try:
@@ -351,13 +368,19 @@ class Relay:
             except (PublishFailed, AnothersRecord) as error:
                 self._away = str(error)
             except JobQueueError as error:
-                _log.debug("cannot read the state of the event stream: %s", error)
+                _log.debug(
+                    "cannot read the lag of the event stream from the store: %s; trying again in"
+                    " %g s",
+                    error,
+                    _PROBE_EVERY,
+                )
 
     async def _look_on(self) -> None:
         await self._publisher.probe()
         lag = await self._stream.lag()
         if lag is not None and lag.seconds > _PROBE_EVERY:
-            await self._checked()  # the leader may be refused for another store's records
+            # A long lag: the leader may be refused because another store wrote to the topics.
+            await self._checked()
 
     async def _rest(self, seconds: float) -> None:
         if await is_set_within(self._wake, seconds) and not self._stopping:

@@ -1,4 +1,4 @@
-"""All jobs and queues read from the record in Kafka, with an account of missing records."""
+"""Read all jobs and queues from the event stream's records in Kafka, and list missing records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OfJob = JobEvent | CancelRequested | JobDeleted
 
 @dataclass(slots=True)
 class Trace:
-    """The records of one store. Times are Kafka's."""
+    """Counts the records of one store. Times are the timestamps of Kafka's messages."""
 
     records: int = 0
     first: float = float("inf")
@@ -38,20 +38,21 @@ class Trace:
 
 @dataclass(slots=True)
 class Replay:
-    """The result of reading a record. Jobs with missing records are left out and listed.
+    """The jobs and queues that the records of the event stream describe.
 
-    With ``only``, records of other stores are counted but not applied.
+    Jobs with missing records are left out of ``world`` and listed in ``damaged``. If ``only`` is
+    not None, records of stores that it does not name are counted but not applied.
     """
 
     only: frozenset[str] | None = None
-    stores: dict[str, Trace] = field(default_factory=dict)  # by id; "": records that name none
-    ignored: list[str] = field(default_factory=list)  # places of messages that are no records
+    stores: dict[str, Trace] = field(default_factory=dict)  # by id; "": records without an id
+    ignored: list[str] = field(default_factory=list)  # places of messages that are not records
     world: World = field(default_factory=World)
     records: int = 0
-    repeated: int = 0  # records
-    damaged: dict[str, str] = field(default_factory=dict)  # problems, by job or place
-    # Records of jobs of which one was read too early: Kafka keeps the order in a partition only,
-    # and a job changes its partition when its topic gets more of them.
+    repeated: int = 0  # number of repeated records
+    damaged: dict[str, str] = field(default_factory=dict)  # problems, by job id or place
+    # By job: its first record that was read too early, and all its records since. Kafka keeps the
+    # order within a partition only; a job changes its partition when its topic gets more of them.
     _early: dict[str, list[_OfJob]] = field(default_factory=dict)
 
     def read(self, record: Record, told: Callable[[int], None]) -> None:
@@ -72,9 +73,10 @@ class Replay:
         try:
             item = decode(raw.value)
         except UnknownRecord as unknown:
-            if raw.writer is None:  # if it replaces a record, its job has a gap
+            # A message without a writer may have replaced a record: then its job lacks a version.
+            if raw.writer is None:
                 self.ignored.append(raw.where)
-            elif self._count(raw):  # of a newer version
+            elif self._count(raw):  # a record of a newer version
                 name = raw.key.decode(errors="replace") or raw.where
                 self._leave_out(name, f"{raw.where}: {unknown}")
             return
@@ -88,7 +90,7 @@ class Replay:
         self.add(item)
 
     def _count(self, raw: Raw) -> bool:
-        """Count a record of its store; returns False if its store is not wanted."""
+        """Count a record for its store. Return True if records of the store are to be applied."""
         writer = raw.writer or _UNNAMED
         self.stores.setdefault(writer.store, Trace()).count(raw.at, writer.generation)
         return self.only is None or writer.store in self.only
@@ -107,7 +109,7 @@ class Replay:
             if not self.world.add(item):
                 self.repeated += 1
         except LookupError as gap:
-            assert isinstance(item, JobEvent)  # only events have an order
+            assert isinstance(item, JobEvent)  # only a job's events can have a gap
             job_id = item.event.job_id
             self._leave_out(job_id, str(gap).removeprefix(f"job {job_id}: "))
         if isinstance(item, JobDeleted):
@@ -119,14 +121,20 @@ class Replay:
 
     @property
     def named(self) -> list[str]:
-        """The ids of the stores that left records, in order of their first record."""
+        """Return the ids of the stores that wrote records, in the order of their first record."""
         return sorted(filter(None, self.stores), key=lambda one: self.stores[one].first)
 
     def of_store(self, store: str) -> frozenset[str]:
-        """Return the ids in a store's records: records without an id belong to the first store."""
+        """Return the ids that the records of the given store have.
+
+        Records without an id (``""``) belong to the store that wrote first. Raise InvalidArgument
+        if no record names the store.
+        """
         if store not in self.named:
-            there = ", ".join(self.named) or "none is named"
-            raise InvalidArgument("--store", f"{store!r} has no record here; there are: {there}")
+            there = ", ".join(self.named) or "none (no record names its store)"
+            raise InvalidArgument(
+                "--store", f"the topics have no record of store {store!r}; stores found: {there}"
+            )
         return frozenset((store, "")) if store == self.named[0] else frozenset((store,))
 
     def identity(self) -> Identity:
@@ -143,8 +151,8 @@ class Replay:
         if len(found) > 1:
             shown = "\n  ".join(f"{one}: {self._shown(one)}" for one in found)
             raise Conflict(
-                f"the topics hold the records of {len(found)} stores; name the one to rebuild with"
-                f" --store:\n  {shown}"
+                f"the topics hold the records of {len(found)} stores; name the store to rebuild"
+                f" with --store:\n  {shown}"
             )
 
     def _shown(self, store: str) -> str:
@@ -162,8 +170,8 @@ class Replay:
         if len(self.damaged) > _SHOWN:
             shown.append(f"and {len(self.damaged) - _SHOWN} more")
         raise Conflict(
-            f"the record is damaged in {len(self.damaged)} places; --skip-damaged leaves out the"
-            " jobs that are concerned:\n  " + "\n  ".join(shown)
+            f"the record is damaged in {len(self.damaged)} places; to rebuild the store without the"
+            " damaged jobs, give --skip-damaged:\n  " + "\n  ".join(shown)
         )
 
 
@@ -172,7 +180,10 @@ def _job_of(item: _OfJob) -> str:
 
 
 def _turn(item: _OfJob) -> tuple[int, int]:
-    """Return the order of a job's record: those without a version follow their event."""
+    """Return a sort key: the record's version, then its kind.
+
+    A cancel request and a deletion have the version of the event before them, and follow it.
+    """
     if isinstance(item, JobEvent):
         return item.event.version, 0
     return item.version, 1 if isinstance(item, CancelRequested) else 2

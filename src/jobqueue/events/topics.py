@@ -1,4 +1,4 @@
-"""The topics of records and hints, their keys, and the hints of each event."""
+"""Choose the Kafka topics and keys of records and hints, and make the hints of each event."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jobqueue.events.codec import Headers, UnknownRecord, encode, record_headers
 from jobqueue.events.publisher import Message
 from jobqueue.pb.jq.v1 import dispatch_pb2 as pb
 
-# Room in a message beside the payload: labels, names, error texts.
+# Bytes of a message beside its payload, for labels, names and error texts.
 MESSAGE_MARGIN = 64 * 1024
 _NUMBERS = {kind: pb.HintKind.Value(f"HINT_KIND_{kind.name}") for kind in HintKind}
 _KIND_OF: dict[int, HintKind] = {number: kind for kind, number in _NUMBERS.items()}
@@ -42,7 +42,7 @@ _OF_ATTEMPTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTopics:
-    """Topics of hints, by their contents."""
+    """Holds the names of the topics of hints, and makes the hints of each change."""
 
     requests: str = "job-requests"  # jobs to be handed out, by job id
     assignments: str = "job-assignments"  # a partition for each worker
@@ -52,10 +52,8 @@ class DispatchTopics:
 
     @property
     def all(self) -> Mapping[str, int]:
-        """Their names, each with its number of partitions.
-
-        The leader reads its topics whole: with one partition the batches are larger.
-        """
+        """Return the number of partitions of each topic of hints, by the topic's name."""
+        # The leader reads all partitions of the others: with one partition its batches are larger.
         return {
             self.requests: 1,
             self.assignments: self.assignment_partitions,
@@ -64,7 +62,7 @@ class DispatchTopics:
         }
 
     def messages(self, item: StreamItem) -> list[Message]:
-        """Return the hints of a change."""
+        """Return the messages with the hints that a change causes."""
         if isinstance(item, JobEvent):
             return self._of_job(item)
         if isinstance(item, AssignmentRepeated):
@@ -93,8 +91,9 @@ class DispatchTopics:
         return [_message(topic, event.job_id, hint)]
 
     def _assigned(self, hint: Hint, worker_id: str, route: Route | None) -> list[Message]:
-        # A worker without a route is connected to a server, which delivers the job. One whose
-        # settings give more partitions than there are finds its jobs in the store.
+        # A worker without a route is connected to a server, which delivers the job. A worker whose
+        # settings give more partitions than the servers' may have a partition that does not exist;
+        # that worker finds its jobs in the store.
         if route is None or route.partition >= self.assignment_partitions:
             return []
         hint.worker_id, hint.incarnation = worker_id, route.incarnation
@@ -122,16 +121,16 @@ def encode_hint(hint: Hint) -> bytes:
 
 
 def decode_hint(data: bytes | None) -> Hint:
-    """Decode a hint; UnknownRecord if this version does not know it."""
+    """Decode a hint. Raise UnknownRecord if the bytes are not a hint known to this version."""
     if data is None:
-        raise UnknownRecord("not a hint: a tombstone")
+        raise UnknownRecord("not a hint: a tombstone (no value)")
     try:
         read = pb.Hint.FromString(data)
     except DecodeError as error:
         raise UnknownRecord(f"not a hint: {error}") from error
     kind = _KIND_OF.get(read.kind)
     if kind is None:
-        raise UnknownRecord(f"a hint of kind {read.kind}, which is unknown here")
+        raise UnknownRecord(f"a hint of kind {read.kind}, which this version does not know")
     return Hint(
         kind,
         read.event_id,
@@ -147,20 +146,23 @@ def decode_hint(data: bytes | None) -> Hint:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Topics by their contents."""
+    """Holds the names of the topics, and makes the messages of each change."""
 
     jobs: str = "jq.job-events"  # all records of jobs, by job id
     dead_letters: str = "job.dead-lettered"  # the events into DEAD_LETTERED, again
     queues: str = "jq.queue-events"  # all records of queues, by name
-    dispatch: DispatchTopics | None = None  # hints, where workers learn of their jobs by Kafka
+    dispatch: DispatchTopics | None = None  # of hints, if workers learn of their jobs by Kafka
 
     @property
     def all(self) -> tuple[str, ...]:
-        """The topics from which a store is rebuilt, each once."""
+        """Return the names of the topics of records, each name once: a rebuild reads them all."""
         return tuple(dict.fromkeys((self.jobs, self.dead_letters, self.queues)))
 
     def of_store(self, identity: Identity) -> Callable[[StreamItem], list[Message]]:
-        """Return the function from a store's changes to messages: records, and their hints."""
+        """Return a function that turns a change of the given store into messages.
+
+        The messages are the change's records and, with ``dispatch``, its hints.
+        """
         dispatch, shared = self.dispatch, store_headers(identity)
 
         def messages(item: StreamItem) -> list[Message]:
@@ -171,7 +173,7 @@ class Topics:
 
     def _records(self, item: StreamItem, shared: Headers) -> list[Message]:
         if isinstance(item, WorkerEvent | AssignmentRepeated):
-            return []  # only hints tell of them
+            return []  # these changes have hints only
         value, name = encode(item), item.event_id
         if isinstance(item, JobEvent):
             topic, key, at = self.jobs, item.event.job_id, item.event.at

@@ -1,1 +1,1 @@
-"""Dispatch over Kafka: hints that wake schedulers and workers; the store decides."""
+"""Deliver jobs to workers by hints in Kafka. A hint wakes a worker; the store decides."""

@@ -1,11 +1,11 @@
-"""A worker's link in dispatch by Kafka: it learns of its jobs by hints and uses the store itself.
+"""Connect a worker that learns of its jobs by hints in Kafka and uses the store directly.
 
-A hint names a job. Before the job is executed, the store is asked if it is assigned to this worker
-in this attempt; if not, the hint is repeated or old, and is dropped. Starts and ends are reported
-as everywhere, fenced by the lease.
+A hint names a job and an attempt. Before the worker executes the job, the link reads from the store
+whether this attempt is assigned to this worker. If not, the hint is old or repeated, and the link
+drops it. The link writes reports to the store, fenced by the lease.
 
-Hints may be lost while Kafka is away. The answer to a heartbeat lists the leases of this worker in
-the store: a lease that is not known here makes the link read its assignments.
+Hints may be lost while Kafka is unreachable. The answer to a heartbeat lists the worker's leases in
+the store. If it lists a lease that the link does not know, the link reads all its assignments.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from jobqueue.core.waiting import GrowingPause
 
 _log = logging.getLogger("jobqueue.events.dispatch")
 _AT_ONCE = 500  # jobs read together
-_ATTEND_PAUSE = 0.05  # after a report of a change, so that many are one read
+_ATTEND_PAUSE = 0.05  # a pause after the store reports a change, so that many need one read
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
-_GOODBYES = 3
+_GOODBYES = 3  # tries to deregister
 _LEADERS_LOOK = 2.0  # seconds after which the leader has read the slots of a heartbeat
 
 _Attempt = tuple[str, int]  # job id and number
 
 
 class KafkaLink:
-    """Implements ``core.api.Link``."""
+    """Implements ``core.api.Link`` on the store, with hints from Kafka."""
 
     def __init__(
         self,
@@ -55,13 +55,14 @@ class KafkaLink:
         self._loop = asyncio.get_running_loop()
         self._free = 0  # slots that the worker offers
         self._drained = False
-        self._status = WorkerStatus.ONLINE  # the latest answer of the store
-        self._told: dict[str, int] = {}  # attempts by job, from hints that are not checked yet
+        self._status = WorkerStatus.ONLINE  # from the store's latest answer
+        self._told: dict[str, int] = {}  # attempts by job id, from hints that are not checked yet
         self._taken: dict[int, _Attempt] = {}  # leases that were delivered and have not ended
-        for lease in inbox.holds() or ():  # from before a break
+        for lease in inbox.holds() or ():  # leases of an earlier connection
             self._taken[lease] = ("", 0)
-        self._missing: frozenset[int] = frozenset()  # leases not listed at the last heartbeat
-        self._withheld = 0  # slots, at the last heartbeat
+        # Leases that the last heartbeat did not list, although the store has them.
+        self._missing: frozenset[int] = frozenset()
+        self._withheld = 0  # slots withheld at the last heartbeat
         self._wake = asyncio.Event()
         self._look_at_all = False
         self._attending = False
@@ -83,7 +84,10 @@ class KafkaLink:
     # -- wake-ups ------------------------------------------------------------------------------
 
     def heard(self, hints: Sequence[Hint]) -> None:
-        """Note the hints for this worker. Several workers may share a partition."""
+        """Keep the hints that are for this worker, and wake the reading of assignments.
+
+        Several workers may share a partition: hints for other workers are ignored.
+        """
         stale = 0
         taken = set(self._taken.values())
         for hint in hints:
@@ -103,12 +107,12 @@ class KafkaLink:
             self._wake.set()
 
     def look(self) -> None:
-        """Read all assignments of this worker, with or without hints."""
+        """Start a read of all assignments of this worker, whether or not hints came."""
         self._look_at_all = True
         self._wake.set()
 
     def attend(self) -> None:
-        """Read cancels and the status of this worker, which may have changed."""
+        """Start a read of this worker's status and cancelled jobs, which may have changed."""
         if not self._attending:
             self._attending = True
             self._spawn(self._attend())
@@ -125,11 +129,20 @@ class KafkaLink:
                     await self._take()
                 pause.reset()
             except JobQueueError as error:
-                _log.debug("cannot read the assignments: %s; trying again", error)
+                _log.debug(
+                    "cannot read the assignments of worker %s from the store: %s; trying again",
+                    self._info.id,
+                    error,
+                )
                 await pause.wait()
                 self._wake.set()
             except Exception:
-                _log.exception("reading the assignments failed; trying again")
+                _log.exception(
+                    "unexpected error while reading the assignments of worker %s; trying again in"
+                    " %g s",
+                    self._info.id,
+                    _LONGEST_PAUSE,
+                )
                 await asyncio.sleep(_LONGEST_PAUSE)
                 self._wake.set()
 
@@ -153,11 +166,12 @@ class KafkaLink:
                 raise
 
     async def _ask(self, asked: dict[str, int] | None) -> None:
-        """Deliver those of these attempts (None: of all) that the store confirms.
+        """Deliver the attempts that the store confirms as assigned to this worker.
 
-        Only this method delivers, one call at a time. So an attempt that was not delivered when the
-        store was asked cannot have ended since, and the answer is not older than the state here.
+        ``asked`` names the attempts to check, by job id; None: all attempts of this worker.
         """
+        # Only this method delivers, one call at a time. So an attempt that was not delivered before
+        # the read cannot have ended during the read: the store's answer is not out of date.
         before = set(self._taken)
         ids = None if asked is None else list(asked)
         found = await self._store.jobs.standing(ids, self._info.id, self._info.incarnation)
@@ -172,7 +186,7 @@ class KafkaLink:
             await self._hand_back(fresh)
             return
         now, later = fresh[: self._free], fresh[self._free :]
-        for one in later:  # more than there are slots: they wait for free ones
+        for one in later:  # attempts beyond the free slots wait until slots are free
             self._told.setdefault(one.id, one.attempt)
         if now:
             self._deliver(now)
@@ -194,7 +208,7 @@ class KafkaLink:
             self._taken.pop(lease, None)
 
     async def _attend(self) -> None:
-        """Send a heartbeat now, for its answer."""
+        """Send an extra heartbeat, and apply the status and the cancels in its answer."""
         await asyncio.sleep(_ATTEND_PAUSE)
         self._attending = False
         leases = list(self._taken)
@@ -204,7 +218,12 @@ class KafkaLink:
                 self._store.workers.pulse, info.id, info.incarnation, leases
             )
         except JobQueueError as error:
-            _log.debug("an extra heartbeat failed: %s; the next one has the same effect", error)
+            _log.debug(
+                "cannot send an extra heartbeat of worker %s: %s; the next heartbeat has the same"
+                " effect",
+                info.id,
+                error,
+            )
             return
         if not answer.known:
             self._inbox.moved()
@@ -271,10 +290,10 @@ class KafkaLink:
         return answer
 
     def _count_withheld(self) -> int:
-        """Return the slots that are neither offered nor held by a lease.
+        """Return the number of slots that are neither offered nor used by a lease.
 
-        The attempt there is over, but its function still runs. Only slots that were so at the last
-        heartbeat, too, count: others may be about to be offered.
+        In such a slot the attempt is over, but its function still runs. Only slots that were also
+        withheld at the last heartbeat count: the worker may be about to offer the others.
         """
         now = self._info.concurrency - self._free - len(self._taken)
         before, self._withheld = self._withheld, 0 if self._drained else max(0, now)
@@ -284,7 +303,10 @@ class KafkaLink:
         self._spawn(self._hand_back_what_waits())
 
     async def _hand_back_what_waits(self) -> None:
-        """Hand back assignments for which no slot comes free; the heartbeat tells the leader."""
+        """Hand back assignments for which this worker has no free slot.
+
+        The leader learns from a heartbeat that no slot is free.
+        """
         try:
             async with self._one_at_a_time:
                 if not self._free:
@@ -293,14 +315,19 @@ class KafkaLink:
                     found = await self._store.jobs.standing(None, info.id, info.incarnation)
                     await self._hand_back([one for one in found if one.lease not in before])
         except JobQueueError as error:
-            _log.warning("cannot hand back the jobs that wait for a slot: %s; trying again", error)
+            _log.warning(
+                "cannot hand back the jobs that wait for a slot of worker %s: %s; trying again at"
+                " the next heartbeat",
+                self._info.id,
+                error,
+            )
 
     def _call(self, callback: Callable[..., None], *arguments: object) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _lose(self, held: Sequence[Held]) -> None:
-        """Fail over leases that are not known here at two heartbeats in a row."""
+        """Report leases as lost, because this worker did not list them at two heartbeats."""
         error = f"worker {self._info.id} does not know of it"
         self._spawn(
             self._apply_quietly([Transition.worker_lost(one.seq, one.lease, error) for one in held])
@@ -311,8 +338,10 @@ class KafkaLink:
             await self._store.jobs.apply(transitions)
         except JobQueueError as error:
             _log.warning(
-                "cannot fail over %d lost leases: %s; the next heartbeats find them again",
+                "cannot report %d lost leases of worker %s: %s; the next heartbeats find these"
+                " leases again",
                 len(transitions),
+                self._info.id,
                 error,
             )
 
@@ -322,7 +351,7 @@ class KafkaLink:
             return
         self._drained = True  # assignments are handed back from now on
         self._free = 0
-        by_itself = self._status is WorkerStatus.ONLINE  # else the store knows of the drain
+        by_itself = self._status is WorkerStatus.ONLINE  # if False, the store knows of the drain
         async with self._one_at_a_time:  # a read under way may still deliver
             pass
         if by_itself:
@@ -332,7 +361,10 @@ class KafkaLink:
         self.look()
 
     async def _pause(self) -> None:
-        """Tell the leader that no slot is free; hand back its assignments until it knows."""
+        """Report in a heartbeat that no slot is free, and wait until the leader has read it.
+
+        Hand back the assignments that the leader made before.
+        """
         self._free = 0
         async with self._one_at_a_time:  # a read under way may still deliver
             pass
@@ -345,17 +377,17 @@ class KafkaLink:
         await self._hand_back_what_waits()
 
     async def close(self) -> None:
-        self._closed(self)  # jobs that still run are left to the heartbeat timeout
+        self._closed(self)  # jobs that still run are lost when the worker's heartbeat times out
         self._drained = True
         self._free = 0
-        # First: a worker that does not wait for the rest may connect again, and this link must not
-        # hand back its new assignments.
+        # Stop the tasks first: a worker that does not wait for the end of ``close`` may connect
+        # again, and this link must not hand back the assignments of the new connection.
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        # At the same time: if Kafka is away, its client takes long to stop.
+        # Both steps run at the same time: if Kafka is unreachable, its client needs long to stop.
         steps = [self._leave()]
         if self._source is not None:
             steps.append(self._source.stop())

@@ -1,7 +1,7 @@
-"""The reader of hints: a thread that wakes the loop.
+"""Read hints from Kafka in a thread, and pass them to the event loop.
 
-It has no consumer group and commits no offsets. It reads from the end on; users of the hints read
-the store for everything before.
+The reader belongs to no consumer group and commits no offsets. It reads only the hints that are
+written after it started; its users read the store for everything earlier.
 """
 
 from __future__ import annotations
@@ -23,25 +23,28 @@ from jobqueue.events.topics import decode_hint
 _log = logging.getLogger("jobqueue.events.dispatch")
 _POLL = 0.1
 _AT_ONCE = 1_000
-_ASK = 2.0
-_AGAIN = 0.5
-_GOODBYE = 5.0
+_ASK = 2.0  # seconds until a request to Kafka times out
+_AGAIN = 0.5  # seconds between two tries
+_GOODBYE = 5.0  # seconds to wait for the thread at a stop
 _PATIENT_TRIES = 3  # partitions of a new topic have no leader at first
 
 
 class HintReader:
-    """Implements ``core.dispatch.HintSource`` for all partitions of some topics, or one of each."""
+    """Implements ``core.dispatch.HintSource`` for topics in Kafka.
+
+    The reader reads either all partitions of a topic or a single partition.
+    """
 
     def __init__(
         self,
         settings: KafkaSettings,
-        topics: Mapping[str, int | None],  # None: every partition
+        topics: Mapping[str, int | None],  # the partition to read; None: every partition
         *,
         placed: Callable[[], None] | None = None,
     ) -> None:
         self._settings = settings
         self._topics = topics
-        self._placed = placed or (lambda: None)  # is called on the loop when reading has begun
+        self._placed = placed or (lambda: None)  # the loop calls it when reading has begun
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._failing = False
@@ -79,7 +82,11 @@ class HintReader:
             except confluent_kafka.KafkaException as error:
                 self._failed(error.args[0])
             except Exception:
-                _log.exception("reading hints failed; trying again")
+                _log.exception(
+                    "unexpected error while reading hints from Kafka at %s; trying again in %g s",
+                    self._settings.bootstrap,
+                    _AGAIN,
+                )
             finally:
                 if consumer is not None:
                     consumer.close()
@@ -103,13 +110,16 @@ class HintReader:
         )
 
     def _place(self, consumer: Any) -> bool:
-        """Go to the end of the partitions; False if the topics or Kafka are not there."""
+        """Set the consumer to the ends of the partitions.
+
+        Return False if a topic or its partition does not exist, or Kafka does not answer.
+        """
         places = []
         try:
             for topic, one in self._topics.items():
                 found = consumer.list_topics(topic, timeout=_ASK).topics[topic]
                 if found.error is not None or not found.partitions:
-                    return False  # the leader makes them
+                    return False  # the leader creates the topics
                 if one is not None and one not in found.partitions:
                     self._lacks(topic, one)
                     return False
@@ -139,7 +149,13 @@ class HintReader:
             try:
                 hints.append(decode_hint(message.value()))
             except UnknownRecord as error:
-                _log.warning("skipping a message in topic %s: %s", message.topic(), error)
+                _log.warning(
+                    "skipping offset %d of topic %s, partition %d: %s",
+                    message.offset(),
+                    message.topic(),
+                    message.partition(),
+                    error,
+                )
         if hints:
             self._recovered()
             self._call(self._heard, hints)

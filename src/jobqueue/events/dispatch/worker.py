@@ -1,4 +1,4 @@
-"""The worker's side of dispatch by Kafka: hints wake it, the store tells it its jobs."""
+"""Connect workers that are woken by hints in Kafka and read their jobs from the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobqueue.events.dispatch.link import KafkaLink
 _log = logging.getLogger("jobqueue.events.dispatch")
 
 Listen = Callable[[int, Callable[[], None]], HintSource]
-"""Returns a reader of one partition of the assignments, which calls back when it has begun."""
+"""Returns a reader of a partition of assignments, which calls the given function once it reads."""
 
 
 class KafkaDispatch:
@@ -56,19 +56,26 @@ class KafkaDispatch:
         partition = await self._dispatch.workers.partition_of(info.id, info.incarnation)
         if partition is None:
             raise InvalidArgument(
-                "kafka.dispatch", "is off where the store was opened: the worker got no partition"
+                "kafka.dispatch",
+                f"is false in the settings with which the store was opened, so that worker"
+                f" {info.id!r} has no partition: set it to true",
             )
-        _log.info("assignments are read from partition %d", partition, extra={"worker_id": info.id})
+        _log.info(
+            "worker %s reads its assignments from Kafka partition %d",
+            info.id,
+            partition,
+            extra={"worker_id": info.id},
+        )
         link = KafkaLink(self._dispatch, info, inbox, self._observer, self._links.discard)
         self._links.add(link)
         link.start(self._listen(partition, link.look))
         return link
 
     async def _check_place(self, info: WorkerInfo) -> None:
-        """Raise Conflict if another incarnation has registered since.
+        """Raise Conflict if another incarnation of this worker has registered since.
 
-        If this one registered again, the two would fail over each other's jobs for ever: the later
-        one stays.
+        Otherwise the two processes would register alternately, and each would take the other's jobs
+        as lost, for ever. The later process stays.
         """
         for worker in await self._store.workers.all():
             found = worker.info
