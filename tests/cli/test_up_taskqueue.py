@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from jobqueue.cli import ctl as program
-from jobqueue.taskqueue.components.model import Spec, Status, owner_index
+from jobqueue.taskqueue.components.model import Spec, Status
+from jobqueue.taskqueue.components.ownership import owner_index
 from tests import patience
 from tests.cli import ups
 from tests.cli.ups import Foreground, Home, gone, wait

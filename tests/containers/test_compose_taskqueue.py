@@ -11,7 +11,8 @@ import yaml
 
 from jobqueue import SyncTaskQueueClient
 from jobqueue.taskqueue import JobStatus
-from jobqueue.taskqueue.components.model import TOTAL_WORKER_SLOTS, owner_index
+from jobqueue.taskqueue.components.model import TOTAL_WORKER_SLOTS
+from jobqueue.taskqueue.components.ownership import owner_index
 from jobqueue.taskqueue.designs import catalogue
 from tests import patience
 from tests.containers.conftest import NewProject

@@ -13,7 +13,7 @@ import pytest_asyncio
 from jobqueue import TaskQueueClient
 from jobqueue.core.errors import DeadlineExceeded, NotFound, Unavailable
 from jobqueue.taskqueue import JobStatus
-from jobqueue.taskqueue.components.model import owner_index
+from jobqueue.taskqueue.components.ownership import owner_index
 from tests import patience, ports
 from tests.cli.processes import Service
 from tests.taskqueue.fleet import LOOPBACK, event

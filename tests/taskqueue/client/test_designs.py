@@ -14,7 +14,7 @@ import pytest
 from jobqueue import DeadlineExceeded, InvalidArgument, TaskQueueClient
 from jobqueue.core.errors import KeyConflict, NotFound, Unavailable
 from jobqueue.taskqueue import Deadlines, JobSort, JobStatus
-from jobqueue.taskqueue.components.model import owner_index
+from jobqueue.taskqueue.components.ownership import owner_index
 from jobqueue.taskqueue.components.protocols import JobOwner, QueueOwner, ResultOwner, TaskQueue
 from jobqueue.taskqueue.designs.catalogue import SERVICES
 from jobqueue.taskqueue.designs.wiring import DIRECT, PROGRAMS, Links

@@ -12,7 +12,7 @@ import pytest
 from jobqueue import InvalidArgument, SyncTaskQueueClient, TaskQueueClient, Tls
 from jobqueue.core.errors import Unavailable
 from jobqueue.taskqueue import JobSort, JobSpec, JobStatus
-from jobqueue.taskqueue.components.model import owner_index
+from jobqueue.taskqueue.components.ownership import owner_index
 from tests.taskqueue.client.fakes import JOB_ID, JOB_SCOPED, NODES, Servers, call_each
 
 

@@ -25,7 +25,7 @@ from jobqueue.taskqueue.components.model import (
     Status,
     checksum,
 )
-from jobqueue.taskqueue.components.owners import JobLedger, ReadyQueue, ResultShelf
+from jobqueue.taskqueue.components.state import JobLedger, ReadyQueue, ResultShelf
 from jobqueue.taskqueue.components.worker_loop import WorkerLoop, simulate
 from jobqueue.taskqueue.engine_job import QUEUE, RECOVERIES
 from jobqueue.taskqueue.on_engine import EngineTaskQueue

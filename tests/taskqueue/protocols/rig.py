@@ -24,9 +24,9 @@ from jobqueue.taskqueue.components.model import (
     Work,
     WorkOutcome,
 )
-from jobqueue.taskqueue.components.owners import MAX_QUEUED, JobLedger, ReadyQueue, ResultShelf
 from jobqueue.taskqueue.components.protocols import Coordination, new_request_id
 from jobqueue.taskqueue.components.reconciler import Reconciler
+from jobqueue.taskqueue.components.state import MAX_QUEUED, JobLedger, ReadyQueue, ResultShelf
 from tests.taskqueue.protocols.faulty import Failpoints
 
 SPEC = Spec("simulate", 5, 3, {"team": "a"})

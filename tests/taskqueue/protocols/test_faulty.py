@@ -9,7 +9,7 @@ import pytest
 from jobqueue.core.errors import DeadlineExceeded, Unavailable
 from jobqueue.taskqueue.components import journal
 from jobqueue.taskqueue.components.model import Status
-from jobqueue.taskqueue.components.owners import ReadyQueue
+from jobqueue.taskqueue.components.state import ReadyQueue
 from tests.taskqueue.protocols.faulty import (
     Failpoints,
     Hold,

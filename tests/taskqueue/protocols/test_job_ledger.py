@@ -16,7 +16,7 @@ from jobqueue.core.errors import (
     QueueFull,
 )
 from jobqueue.taskqueue.components.model import Actor, Applied, CreatedJob, Spec, Status
-from jobqueue.taskqueue.components.owners import JobLedger
+from jobqueue.taskqueue.components.state import JobLedger
 from tests.taskqueue.protocols.rig import SPEC, Lines
 
 Q, R, D, F, C = Status

@@ -9,7 +9,7 @@ import pytest
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.taskqueue.components.model import Actor, Listing, Sort, Status
-from jobqueue.taskqueue.components.owners import JobLedger
+from jobqueue.taskqueue.components.state import JobLedger
 from tests.taskqueue.protocols.rig import SPEC
 
 ASC, DESC = Sort.CREATED_AT_ASC, Sort.CREATED_AT_DESC

@@ -7,8 +7,7 @@ import uuid
 
 import pytest
 
-from jobqueue.taskqueue.components.model import owner_index
-from jobqueue.taskqueue.components.owners import owned_job_id
+from jobqueue.taskqueue.components.ownership import owned_job_id, owner_index
 
 # The first eight bytes as `sha256sum` prints them.
 VECTORS = {

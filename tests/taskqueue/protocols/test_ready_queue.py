@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobqueue.taskqueue.components.owners import ReadyQueue
+from jobqueue.taskqueue.components.state import ReadyQueue
 
 
 class Asking:

@@ -14,7 +14,7 @@ from jobqueue.taskqueue.components.model import (
     Status,
     Stored,
 )
-from jobqueue.taskqueue.components.owners import ResultShelf
+from jobqueue.taskqueue.components.state import ResultShelf
 from tests.taskqueue.protocols.rig import Lines
 
 DONE = Envelope("j", Status.DONE, 5, "made", b"out")

@@ -22,8 +22,8 @@ from jobqueue.taskqueue.components.model import (
     Listing,
     Spec,
     Status,
-    owner_index,
 )
+from jobqueue.taskqueue.components.ownership import owner_index
 from jobqueue.taskqueue.components.protocols import (
     Coordination,
     JobOwner,

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from functools import partial
 
-from jobqueue.taskqueue.components.owners import JobLedger
+from jobqueue.taskqueue.components.state import JobLedger
 from jobqueue.taskqueue.grpc.host import ServiceHost
 from jobqueue.taskqueue.grpc.servicers import JobServicer
 

@@ -10,7 +10,7 @@ import pytest
 from jobqueue.core.errors import DeadlineExceeded, KeyConflict, NotFound, QueueFull, Unavailable
 from jobqueue.core.waiting import deadline
 from jobqueue.pb import taskqueue_public_pb2 as public
-from jobqueue.taskqueue.components.owners import JobLedger
+from jobqueue.taskqueue.components.state import JobLedger
 from jobqueue.taskqueue.grpc.host import ServiceHost
 from tests import patience
 from tests.taskqueue.wire import parts

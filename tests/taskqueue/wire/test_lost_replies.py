@@ -20,7 +20,7 @@ from jobqueue.taskqueue.components.model import (
     Work,
     WorkOutcome,
 )
-from jobqueue.taskqueue.components.owners import JobLedger, ReadyQueue, ResultShelf
+from jobqueue.taskqueue.components.state import JobLedger, ReadyQueue, ResultShelf
 from jobqueue.taskqueue.grpc.remote import (
     RemoteCoordination,
     RemoteJobs,

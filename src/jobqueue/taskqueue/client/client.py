@@ -35,8 +35,8 @@ from jobqueue.taskqueue.components.model import (
     Status,
     Submitted,
     SummaryPage,
-    owner_index,
 )
+from jobqueue.taskqueue.components.ownership import owner_index
 
 T = TypeVar("T")
 

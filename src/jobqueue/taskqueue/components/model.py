@@ -213,12 +213,3 @@ def clamp_hint(milliseconds: int) -> int:
 def checksum(output: bytes) -> str:
     """Return the checksum of an output; an empty one has a checksum too."""
     return hashlib.sha256(output).hexdigest()
-
-
-def owner_index(key: str, nodes: int) -> int:
-    """Return the node that owns a key: the same for every client, so the rule is locked.
-
-    The first 8 bytes of the key's SHA-256, as a big-endian number, modulo N.
-    """
-    digest = hashlib.sha256(key.encode()).digest()
-    return int.from_bytes(digest[:8], "big") % nodes

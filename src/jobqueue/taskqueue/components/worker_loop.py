@@ -24,8 +24,8 @@ from jobqueue.taskqueue.components.model import (
     checksum,
     clamp_hint,
 )
-from jobqueue.taskqueue.components.owners import too_large
 from jobqueue.taskqueue.components.protocols import Coordination, new_request_id
+from jobqueue.taskqueue.components.state import too_large
 
 # Pauses between calls that failed, in seconds: each call has made its own attempts before.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0

@@ -18,7 +18,7 @@ from jobqueue.core.address import MAX_PORT, Address
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.texts import MAX_WORKER_ID_LENGTH
 from jobqueue.taskqueue.components import model
-from jobqueue.taskqueue.components.owners import MAX_JOBS, MAX_QUEUED, MAX_RESULT_BYTES
+from jobqueue.taskqueue.components.state import MAX_JOBS, MAX_QUEUED, MAX_RESULT_BYTES
 
 MOST_NODES = 1_000
 _SHOWN = 60  # characters of a wrong value

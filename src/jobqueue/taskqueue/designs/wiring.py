@@ -22,9 +22,10 @@ from jobqueue.taskqueue.components import journal
 from jobqueue.taskqueue.components.coordinator import Coordinator
 from jobqueue.taskqueue.components.gateway import Gateway
 from jobqueue.taskqueue.components.model import Actor
-from jobqueue.taskqueue.components.owners import JobLedger, ReadyQueue, ResultShelf, owned_job_id
+from jobqueue.taskqueue.components.ownership import owned_job_id
 from jobqueue.taskqueue.components.protocols import Coordination, JobOwner, QueueOwner, ResultOwner
 from jobqueue.taskqueue.components.reconciler import Reconciler
+from jobqueue.taskqueue.components.state import JobLedger, ReadyQueue, ResultShelf
 from jobqueue.taskqueue.components.worker_loop import WorkerLoop, simulate
 from jobqueue.taskqueue.designs import catalogue
 from jobqueue.taskqueue.designs.settings import (

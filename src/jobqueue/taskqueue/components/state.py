@@ -30,7 +30,6 @@ from jobqueue.taskqueue.components.model import (
     Summary,
     SummaryPage,
     checksum,
-    owner_index,
 )
 from jobqueue.taskqueue.components.repeats import Repeats
 from jobqueue.taskqueue.components.requests import page_size
@@ -51,15 +50,6 @@ class _Job:
 
 def new_job_id() -> str:
     return new_job_ids(1)[0]
-
-
-def owned_job_id(index: int, nodes: int) -> str:
-    """Return a job id whose owner is that node: found after N draws on average."""
-    if not 0 <= index < nodes:
-        raise ValueError(f"node {index} is none of the {nodes} nodes 0 to {nodes - 1}")
-    while owner_index(job_id := new_job_id(), nodes) != index:
-        pass
-    return job_id
 
 
 class JobLedger:
