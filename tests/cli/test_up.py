@@ -318,8 +318,8 @@ def test_a_port_that_is_taken_before_the_server_starts_is_replaced(home, args):
         (["embedded", "--postgres", "postgresql://h/d"], 2, "--postgres: is not for the embedded"),
         (["replicated", "--servers", "0"], 2, "--servers: must be 1 to 100"),
         (["replicated", "--workers", "101"], 2, "--workers: must be 0 to 100"),
-        (["replicated", "--postgres", "mysql://u:hunter2@h"], 2, "--postgres: is not a URL like"),
-        (["replicated", "--redis", "redis://u:hunter2@h:x"], 2, "--redis: is not a URL like"),
+        (["replicated", "--postgres", "mysql://u:hunter2@h"], 2, "--postgres: must be a URL like"),
+        (["replicated", "--redis", "redis://u:hunter2@h:x"], 2, "--redis: must be a URL like"),
         (["replicated", "--set", "http.port=1"], 2, "http.port: every process needs its own"),
         (["embedded", "--port-base", "80"], 2, "--port-base: must be 1024 to 65535"),
         (["embedded", "--port-base", "65535"], 2, "--port-base: too high"),
@@ -345,10 +345,11 @@ def test_bad_input_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("missing", "said"),
     [
-        ("find_postgres", "PostgreSQL is not installed: get it (Debian, Ubuntu: apt-get install"
-                          " postgresql), or name a running one with --postgres postgresql://"),
-        ("find_redis", "Redis is not installed: get it (Debian, Ubuntu: apt-get install"
-                       " redis-server), or name a running one with --redis redis://"),
+        ("find_postgres", "PostgreSQL is not installed: install PostgreSQL (Debian, Ubuntu: apt-get"
+                          " install postgresql), or name a running server with --postgres"
+                          " postgresql://"),
+        ("find_redis", "Redis is not installed: install Redis (Debian, Ubuntu: apt-get install"
+                       " redis-server), or name a running server with --redis redis://"),
     ],
 )  # fmt: skip
 def test_missing_programs_are_told_with_the_way_out(tmp_path, monkeypatch, capfd, missing, said):

@@ -80,7 +80,7 @@ def test_what_does_not_apply_is_refused(wish: dict[str, Any], field: str) -> Non
 def test_the_others_have_no_schedulers_and_no_kafka(other: str) -> None:
     wishes: list[dict[str, Any]] = [{"schedulers": 2}, {"kafka": "k:1"}]
     for wish in wishes:
-        with pytest.raises(InvalidArgument, match="`up streaming` takes it"):
+        with pytest.raises(InvalidArgument, match="but for `up streaming`"):
             LAYOUTS[other](UpRequest(Path("fleet"), load().settings, **wish))
 
 

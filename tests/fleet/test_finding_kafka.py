@@ -83,7 +83,9 @@ def test_jars_that_it_cannot_reach_are_said(
     (folder / "closed").mkdir(mode=0o700)
     put_jars(folder / "closed/kafka/libs")
     monkeypatch.setenv("KAFKA_HOME", str(folder / "closed/kafka"))
-    with pytest.raises(BackingFailed, match=r"may not enter .*closed, where its jars are"):
+    with pytest.raises(
+        BackingFailed, match=r"may not enter .*closed, which is on the path of its jars"
+    ):
         PrivateKafka(folder / "server").start()
 
 

@@ -43,7 +43,7 @@ def test_a_kafka_is_named_by_host_and_port(named, host, port, tmp_path):
     ["", ":9092", "a:1,", "a:b", "a:99999", "kafka://a:1", "a:1/b", "me:hunter2@a:1"],
 )
 def test_a_wrong_name_of_a_kafka_is_refused(named):
-    with pytest.raises(InvalidArgument, match="--kafka: is not HOST:PORT") as refused:
+    with pytest.raises(InvalidArgument, match="--kafka: must be HOST:PORT") as refused:
         services.check((BackingService("kafka", named),))
     assert "hunter2" not in str(refused.value)
 

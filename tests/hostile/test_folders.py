@@ -52,7 +52,7 @@ def test_a_folder_that_everybody_may_write_to_is_refused(tmp_path: Path):
     folder = tmp_path / "fleet"
     folder.mkdir()
     folder.chmod(0o777)
-    with pytest.raises(Unavailable, match="may write there"):
+    with pytest.raises(Unavailable, match="other users may write"):
         FolderLock(folder)
     assert list(folder.iterdir()) == []
 
@@ -62,7 +62,7 @@ def test_a_folder_with_files_that_the_group_may_write_to_is_refused(tmp_path: Pa
     folder = tmp_path / "fleet"
     (folder / "redis").mkdir(parents=True)
     folder.chmod(0o775)
-    with pytest.raises(Unavailable, match=f"may write there.*chmod go-w {folder}"):
+    with pytest.raises(Unavailable, match=f"other users may write.*chmod go-w {folder}"):
         FolderLock(folder)
     assert folder.stat().st_mode & 0o777 == 0o775
     assert [path.name for path in folder.iterdir()] == ["redis"]

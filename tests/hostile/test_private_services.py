@@ -145,7 +145,7 @@ async def test_what_somebody_left_in_the_open_folder_of_an_earlier_postgres_lets
             await asyncio.sleep(0.1)
         told = found.detail
         assert "besides postgres that cannot log in any more: 2" in told
-        assert f"ALTER SYSTEM are in {server.data / 'postgresql.auto.conf.earlier'} now" in told
+        assert f"were moved to {server.data / 'postgresql.auto.conf.earlier'}" in told
         assert "password" in refused_by(server, everybody)
         guest, other = (
             f"postgresql://{role}:known@127.0.0.1:{server.port}/postgres"

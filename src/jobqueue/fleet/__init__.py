@@ -1,1 +1,1 @@
-"""Processes and private servers on one machine, for `jq-ctl up`, `ps` and `down`."""
+"""Runs the processes and private servers of a topology on one machine, for `jq-ctl up`."""

@@ -1,6 +1,6 @@
-"""The folder of a topology: its lock, its owner and its logs, and the link that `ps` finds it by.
+"""Manage the folder of a topology: its lock, owner and logs, and the link by which `ps` finds it.
 
-Only the standard library is imported: `scripts/services` runs before anything is installed.
+The module needs no installed package: `scripts/services` runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOCK = "lock"
 LOGS = "logs"
 
 _TAIL = 8 * 1024
-# The time and the process at the beginning of the lines of PostgreSQL and Redis.
+# The time and the process id with which log lines of PostgreSQL and Redis begin.
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \S+ \[\d+\] |\d+:\w \d+ \w+ \d{4} [\d:.]+ [-.*#] ")
 
 
@@ -33,19 +33,19 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\d [\d:.]+ \S+ \[\d+\] |\d+:\w \d+ \w+ \d{4} 
 
 
 def default_folder(environ: Mapping[str, str], topology: str) -> Path:
-    """Return the folder of a topology that was started without --folder."""
+    """Return the folder of a topology that is started without --folder."""
     return _state_home(environ) / _OWN / topology
 
 
 def _state_home(environ: Mapping[str, str]) -> Path:
     if given := environ.get("XDG_STATE_HOME"):
         return Path(given)
-    # Services do not run as root, and other users may not enter root's home.
+    # Private servers do not run as root, and other users may not enter root's home directory.
     return Path("/var/lib") if os.geteuid() == 0 else Path.home() / ".local" / "state"
 
 
 def _links(environ: Mapping[str, str]) -> Path:
-    """Return the folder with a link to the folder of every topology that is up."""
+    """Return the folder that contains a link to the folder of every running topology."""
     if given := environ.get("XDG_RUNTIME_DIR"):
         return Path(given) / _OWN
     if "XDG_STATE_HOME" not in environ and os.geteuid() == 0:
@@ -58,7 +58,7 @@ def _link(environ: Mapping[str, str], folder: Path) -> Path:
 
 
 def known(environ: Mapping[str, str]) -> list[Path]:
-    """Return the folders of the topologies that were started here and not yet taken down."""
+    """Return the folders of this user's topologies that were started and not yet taken down."""
     try:
         links = sorted(_links(environ).iterdir())
     except OSError:
@@ -67,7 +67,10 @@ def known(environ: Mapping[str, str]) -> list[Path]:
 
 
 def remember(environ: Mapping[str, str], folder: Path) -> None:
-    """Let `ps` and `down` find the folder by itself. If that fails, --folder still names it."""
+    """Create the link by which `ps` and `down` find the folder without --folder.
+
+    If the link cannot be created, the user has to name the folder with --folder.
+    """
     link = _link(environ, folder)
     with contextlib.suppress(OSError):
         link.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,22 +79,26 @@ def remember(environ: Mapping[str, str], folder: Path) -> None:
 
 
 def forget(environ: Mapping[str, str], folder: Path) -> None:
-    """Remove the traces of a topology that is down."""
+    """Remove the link to the folder of a stopped topology, and its state file."""
     with contextlib.suppress(OSError):
         _link(environ, folder).unlink(missing_ok=True)
         (folder / STATE).unlink(missing_ok=True)
 
 
-# The right to a folder.
+# The lock of a folder.
 
 
 class FolderLock:
-    """The right to run a topology in a folder. One process holds it, until it ends."""
+    """A lock on a folder: only the process that has it may run a topology there.
+
+    The constructor raises Conflict if another process has the lock, and Unavailable if the folder
+    cannot be used. The lock is released when the process ends.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            make_folder(folder, 0o711)  # services may run as another user, who only passes
+            make_folder(folder, 0o711)  # a service that runs as another user may only pass through
             _close_empty(folder)
             check_owner(folder, folder.stat())
             (folder / LOGS).mkdir(mode=0o700, exist_ok=True)
@@ -103,19 +110,22 @@ class FolderLock:
         except OSError:
             os.close(self._lock)
             raise Conflict(
-                f"a topology is up in {folder} already; see `jq-ctl ps`, stop it with"
+                f"a topology runs in {folder} already; see `jq-ctl ps`, stop it with"
                 f" `jq-ctl down --folder {folder}`, or choose another --folder"
             ) from None
 
     def release(self) -> None:
-        """Give the right back. May be called twice."""
+        """Release the lock. May be called twice."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
 
 
 def check_owner(path: Path, found: os.stat_result) -> None:
-    """Refuse a folder or file of another user: its owner chooses passwords and names processes."""
+    """Raise Unavailable if another user owns the folder or file, or may write to it.
+
+    That user could choose the passwords of the servers, and the processes that `down` ends.
+    """
     if found.st_uid not in (0, os.geteuid()):
         raise Unavailable(
             f"cannot use {path}: another user owns it (uid {found.st_uid});"
@@ -123,25 +133,32 @@ def check_owner(path: Path, found: os.stat_result) -> None:
         )
     if found.st_mode & 0o022:
         raise Unavailable(
-            f"cannot use {path}: its group or others may write there; choose another --folder,"
-            f" or `chmod go-w {path}` if you trust what is in it"
+            f"cannot use {path}: its group or other users may write there; choose another"
+            f" --folder, or run `chmod go-w {path}` if you trust its contents"
         )
 
 
 def _close_empty(folder: Path) -> None:
-    """Take the group's right to write from an empty folder, as mkdir with umask 002 makes it."""
+    """Remove the group's write permission from an empty folder of this user.
+
+    With umask 002, mkdir creates such folders.
+    """
     found = folder.stat()
     if found.st_uid == os.geteuid() and found.st_mode & 0o022 == 0o020:
-        folder.chmod(found.st_mode & 0o7755)  # before the look: nothing can appear after it
+        folder.chmod(found.st_mode & 0o7755)  # before the check: no file can appear after the check
         if any(folder.iterdir()):
             folder.chmod(found.st_mode & 0o7777)
 
 
 def remove(folder: Path) -> bool:
-    """Delete a topology's folder with data and logs; return False if it does not look like one."""
+    """Delete a topology's folder with its data and logs.
+
+    Return False, and delete nothing, if the folder does not look like a topology's folder. Raise
+    Conflict if a topology runs or starts there.
+    """
     if not (folder / LOGS).is_dir() or not (folder / LOCK).is_file():
         return False
-    claim = FolderLock(folder)  # refuses while a topology starts there
+    claim = FolderLock(folder)  # raises Conflict while a topology starts there
     try:
         shutil.rmtree(folder)
     finally:
@@ -149,11 +166,11 @@ def remove(folder: Path) -> bool:
     return True
 
 
-# What is in a folder.
+# The contents of a folder.
 
 
 def make_folder(folder: Path, mode: int) -> None:
-    """Make the folder and those above it that are missing, with this mode whatever the umask."""
+    """Create the folder and its missing parents with the given mode, independent of the umask."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
@@ -161,7 +178,10 @@ def make_folder(folder: Path, mode: int) -> None:
 
 
 def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:
-    """Replace a file by one that only its owner can read: this user, or a uid and gid."""
+    """Replace a file by a new file with the given text that only the file's owner can read.
+
+    ``owner`` is a uid and a gid; None: this user.
+    """
     scratch = path.with_name(f"{path.name}.new")
     scratch.unlink(missing_ok=True)
     with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -172,18 +192,18 @@ def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -
 
 
 def begin_log(path: Path) -> None:
-    """Put the log of the last `up` aside."""
+    """Rename the log of the last `up` to ``NAME.1``, so that a new log begins empty."""
     if path.exists() and path.stat().st_size:
         path.replace(path.with_name(f"{path.name}.1"))
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a log for a process to append to; only its owner can read it."""
+    """Open a process's log for appending. Only the file's owner can read the log."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
 
 
 def last_line(path: Path | None) -> str:
-    """Return the last message of a log, without secrets."""
+    """Return the last message of a log, with secrets removed; "" if the log is empty or missing."""
     if path is None:
         return ""
     try:
@@ -196,7 +216,7 @@ def last_line(path: Path | None) -> str:
 
 
 def _message(line: str) -> str:
-    """Return the message of a JSON line; another line without its time."""
+    """Return the message of a log line in JSON; return any other line without its time."""
     try:
         entry = json.loads(line)
         message = str(entry["message"])

@@ -1,10 +1,10 @@
-"""Ends what a killed supervisor leaves behind.
+"""End the processes that a killed supervisor leaves behind.
 
-The guard is a small process with one end of a pipe. When the other end closes without a goodbye,
-the supervisor died (by `kill -9`, for one). Then the guard ends every process of its own process
-group, where the supervisor starts all of them: none is missed, not even one that starts just then.
-Services run in sessions of their own, and each alone in its folder. Only the standard library is
-imported.
+The guard is a small process that reads from a pipe. If the supervisor dies, by `kill -9` for
+example, the pipe closes without the final message. Then the guard ends all processes of its own
+process group. The supervisor starts its processes in this group, so that the guard misses none,
+even if the process has just started. Private servers have their own sessions; the guard finds them
+by their working folders. The module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from jobqueue.fleet import processes
 
 _GOODBYE = b"goodbye"
-_GRACE = 5.0  # seconds for jobs and requests to end, before the kill
+_GRACE = 5.0  # seconds that jobs and requests have to end before the processes are killed
 _TICK = 0.05
 _PROGRAM = """\
 import sys
@@ -34,18 +34,24 @@ _PACKAGES = str(Path(__file__).parents[2])  # the folder with jobqueue in it
 
 
 class SupervisorGuard:
-    """A guard process and the pipe to it. `dismiss` may be called twice."""
+    """Starts the guard process and has the pipe to it. ``dismiss`` may be called twice."""
 
     def __init__(self, services: Mapping[Path, int]) -> None:
-        """`services`: the folders that they work in, each with the signal that asks to end."""
+        """Create the guard without starting its process.
+
+        ``services`` maps the working folder of each private server to the signal that stops it.
+        """
         self._services = [f"{number:d}:{folder}" for folder, number in services.items()]
         self._process: subprocess.Popen[bytes] | None = None
 
     def group(self) -> int:
-        """Return the process group to start processes in. A guard that died is replaced."""
+        """Return the process group in which the supervisor has to start its processes.
+
+        Start the guard process if it does not run.
+        """
         if self._process is None or self._process.poll() is not None:
             self._close()
-            # -I and -S keep it small and quick: no environment, no packages.
+            # -I and -S keep the guard small and quick: no environment, no installed packages.
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGES, *self._services],
                 stdin=subprocess.PIPE,
@@ -56,32 +62,35 @@ class SupervisorGuard:
         return self._process.pid
 
     def dismiss(self) -> None:
-        """End the guard: everything was ended in order."""
+        """End the guard process, after all processes have ended in order."""
         self._close(_GOODBYE)
 
     def _close(self, word: bytes = b"") -> None:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
-            with contextlib.suppress(OSError):  # it is gone
+            with contextlib.suppress(OSError):  # the guard process has ended
                 process.stdin.write(word)
                 process.stdin.close()
             process.wait()
 
 
 def main() -> None:
-    """Be the guard: wait until the pipe closes."""
+    """Run the guard process: wait until the pipe closes, then end the remaining processes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.buffer.read() == _GOODBYE:
         return
     _end(_in_own_group, signal.SIGTERM)
-    for service in sys.argv[2:]:  # last: the processes write to them while they end
+    for service in sys.argv[2:]:  # servers end last: the processes write to them while they end
         asking, _, folder = service.partition(":")
         _end(partial(_working_in, Path(folder)), int(asking))
 
 
 def _end(running: Callable[[], set[int]], number: int) -> None:
-    """Ask each process once to end, and kill the rest when the time is up."""
+    """Send the signal to each process once, and kill the processes that run after the grace time.
+
+    ``running`` returns the pids of the processes that still run.
+    """
     asked: set[int] = set()
     deadline = time.monotonic() + _GRACE
     while pids := running():
@@ -103,7 +112,10 @@ def _in_own_group() -> set[int]:
 
 
 def _working_in(folder: Path) -> set[int]:
-    """Return the process that started the others there, else the others."""
+    """Return the main process of the server that works in the folder.
+
+    If the main process has ended, return the server's other processes.
+    """
     found = {
         pid for pid in processes.pids() if processes.works_in(pid, folder) and processes.began(pid)
     }

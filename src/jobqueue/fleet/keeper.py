@@ -1,4 +1,4 @@
-"""The units of a topology, processes and services, and what keeps each of them running."""
+"""Keep each unit of a topology running: a unit is a process or a backing service."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from jobqueue.fleet.layout import Probe, Process
 from jobqueue.worker.executors.spawn import describe_exit
 
 _STOP_TICK = 0.05
-_LOOK_EVERY = 0.1  # for an end
-_ASK_EVERY = 1.0
+_LOOK_EVERY = 0.1  # seconds between two checks whether the process has ended
+_ASK_EVERY = 1.0  # seconds between two checks of the health
 _ANSWER_WITHIN = 2.0
 _LARGEST_ANSWER = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The answer to a question for health. The detail is a reason, or a remark for people."""
+    """The result of a health check. ``detail`` is a reason or a remark for the user."""
 
     ok: bool
     detail: str = ""
 
 
 async def ask(probe: Probe) -> Finding:
-    """Ask once. Never raises."""
+    """Run a health check once. Every failure is returned as a Finding; no exception is raised."""
     try:
         async with asyncio.timeout(_ANSWER_WITHIN):
             return await _ask(probe)
@@ -49,7 +49,7 @@ async def ask(probe: Probe) -> Finding:
 
 async def _ask(probe: Probe) -> Finding:
     context = None
-    if probe.tls:  # any certificate will do: this is a process of ours on this machine
+    if probe.tls:  # any certificate is accepted: the process belongs to this topology
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -78,18 +78,24 @@ def _reason(body: bytes) -> str:
 
 
 class Unit:
-    """A process or a service. `stop` and `kill` may be called at any time."""
+    """A process or backing service of a topology.
+
+    ``stop`` and ``kill`` may be called at any time.
+    """
 
     name: str
     role: str
     stage: int
     address = ""
     log: Path | None = None
-    stop_signal = 0  # 0: it has no process of ours
+    stop_signal = 0  # 0: the unit has no process that this topology started
 
     @property
     def pid(self) -> int | None:
-        """The running process, if it is one of ours."""
+        """Return the pid of the unit's running process, or None.
+
+        A named service has no pid: the topology did not start it.
+        """
         return None
 
     @property
@@ -97,34 +103,40 @@ class Unit:
         return None
 
     async def launch(self) -> None:
-        """Start it. Unavailable says why it cannot start."""
+        """Start the unit without waiting until it is healthy.
+
+        Raise Unavailable with the reason if the unit cannot start.
+        """
 
     def ended(self) -> str | None:
-        """Return how it ended; None while it runs."""
+        """Return how the unit's process ended, or None while it runs."""
         return None
 
     async def health(self) -> Finding:
         return await ask(self.probe) if self.probe else Finding(False, "not started")
 
     def last_words(self) -> str:
-        """Return the end of its log, for the error of a start that failed."""
+        """Return the end of the unit's log, for the error of a failed start."""
         return folders.last_line(self.log)
 
     async def stop(self) -> None:
-        """Ask it to end, wait, and kill it when its time is up."""
+        """Ask the unit's process to end, and kill it if it still runs when its time is up."""
 
     def kill(self) -> None:
-        """End it now."""
+        """End the unit's process at once."""
 
 
 class ProcessUnit(Unit):
-    """A unit that is a process of this topology."""
+    """A unit whose process this topology starts and stops."""
 
     log: Path
-    abrupt = signal.SIGKILL  # ends it at once
+    abrupt = signal.SIGKILL  # the signal that ends the process at once
 
     def __init__(self, name: str, role: str, stage: int, log: Path, ending: Ending) -> None:
-        """`ending`: the signals of a stop in turn, each with the seconds it has to work."""
+        """Create the unit without starting its process.
+
+        ``ending`` lists the signals of a stop, each with the seconds to wait after it.
+        """
         self.name = name
         self.role = role
         self.stage = stage
@@ -148,7 +160,7 @@ class ProcessUnit(Unit):
         for number, patience in self._ending:
             deadline = time.monotonic() + patience
             self._send(number)
-            self._send(signal.SIGCONT)  # a stopped process hears only this and SIGKILL
+            self._send(signal.SIGCONT)  # a paused process reacts only to SIGCONT and SIGKILL
             while self.pid is not None and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(_STOP_TICK)
 
@@ -157,11 +169,11 @@ class ProcessUnit(Unit):
 
     def _send(self, number: int) -> None:
         if self._child is not None:
-            self._child.send_signal(number)  # does nothing if it has ended
+            self._child.send_signal(number)  # has no effect on an ended process
 
 
 class ProgramUnit(ProcessUnit):
-    """A process of the layout: one of this package's programs."""
+    """A unit that runs a program of this package as a process of the layout."""
 
     def __init__(
         self,
@@ -171,7 +183,11 @@ class ProgramUnit(ProcessUnit):
         told_by: Callable[[str, str], Mapping[str, str]],
         guard: SupervisorGuard | None,
     ) -> None:
-        """`told_by` returns the environment that a service gives for a variable."""
+        """Create the unit without starting its process.
+
+        ``told_by`` gets the names of a service and of a variable. It returns the environment by
+        which the program finds the service.
+        """
         ending = [(signal.SIGTERM, process.stop_timeout), *KILL]
         super().__init__(process.name, process.role, process.stage, log, ending)
         self.address = process.address
@@ -189,7 +205,8 @@ class ProgramUnit(ProcessUnit):
         environment = {**self._environ, **self._process.environment}
         for variable, service in self._process.needs.items():
             environment |= self._told_by(service, variable)
-        group = self._guard.group() if self._guard else 0  # Ctrl-C is for the supervisor alone
+        # In another process group, only the supervisor gets the signal of Ctrl-C.
+        group = self._guard.group() if self._guard else 0
         with folders.open_log(self.log) as log:
             try:
                 self._child = subprocess.Popen(  # noqa: ASYNC220 - returns at once
@@ -201,13 +218,13 @@ class ProgramUnit(ProcessUnit):
                     process_group=group,
                 )
             except OSError as error:
-                raise Unavailable(f"{self.name}: cannot start: {error}") from error
+                raise Unavailable(f"cannot start the process of {self.name}: {error}") from error
 
 
 class UnitHealth(enum.StrEnum):
-    """The health of a unit, in the words of the table."""
+    """The health of a unit. The values are shown in the table of `jq-ctl ps`."""
 
-    WAITING = "waiting"  # for the stage before it
+    WAITING = "waiting"  # until the earlier stage is ready
     STARTING = "starting"
     OK = "ok"
     FAILING = "failing"
@@ -219,18 +236,22 @@ class UnitHealth(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """The rule for starting a unit again: soon, then after ever longer waits, then no more."""
+    """The rule for restarts of a unit: the waits between restarts grow.
+
+    After ``in_a_row`` restarts, the unit is given up. A run of ``calm`` seconds resets the wait and
+    the count.
+    """
 
     allowed: bool = True
     first_wait: float = 0.5
     longest_wait: float = 30.0
     in_a_row: int = 12
-    calm: float = 60.0  # a run of this length ends the row
+    calm: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A unit at one moment, as the state file and the table have it."""
+    """Describes a unit at one moment, for the state file and the table of `jq-ctl ps`."""
 
     name: str
     role: str
@@ -241,7 +262,7 @@ class Row:
     health: UnitHealth
     detail: str
     restarts: int
-    since: float | None  # when it was started, by the wall clock
+    since: float | None  # the time of the last start, by the wall clock
     log: Path | None
     last_line: str
     probe: Probe | None
@@ -249,10 +270,13 @@ class Row:
 
 
 class Keeper:
-    """A unit and the task that keeps it running."""
+    """Starts a unit, checks its health, and starts it again when it ends."""
 
     def __init__(self, unit: Unit, restarts: Restarts, changed: Callable[[str], None]) -> None:
-        """`changed` gets a line that describes the change, or nothing if only the pid did."""
+        """Create the keeper without starting the unit.
+
+        ``changed`` is called with a line that describes each change, or "" if only the pid changed.
+        """
         self.unit = unit
         self.health = UnitHealth.WAITING
         self._detail = ""
@@ -265,12 +289,15 @@ class Keeper:
         self._ready: asyncio.Future[None] | None = None
 
     def start(self) -> None:
-        """Begin to keep it running. `ready` waits until it is up."""
+        """Start the task that keeps the unit running. ``ready`` waits until the unit is healthy."""
         self._ready = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._keep(), name=f"keep-{self.unit.name}")
 
     async def ready(self, timeout: float) -> None:
-        """Wait until it is up for the first time. Unavailable says why it does not come up."""
+        """Wait until the unit is healthy for the first time.
+
+        Raise Unavailable with the reason if the unit ends before, or ``timeout`` seconds pass.
+        """
         assert self._ready is not None
         try:
             async with asyncio.timeout(timeout):
@@ -282,20 +309,20 @@ class Keeper:
             ) from None
 
     async def stop(self) -> None:
-        """End it, and do not start it again."""
+        """Stop the unit, and do not start it again."""
         if self._task is None:
-            return  # never begun, or stopped already
+            return  # never started, or stopped already
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
         if self._ready is not None and not self._ready.cancel() and not self._ready.cancelled():
-            self._ready.exception()  # asyncio complains of an exception that is never retrieved
+            self._ready.exception()  # asyncio logs an exception that nobody retrieves
         self._set(UnitHealth.STOPPING)
         await self.unit.stop()
         self._set(UnitHealth.STOPPED)
 
     def kill(self) -> None:
-        """End it now, and do not start it again, not even where a start is under way."""
+        """Kill the unit's process, and do not start it again. A start under way is cancelled."""
         if self._task is not None:
             self._task.cancel()
         self.unit.kill()
@@ -326,7 +353,7 @@ class Keeper:
             self._since = time.time()
             try:
                 await self.unit.launch()
-                self._changed("")  # there is a pid now
+                self._changed("")  # the unit has a pid now
                 error: JobQueueError = Unavailable(await self._watch())
             except JobQueueError as refused:
                 error = refused
@@ -342,7 +369,7 @@ class Keeper:
             self._count += 1
 
     async def _watch(self) -> str:
-        """Ask for its health until it ends; return how it ended."""
+        """Check the unit's health until its process ends; return how the process ended."""
         began = time.monotonic()
         asked = -_ASK_EVERY
         while (ended := self.unit.ended()) is None:
@@ -362,12 +389,15 @@ class Keeper:
             if self._ready is not None and not self._ready.done():
                 self._ready.set_result(None)
         elif self.health is UnitHealth.STARTING:
-            self._detail = found.detail  # it may not listen yet
+            self._detail = found.detail  # the process may not listen yet
         elif self.unit.ended() is None:
             self._set(UnitHealth.FAILING, found.detail)
 
     def _never_ready(self, error: JobQueueError) -> bool:
-        """Tell `ready` of an end before the unit was ever up: the next start would end the same."""
+        """Return True if the unit ended before it was ever healthy, and let ``ready`` raise that.
+
+        Such a unit is not started again: the next start would end in the same way.
+        """
         if self._ready is None or self._ready.done():
             return False
         if isinstance(error, Unavailable):

@@ -1,4 +1,4 @@
-"""The parts of a topology on one machine, and the wishes that it is made from."""
+"""Describe a topology on one machine: the user's request, and its processes and services."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from jobqueue.config import Settings, keys
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.fleet.ports import Ports
 
-# The gRPC packages that a layout may answer.
+# The gRPC packages that the servers of a layout may serve.
 JQ_API = "jq.v1"
 TASKQUEUE_API = "taskqueue.v1"
 
-# The order of a start; a stop goes the other way. A stage begins when the one before is ready.
+# The stages of a start. A stage begins when the earlier stage is ready; a stop reverses the order.
 SERVICES = 0
 SERVERS = 1
 WORKERS = 2
 
-MOST = 100  # of servers or workers on one machine
+MOST = 100  # the most servers, or workers, on one machine
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A question for health: a page that answers 200 or, without a path, a port that connects."""
+    """Describes a health check of a process.
+
+    With a ``path``, an HTTP GET must return status 200. Without a path, a TCP connection must
+    succeed.
+    """
 
     host: str
     port: int
@@ -37,7 +41,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process. It gets its settings by environment: other users can read a command line."""
+    """Describes a process of a topology.
+
+    A process gets its settings as environment variables, because other users could read its command
+    line.
+    """
 
     name: str
     role: str
@@ -47,35 +55,40 @@ class Process:
     probe: Probe
     address: str
     stop_timeout: float
-    ports: tuple[int, ...] = ()  # where it listens
+    ports: tuple[int, ...] = ()  # on which the process listens
     arguments: tuple[str, ...] = ()
-    needs: Mapping[str, str] = field(default_factory=dict)  # variable: the service whose URL it is
+    # Environment variables, each with the name of the backing service whose URL it gets.
+    needs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def command(self) -> tuple[str, ...]:
-        # -P: a module in the folder that we are called in must not take the place of ours.
+        # -P: a module in the current folder must not replace a module of this package.
         return (sys.executable, "-P", "-m", self.module, *self.arguments)
 
 
 @dataclass(frozen=True, slots=True)
 class BackingService:
-    """A database or the like: a private one or, with a URL, one of the user's, left alone."""
+    """Describes a database or Kafka behind a topology.
+
+    With a ``url``, it is a server of the user, which the topology does not start or stop. Without a
+    URL, it is a private server that the topology starts.
+    """
 
     name: str
     url: str | None = None
-    settings: Mapping[str, str] = field(default_factory=dict)  # of a private one
+    settings: Mapping[str, str] = field(default_factory=dict)  # of a private server
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A topology on this machine."""
+    """Describes a topology on this machine: its processes, services and addresses."""
 
     name: str
     processes: tuple[Process, ...]
     services: tuple[BackingService, ...] = ()
-    http: tuple[str, ...] = ()  # URLs where HTTP answers
-    grpc: tuple[str, ...] = ()  # HOST:PORT where gRPC answers
-    api: str = JQ_API  # the gRPC package that answers there
+    http: tuple[str, ...] = ()  # URLs of the servers' HTTP APIs
+    grpc: tuple[str, ...] = ()  # HOST:PORT of the servers' gRPC APIs
+    api: str = JQ_API  # the gRPC package of these servers
 
 
 _TAKERS = {"servers": "replicated", "workers": "replicated", "postgres": "replicated",
@@ -85,12 +98,12 @@ _TAKERS = {"servers": "replicated", "workers": "replicated", "postgres": "replic
 
 @dataclass(frozen=True, slots=True)
 class UpRequest:
-    """The wishes behind one `up`. None: the user did not say."""
+    """Holds the flags and settings of one `jq-ctl up`. None: the user did not give the flag."""
 
     folder: Path
     settings: Settings
     ports: Ports = field(default_factory=Ports)
-    flags: Mapping[str, str] = field(default_factory=dict)  # the command line's, by full name
+    flags: Mapping[str, str] = field(default_factory=dict)  # flags of settings, by full name
     config_file: Path | None = None
     servers: int | None = None
     workers: int | None = None
@@ -102,29 +115,38 @@ class UpRequest:
 
     @property
     def label(self) -> str:
-        """Distinguishes the workers of this machine and folder from others on the same database."""
+        """Return a suffix for worker ids that names this machine and folder.
+
+        The suffix distinguishes the workers from others that use the same database.
+        """
         digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:4]
         return f"{socket.gethostname()}-{digest}"
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The command line of every process."""
+        """Return the command-line arguments that every process gets."""
         return ("--config", str(self.config_file)) if self.config_file else ()
 
     def environment(self) -> dict[str, str]:
-        """Return the settings of the command line, for every process."""
+        """Return the settings of the command line as environment variables for every process."""
         return {keys()[path].env: value for path, value in self.flags.items()}
 
     def refuse_all_but(self, layout: str, *taken: str) -> None:
-        """Raise InvalidArgument for a wish that the layout does not have."""
+        """Raise InvalidArgument if the user gave a flag of another topology.
+
+        ``taken`` names the flags that the given layout accepts.
+        """
         for name, taker in _TAKERS.items():
             if name not in taken and getattr(self, name) is not None:
                 raise InvalidArgument(
-                    f"--{name}", f"is not for the {layout} topology; `up {taker}` takes it"
+                    f"--{name}", f"is not for the {layout} topology, but for `up {taker}`"
                 )
 
     def count(self, name: str, default: int, least: int) -> int:
-        """Return how many of these were asked for; InvalidArgument where that is out of bounds."""
+        """Return the number that the user gave with the flag ``name``, or the default.
+
+        Raise InvalidArgument if the number is less than ``least`` or more than ``MOST``.
+        """
         value = getattr(self, name)
         if value is None:
             return default

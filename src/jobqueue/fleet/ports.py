@@ -1,4 +1,4 @@
-"""Free ports of 127.0.0.1."""
+"""Choose free TCP ports of 127.0.0.1."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from collections import deque
 from jobqueue.core.address import MAX_PORT
 from jobqueue.core.errors import InvalidArgument
 
-_LOWEST = 1024  # ports below it are for root
+_LOWEST = 1024  # only root may use the ports below
 
-# Below the range from which systems take the near ends of outgoing connections (from 32768 on
-# Linux), so that no connection takes the port of a server that is being restarted.
+# These ports are below the range of local ports for outgoing connections, which begins at 32768 on
+# Linux. So no connection takes the port of a server during its restart.
 _RANGE = range(20_000, 32_000)
 
-# Between the choice of a port and the start of its server nothing listens there. A UDP socket of
-# the same number marks the port meanwhile, so that other processes choose another one. The bound is
-# for a process that chooses ports all day: its oldest servers have long started.
+# Nothing listens on a chosen port until its server starts. Meanwhile a UDP socket with the same
+# number reserves the port, so that other processes choose other ports. The number of these sockets
+# is bounded for a process that chooses many ports: the servers of the oldest have started.
 _MARKS: deque[socket.socket] = deque(maxlen=128)
 
 
 class Ports:
-    """Hands out ports: free ones, or one after the other from a base."""
+    """Chooses ports: any free ports, or consecutive ports that begin with ``base``."""
 
     def __init__(self, base: int | None = None) -> None:
         if base is not None and not _LOWEST <= base <= MAX_PORT:
@@ -33,7 +33,10 @@ class Ports:
         self._taken: set[int] = set()
 
     def take(self) -> int:
-        """Return the next port. No server listens on it now."""
+        """Return the next port, on which no server listens now.
+
+        Raise InvalidArgument if a port after ``base`` is in use, or does not exist.
+        """
         if self._next is None:
             while (port := free_port()) in self._taken:
                 pass
@@ -41,14 +44,22 @@ class Ports:
             return port
         port, self._next = self._next, self._next + 1
         if port > MAX_PORT:
-            raise InvalidArgument("--port-base", f"too high: it takes ports beyond {MAX_PORT}")
+            raise InvalidArgument(
+                "--port-base",
+                f"too high: the topology would need ports beyond {MAX_PORT}; choose a lower base",
+            )
         if not is_free(port):
-            raise InvalidArgument("--port-base", f"port {port} is taken; choose another base")
+            raise InvalidArgument(
+                "--port-base", f"port {port} is taken by another program; choose another base"
+            )
         return port
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen there now. Connections that linger do not count."""
+    """Return True if a server could listen on the port of 127.0.0.1 now.
+
+    Closed connections that the system still remembers (TIME_WAIT) do not count.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -59,7 +70,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port without a server, which no other process has just chosen this way."""
+    """Return a port on which no server listens, and reserve it among callers of this function."""
     for port in random.sample(_RANGE, len(_RANGE)):
         if is_free(port) and _mark(port):
             return port
@@ -85,4 +96,4 @@ def _unmark() -> None:
 
 
 atexit.register(_unmark)
-os.register_at_fork(after_in_child=_unmark)  # the parent keeps its marks
+os.register_at_fork(after_in_child=_unmark)  # the parent keeps its reservations

@@ -1,6 +1,7 @@
-"""Processes that may outlive the object, and the program, that started them.
+"""Start, find and end processes that may outlive the program that started them.
 
-Only the standard library is imported: the guard and `scripts/services` run without the rest.
+The module imports only the standard library: the guard and `scripts/services` run without installed
+packages.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-POLL = 0.01  # seconds between two looks at a process that starts or ends
+POLL = 0.01  # seconds between two checks of a process that starts or ends
 
 # Fields of /proc/PID/stat, counted from the command's closing parenthesis.
 _STATE, _PARENT, _STARTED = 0, 1, 19
 _ENDED = ("Z", "X")
 
-# Children of this program, kept until they end: Python warns of a Popen that is dropped earlier.
+# This program's children, kept until they end: Python warns if a Popen is deleted earlier.
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
-# subprocess's own `user` forks, and runs the fork handlers of libraries in the child. Those of gRPC
-# crash there when it is in use.
+# The parameter `user` of subprocess forks, and runs the fork handlers of libraries in the child.
+# The handlers of gRPC crash there while gRPC is in use.
 _BECOME = """\
 import os, sys
 uid, gid, *command = sys.argv[1:]
@@ -41,31 +42,36 @@ os.execv(command[0], command)
 """
 
 
-# The identity of a process: a pid is used again, a pid with its start time is not.
+# The identity of a process is its pid with its start time: the system uses a pid again.
 
 
 def began(pid: int) -> str | None:
-    """Return a mark of the process that has this pid now; None when it has ended."""
+    """Return the start time and boot id of the process with this pid, or None if it has ended.
+
+    With the pid, this text (a ``mark``) identifies the process.
+    """
     if _field(pid, _STATE) in ("", *_ENDED):
         return None
     return f"{_field(pid, _STARTED)}@{_boot()}"
 
 
 def is_running(pid: int | None, mark: str | None) -> bool:
+    """Return True if the process for which ``began`` returned the mark still runs."""
     return pid is not None and mark is not None and began(pid) == mark
 
 
 def send(pid: int | None, mark: str | None, number: int = signal.SIGTERM) -> None:
-    """Signal the process with this mark; do nothing when it is gone."""
+    """Send a signal to the process with this pid and mark, if that process still runs."""
     if pid is not None and is_running(pid, mark):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def works_in(pid: int, folder: Path) -> bool:
-    """Return whether the process is alive and its working directory is the folder.
+    """Return True if the process runs and its working directory is the folder.
 
-    This tells a private server from a stranger that got the pid of a dead one.
+    The check distinguishes a private server from another program that got the pid of an ended
+    server.
     """
     _collect(pid)
     try:
@@ -75,12 +81,12 @@ def works_in(pid: int, folder: Path) -> bool:
 
 
 def pids() -> list[int]:
-    """Return the pids of all processes of this machine."""
+    """Return the pids of all processes on this machine."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def parent(pid: int) -> int:
-    """Return the pid of its parent; 0 when the process is gone."""
+    """Return the pid of the process's parent, or 0 if the process has ended."""
     return int(_field(pid, _PARENT) or 0)
 
 
@@ -93,7 +99,7 @@ def _boot() -> str:
 
 
 def _field(pid: int, number: int) -> str:
-    """Return a field of /proc/PID/stat; empty when the process is gone."""
+    """Return a field of /proc/PID/stat, or "" if the process has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[number]
     except (OSError, IndexError):
@@ -106,7 +112,7 @@ def _field(pid: int, number: int) -> str:
 def spawn(
     command: Sequence[str], folder: Path, environment: Mapping[str, str], output: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Start a server in the background, in a session of its own: Ctrl-C does not reach it."""
+    """Start a server in the background, in its own session, so that Ctrl-C does not stop it."""
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -122,13 +128,16 @@ def spawn(
 
 
 def end(pid: int, folder: Path, signals: Sequence[tuple[signal.Signals, float]]) -> bool:
-    """Send the signals in turn, each with its seconds; return whether the process is gone."""
+    """End the process that works in the folder; return True if it has ended.
+
+    Send the signals in turn, and wait the given seconds after each signal.
+    """
     started = _field(pid, _STARTED)
     for number, patience in signals:
-        if works_in(pid, folder):  # not when it is ending already
+        if works_in(pid, folder):  # False also if the process is already ending
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-                os.kill(pid, signal.SIGCONT)  # a stopped process hears only this and SIGKILL
+                os.kill(pid, signal.SIGCONT)  # a paused process reacts only to this and SIGKILL
         deadline = time.monotonic() + patience
         while not (gone := _is_gone(pid, started)) and time.monotonic() < deadline:
             time.sleep(POLL)
@@ -138,7 +147,7 @@ def end(pid: int, folder: Path, signals: Sequence[tuple[signal.Signals, float]])
 
 
 def _is_gone(pid: int, started: str) -> bool:
-    """Return whether its last thread has ended: until then it holds its ports and files."""
+    """Return True if the process's last thread has ended, so that its ports and files are free."""
     _collect(pid)
     if not started or _field(pid, _STARTED) != started:
         return True
@@ -156,24 +165,24 @@ def _collect(pid: int) -> None:
 
 @atexit.register
 def _let_go() -> None:
-    """Keep Python from warning of servers that outlive this program."""
+    """Prevent Python's warnings about servers that still run when this program ends."""
     for child in _children.values():
         child.returncode = child.poll() or 0
 
 
-# The user that a private server runs as: never root.
+# The user who runs a private server, never root.
 
 
 @dataclass(frozen=True)
 class Account:
-    """A user of this machine."""
+    """Describes a user account of this machine."""
 
     name: str
     uid: int
     gid: int
 
     def unreachable(self, folder: Path) -> Path | None:
-        """Return the first folder on the way there that this user may not enter."""
+        """Return the first folder on the path that this user may not enter, or None."""
         for step in (*reversed(folder.parents), folder):
             status = step.stat()
             if status.st_uid == self.uid:
@@ -188,7 +197,7 @@ class Account:
 
 
 def first_account(names: Sequence[str]) -> Account | None:
-    """Return the first of these users that exists and is not root."""
+    """Return the account of the first of these users that exists and is not root, or None."""
     for name in names:
         with contextlib.suppress(KeyError):
             entry = pwd.getpwnam(name)
@@ -198,7 +207,10 @@ def first_account(names: Sequence[str]) -> Account | None:
 
 
 def command_as(account: Account | None, command: Sequence[str]) -> list[str]:
-    """Return a command that runs this one as another user; None: as the user of this process."""
+    """Return a command that runs the given command as another user.
+
+    If ``account`` is None, return the given command.
+    """
     if account is None:
         return list(command)
     become = [sys.executable, "-I", "-S", "-c", _BECOME, str(account.uid), str(account.gid)]

@@ -1,4 +1,8 @@
-"""The services behind a topology: private ones that live and die with it, or named ones."""
+"""Run the backing services of a topology, or check them.
+
+A private service is a server that the topology starts and stops. A named service is a server that
+the user has named and that runs independently.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,8 @@ from jobqueue.fleet.backing import (
 from jobqueue.fleet.keeper import Finding, ProcessUnit, Unit
 from jobqueue.fleet.layout import SERVICES, BackingService, Probe
 
-# Beside a URL: a password that stands for another server in the settings must not replace ours.
+# The variable of the password beside each variable of a URL. A private service sets it, too: a
+# password for another server in the environment must not replace the private one's.
 _PASSWORDS = {
     "JQ_DB_URL": "JQ_DB_PASSWORD",
     "JQ_WORKER_SERVER": "JQ_DB_PASSWORD",
@@ -36,8 +41,8 @@ _PASSWORDS = {
 class _Kind:
     title: str
     server: type[PrivatePostgres | PrivateRedis | PrivateKafka]
-    flag: str  # names a server of the user's
-    schemes: tuple[str, ...]  # of its URL; none: the flag takes HOST:PORT
+    flag: str  # the flag that names a running server
+    schemes: tuple[str, ...]  # of the flag's URL; empty: the flag's value is HOST:PORT
     port: int
     how_to_get: str
 
@@ -45,28 +50,31 @@ class _Kind:
     def missing(self) -> str:
         example = f"{self.schemes[0]}://..." if self.schemes else "HOST:PORT"
         return (
-            f"{self.title} is not installed: get it ({self.how_to_get}),"
-            f" or name a running one with {self.flag} {example}"
+            f"{self.title} is not installed: install {self.title} ({self.how_to_get}),"
+            f" or name a running server with {self.flag} {example}"
         )
 
     def address(self, url: str) -> Address:
-        """Read the address of a named server. InvalidArgument refuses it, and shows no password."""
+        """Return the address of a named server, from its URL.
+
+        Raise InvalidArgument if the URL is malformed. The error does not show the password.
+        """
         if not self.schemes:
-            try:  # of a list, a client asks the first one for the others
+            try:  # the first address of the list is enough: that server knows the others
                 addresses = [Address.parse(one.strip(), self.port) for one in url.split(",")]
                 return addresses[0]
             except ValueError:
-                why = "is not HOST:PORT, or several with commas between"
+                why = "must be HOST:PORT, or several with commas between them"
                 raise InvalidArgument(self.flag, why) from None
         try:
-            parse_url(url, self.flag)  # or a part of a password could be taken for the host
+            parse_url(url, self.flag)  # strict: urlsplit may take part of a password for the host
             parts = urlsplit(url)
             if parts.scheme in self.schemes and parts.hostname:
                 return Address(parts.hostname, parts.port or self.port)
         except (InvalidArgument, ValueError):
-            pass  # their messages show the URL
+            pass  # the messages of these errors may show the URL with its password
         example = f"{self.schemes[0]}://USER:PASSWORD@HOST:PORT/NAME"
-        raise InvalidArgument(self.flag, f"is not a URL like {example}")
+        raise InvalidArgument(self.flag, f"must be a URL like {example}")
 
 
 _DEBIAN = "Debian, Ubuntu: apt-get install"
@@ -95,9 +103,10 @@ _KINDS = {
 
 
 def check(services: tuple[BackingService, ...], *, streams: bool = False) -> None:
-    """Refuse bad URLs, missing programs and missing client libraries before anything is started.
+    """Check the backing services before anything is started.
 
-    `streams`: the processes publish to a Kafka, even if the layout has none.
+    Raise InvalidArgument for a malformed URL. Raise NotFound if a program or client library is not
+    installed. With ``streams``, Kafka's client library is needed although the layout has no Kafka.
     """
     needed = [service.name for service in services]
     if streams and "kafka" not in needed:
@@ -119,7 +128,7 @@ def check(services: tuple[BackingService, ...], *, streams: bool = False) -> Non
 
 
 def create(service: BackingService, folder: Path, logs: Path) -> NamedService | PrivateService:
-    """Return the unit for a service, not started yet."""
+    """Return the unit for a backing service, without starting it."""
     kind = _KINDS[service.name]
     if service.url is not None:
         return NamedService(service.name, service.url, kind.address(service.url))
@@ -131,7 +140,7 @@ def create(service: BackingService, folder: Path, logs: Path) -> NamedService | 
 
 
 class NamedService(Unit):
-    """A server of the user's: used, asked for its health, and never touched."""
+    """A server that the user has named: the topology uses it, but does not start or stop it."""
 
     role = "service"
     stage = SERVICES
@@ -147,7 +156,7 @@ class NamedService(Unit):
         return self._probe
 
     def told(self, variable: str) -> dict[str, str]:
-        """Return the environment of a process that finds it by this variable."""
+        """Return the environment by which a process finds the server: the variable with its URL."""
         return {variable: self.url}
 
     async def launch(self) -> None:
@@ -157,7 +166,7 @@ class NamedService(Unit):
 
 
 class PrivateService(ProcessUnit):
-    """A server of the topology's own."""
+    """A private server that the topology starts and stops."""
 
     def __init__(self, service: BackingService, folder: Path, kind: _Kind) -> None:
         self._server = kind.server(folder, service.settings)
@@ -171,7 +180,7 @@ class PrivateService(ProcessUnit):
 
     @property
     def url(self) -> str:
-        """The address that the processes get."""
+        """Return the URL or address by which the topology's processes connect to the server."""
         match self._server:
             case PrivatePostgres():
                 return self._server.dsn()
@@ -181,7 +190,10 @@ class PrivateService(ProcessUnit):
                 return self._server.bootstrap
 
     def told(self, variable: str) -> dict[str, str]:
-        """Return the environment of a process that finds it by this variable, with its login."""
+        """Return the environment by which a process finds the server and logs in.
+
+        ``variable`` is the name of the variable that gets the server's URL.
+        """
         login: dict[str, str] = {}
         if isinstance(self._server, PrivateKafka):
             login = {
@@ -198,7 +210,7 @@ class PrivateService(ProcessUnit):
 
     @property
     def probe(self) -> Probe | None:
-        with contextlib.suppress(Unavailable):  # it has no port before its first start
+        with contextlib.suppress(Unavailable):  # a server has no port before its first start
             return Probe("127.0.0.1", self._server.port)
         return None
 
@@ -225,6 +237,6 @@ class PrivateService(ProcessUnit):
         return replace(found, detail=self._server.remark) if found.ok else found
 
     async def stop(self) -> None:
-        if self._preparing is not None:  # in a thread, which cannot be stopped
+        if self._preparing is not None:  # its thread cannot be cancelled
             await asyncio.gather(self._preparing, return_exceptions=True)
         await super().stop()

@@ -1,4 +1,8 @@
-"""The state file of a running topology: `ps` shows it, `down` ends what it names. No secrets."""
+"""Read and write the state file of a running topology.
+
+`ps` shows the file's contents. `down` ends the processes that the file names. The file contains no
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ _KILLED_WITHIN = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """A topology as its supervisor last wrote it."""
+    """Describes a topology, as its supervisor last wrote it to the state file."""
 
     topology: str
     folder: Path
@@ -46,31 +50,37 @@ class FleetState:
 
     @property
     def supervised(self) -> bool:
-        """True while the supervisor still runs, not another process with its pid."""
+        """Return True while the supervisor runs. Another process with its pid does not count."""
         return processes.is_running(self.pid, self.began)
 
     @property
     def living(self) -> list[Row]:
-        """The units whose processes still run."""
+        """Return the rows of the units whose processes still run."""
         return [row for row in self.rows if _runs(row)]
 
     @property
     def condition(self) -> str:
-        """One word: up, starting, orphaned (processes without a supervisor) or stale."""
+        """Return "up", "starting", "orphaned" or "stale".
+
+        Orphaned: processes run without their supervisor. Stale: neither the supervisor nor any
+        process runs.
+        """
         if self.supervised:
             return "up" if self.ready else "starting"
         return "orphaned" if self.living else "stale"
 
     def write(self) -> None:
-        """Replace the file; only its owner can read it."""
+        """Replace the state file. Only the file's owner can read the new file."""
         document = msgspec.json.format(msgspec.json.encode(self, enc_hook=str), indent=1)
         folders.write_private(self.folder / folders.STATE, document.decode())
 
 
 def read(folder: Path) -> FleetState:
-    """Return the state of the topology in a folder. NotFound: none is up there.
+    """Return the state of the topology in a folder.
 
-    Unavailable: another user may have written it, and it names processes that `down` ends.
+    Raise NotFound if no topology runs there, and Internal if the state file cannot be read. Raise
+    Unavailable if another user may have written the file, because `down` ends the processes that
+    the file names.
     """
     file = folder / folders.STATE
     try:
@@ -80,23 +90,28 @@ def read(folder: Path) -> FleetState:
         written = file.read_bytes()
         version = msgspec.json.decode(written, type=dict[str, object]).get("version")
         if version != _VERSION:
-            raise Internal(f"{file} was written by another version of jobqueue")
+            raise Internal(
+                f"another version of jobqueue wrote {file}: use `jq-ctl` of that version"
+            )
         state = msgspec.json.decode(
             written, type=FleetState, dec_hook=lambda kind, text: kind(text)
         )
     except FileNotFoundError:
         raise NotFound(f"no topology is up in {folder}") from None
-    except (OSError, ValueError) as error:  # of msgspec, too
-        raise Internal(f"{file} cannot be read: {error}") from error
+    except (OSError, ValueError) as error:  # msgspec raises subclasses of ValueError
+        raise Internal(f"cannot read {file}: {error}") from error
     return replace(state, folder=folder)
 
 
 def refuse_orphans(folder: Path) -> None:
-    """Raise Conflict if processes of an earlier `up` still run there without their supervisor."""
+    """Raise Conflict if processes of an earlier `up` still run in the folder.
+
+    Such processes have lost their supervisor.
+    """
     try:
         living = read(folder).living
     except JobQueueError:
-        return  # no file, or none that can be read
+        return  # the state file is missing, or cannot be read
     if living:
         names = ", ".join(row.name for row in living)
         raise Conflict(
@@ -106,7 +121,7 @@ def refuse_orphans(folder: Path) -> None:
 
 
 async def look(state: FleetState) -> FleetState:
-    """Return the state as it is now: the file may be old, and its writer dead."""
+    """Return the state with the present health of each unit: the state file may be out of date."""
     rows = await asyncio.gather(*(_look(row, state.supervised) for row in state.rows))
     return replace(state, rows=tuple(rows))
 
@@ -116,7 +131,7 @@ async def _look(row: Row, supervised: bool) -> Row:
     is_ours = row.stop_signal != 0
     if is_ours and not _runs(row):
         row = replace(row, pid=None, since=None)
-        # Its supervisor knows more: it is between two runs, or has just ended.
+        # A running supervisor has better knowledge: it restarts the unit, or will see its end.
         return row if supervised else replace(row, health=UnitHealth.STOPPED, detail="")
     if row.probe is None or row.health in (UnitHealth.STARTING, UnitHealth.STOPPING):
         return row
@@ -127,17 +142,20 @@ async def _look(row: Row, supervised: bool) -> Row:
 
 
 def take_down(found: FleetState, environ: Mapping[str, str], timeout: float) -> list[str]:
-    """End the topology within the time; return the names of those that had to be killed."""
+    """Stop a topology, and kill the processes that still run after ``timeout`` seconds.
+
+    Return the names of the killed processes.
+    """
     deadline = time.monotonic() + timeout
     killed = []
     processes.send(found.pid, found.began)
     if not _wait(lambda: not found.supervised, deadline):
-        # Before its processes, or it would start them again.
+        # The supervisor ends before its processes: otherwise it would start them again.
         processes.send(found.pid, found.began, signal.SIGKILL)
         _wait(lambda: not found.supervised, time.monotonic() + _KILLED_WITHIN)
         killed.append("supervisor")
     with contextlib.suppress(JobQueueError):
-        found = read(found.folder)  # the last that it wrote, unless it ended in order
+        found = read(found.folder)  # the last state; a supervisor that ends in order removes it
     rows = sorted(found.living, key=lambda row: row.stage, reverse=True)
     for _, group in groupby(rows, key=lambda row: row.stage):
         killed += _end(list(group), deadline)

@@ -1,4 +1,4 @@
-"""Starts a layout stage by stage, keeps it running, and stops it in the opposite order."""
+"""Start the units of a layout stage by stage, keep them running, and stop them in reverse order."""
 
 from __future__ import annotations
 
@@ -34,11 +34,14 @@ _Message = dict[str, Any]
 
 
 class PortTaken(Unavailable):
-    """It did not come up: another program took a port meanwhile. With other ports it may."""
+    """Raised if a topology did not start because another program took one of its ports.
+
+    The caller may try again with other ports.
+    """
 
 
 class Supervisor:
-    """Runs one layout in one folder. `stop` may be called twice, and before `start` ends."""
+    """Runs a layout in a folder. ``stop`` may be called twice, and before ``start`` ends."""
 
     def __init__(
         self,
@@ -74,7 +77,7 @@ class Supervisor:
             for service in self.layout.services
         }
         private = [one for one in behind.values() if isinstance(one, services.PrivateService)]
-        if not self._detached:  # else what runs survives a supervisor that is killed
+        if not self._detached:  # the processes of a detached topology survive its supervisor
             self._guard = SupervisorGuard({one.data: one.stop_signal for one in private})
 
         def told_by(service: str, variable: str) -> Mapping[str, str]:
@@ -88,7 +91,7 @@ class Supervisor:
 
     @property
     def keepers(self) -> list[Keeper]:
-        """All of them, in the order of the start."""
+        """Return the keepers of all units, in the order of the start."""
         return [keeper for stage in self._stages for keeper in stage]
 
     def state(self) -> FleetState:
@@ -107,11 +110,15 @@ class Supervisor:
         )
 
     async def start(self) -> None:
-        """Bring everything up, or stop it again and raise the reason why it does not come up."""
+        """Start all units, and return when every unit is healthy.
+
+        If a unit does not start, stop all units and raise the reason. Raise PortTaken if another
+        program has taken a port.
+        """
         folders.remember(self._environ, self.folder)
         self._changed("")
         if self._guard is not None:
-            self._guard.group()  # starts it
+            self._guard.group()  # starts the guard
         try:
             for stage in self._stages:
                 for keeper in stage:
@@ -127,20 +134,23 @@ class Supervisor:
         self._changed("")
 
     def _taken_port(self) -> int | None:
-        """Return a port that another program took between its choice and the start of a process."""
+        """Return a port of the layout that another program uses, or None.
+
+        The ports were free when they were chosen.
+        """
         chosen = [port for process in self.layout.processes for port in process.ports]
         private = [one for one in self.keepers if isinstance(one.unit, services.PrivateService)]
         chosen += [one.unit.probe.port for one in private if one.unit.probe]
         return next((port for port in chosen if not ports.is_free(port)), None)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Keep the state file up to date until the event."""
+        """Write the state file at intervals until ``stop`` is set."""
         while not stop.is_set():
             self._write()
             await is_set_within(stop, _WRITE_EVERY)
 
     async def stop(self) -> None:
-        """Stop everything, the last stage first. Each process has its own deadline."""
+        """Stop all units, the last stage first. Each process has its own deadline."""
         if not self._down:
             self.ready = False
             for stage in reversed(self._stages):
@@ -148,7 +158,7 @@ class Supervisor:
             self._end()
 
     def kill(self) -> None:
-        """End everything now."""
+        """Kill all units at once."""
         for keeper in reversed(self.keepers):
             keeper.kill()
         self._end()
@@ -162,29 +172,29 @@ class Supervisor:
 
     def _changed(self, line: str) -> None:
         self._write()
-        with contextlib.suppress(OSError):  # the terminal or the reader of a pipe is gone
+        with contextlib.suppress(OSError):  # the terminal or the pipe's reader does not exist
             self.on_change(line)
 
     def _write(self) -> None:
         if not self._down:
-            with contextlib.suppress(OSError):  # a full disk must not end what runs
+            with contextlib.suppress(OSError):  # a full disk must not stop the topology
                 self.state().write()
 
 
 class Ending(enum.Enum):
-    """The end of an `up`."""
+    """The way in which an `up` ended."""
 
     STOPPED = "stopped"
-    INTERRUPTED = "interrupted"  # before all was up
+    INTERRUPTED = "interrupted"  # by a signal before all units were healthy
     KILLED = "killed"  # by a second signal
 
 
 async def supervise(
     supervisor: Supervisor, on_up: Callable[[], None], on_stopping: Callable[[], None]
 ) -> Ending:
-    """Bring it up and keep it until a signal; a second signal kills.
+    """Start a topology and keep it running until a signal stops it; a second signal kills it.
 
-    Raises the reason why it does not come up.
+    If the topology does not start, raise the reason.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -213,7 +223,8 @@ async def supervise(
 
 async def _live(supervisor: Supervisor, stop: asyncio.Event, on_up: Callable[[], None]) -> Ending:
     try:
-        if not await started(supervisor.start(), stop):  # it stops what it has started
+        # ``start`` itself stops the units that it has started.
+        if not await started(supervisor.start(), stop):
             return Ending.INTERRUPTED
         on_up()
         await supervisor.run(stop)
@@ -222,7 +233,7 @@ async def _live(supervisor: Supervisor, stop: asyncio.Event, on_up: Callable[[],
         await supervisor.stop()
 
 
-# In the background.
+# A supervisor in the background.
 
 
 def launch(
@@ -232,10 +243,11 @@ def launch(
     restarts: Restarts,
     on_line: Callable[[str], None],
 ) -> FleetState:
-    """Start a supervisor in the background; return when all is up, or raise the reason.
+    """Start a supervisor in the background, and return its state when all units are healthy.
 
-    Must be called before there are threads or loops: the process is forked, so that no secret has
-    to be handed over. The claim goes over with its open lock.
+    If the topology does not start, raise the reason. The caller must not have threads or event
+    loops: the supervisor is a fork of this process, so that it inherits the settings with their
+    secrets, and the open lock of ``claim``. ``on_line`` is called with each line about a change.
     """
     log = claim.folder / folders.LOGS / "supervisor.log"
 
@@ -267,14 +279,14 @@ def launch(
                 else:
                     outcome = message
     except KeyboardInterrupt:
-        os.kill(pid, signal.SIGTERM)  # it stops what it has started
+        os.kill(pid, signal.SIGTERM)  # the supervisor stops its units
         raise
     claim.release()
     if "up" in outcome:
         return state.read(claim.folder)
     os.waitpid(pid, 0)
     if not outcome:
-        raise Internal(f"the supervisor ended unexpectedly; see {log}")
+        raise Internal(f"the supervisor (pid {pid}) ended unexpectedly; see its log {log}")
     if outcome["port_taken"]:
         raise PortTaken(outcome["failed"])
     error = JobQueueError(outcome["failed"])
@@ -283,10 +295,13 @@ def launch(
 
 
 def _go_on(body: Callable[[Callable[[_Message], None]], Any], writing: int, log: Path) -> NoReturn:
-    """Run the body in a session of its own, and tell the parent how it goes."""
+    """Run ``body`` in a new session in the forked process, and exit.
+
+    ``body`` gets a function that sends messages to the parent through the pipe ``writing``.
+    """
     status = 1
     try:
-        os.setsid()  # signals of the terminal do not come here
+        os.setsid()  # the terminal's signals do not reach the new session
         _close_inherited()
         folders.begin_log(log)
         with folders.open_log(log) as out, open(os.devnull, "rb") as nothing:
@@ -297,9 +312,9 @@ def _go_on(body: Callable[[Callable[[_Message], None]], Any], writing: int, log:
 
         def tell(message: _Message) -> None:
             if not pipe.closed:
-                with contextlib.suppress(OSError):  # the parent is gone
+                with contextlib.suppress(OSError):  # the parent has ended
                     pipe.write(json.dumps(message) + "\n")
-                    if "line" not in message:  # it was the last one
+                    if "line" not in message:  # this was the last message
                         pipe.close()
 
         try:
@@ -317,13 +332,13 @@ def _go_on(body: Callable[[Callable[[_Message], None]], Any], writing: int, log:
 
 
 def _close_inherited() -> None:
-    """Close the caller's files: a lock of the caller must not be held until the end of this.
+    """Close the files that this program inherited from its caller.
 
-    Files that this program opened are marked to be closed by an exec; those that came through an
-    exec are not.
+    Otherwise the supervisor would keep a file lock of the caller until the topology stops. The
+    files that this program opened itself are not inheritable, and stay open.
     """
     for name in os.listdir("/dev/fd"):
         number = int(name)
-        with contextlib.suppress(OSError):  # the folder's own is closed by now
+        with contextlib.suppress(OSError):  # the file of the listing itself is closed by now
             if number > _STDERR and os.get_inheritable(number):
                 os.close(number)

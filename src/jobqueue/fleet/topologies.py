@@ -1,4 +1,7 @@
-"""The topologies that `jq-ctl up` knows. Another one joins by a function and a line in LAYOUTS."""
+"""Build the layouts of the topologies that `jq-ctl up` can start.
+
+A new topology needs a function here that returns its layout, and an entry in ``LAYOUTS``.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,15 @@ from jobqueue.fleet.layout import (
 from jobqueue.taskqueue.components.model import TOTAL_WORKER_SLOTS
 from jobqueue.taskqueue.designs import catalogue
 
-_MARGIN = 5.0  # seconds of an end beside the work, which has a deadline of its own
-_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a server that listens everywhere is asked
+_MARGIN = 5.0  # seconds that a process may need to end after the shutdown timeout of its work
+# The address for calls to a server that listens on all addresses.
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 LOOPBACK = "127.0.0.1"
 SERVER = "jobqueue.cli.server"  # module of jq-server
 
-# Settings of which every process needs another value.
+# Settings that need a different value in each process.
 _ONE_EACH = ("http.port", "grpc.port", "worker.id", "worker.metrics_port", "worker.server")
-# Settings of the command line that a jq-service has too, under another name.
+# Flags of `jq-ctl up` that a jq-service knows by an environment variable.
 _SERVICE_FLAGS = {
     "log.level": "LOG_LEVEL",
     "log.format": "LOG_FORMAT",
@@ -45,7 +49,7 @@ _SHUTDOWN = ("server.shutdown_timeout", "worker.shutdown_timeout")
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A jq-server and where it answers."""
+    """Holds a jq-server's process and the addresses of its HTTP and gRPC APIs."""
 
     process: Process
     http: str | None
@@ -60,7 +64,11 @@ def server(
     *,
     role: str = "server",
 ) -> Server:
-    """Return a jq-server on ports of its own. A scheduler has only the page with its health."""
+    """Return the process of a jq-server with its own ports.
+
+    ``needs`` maps an environment variable to the backing service whose URL it gets. A server with
+    the role ``scheduler`` serves no API, only the HTTP pages of health and metrics.
+    """
     settings = plan.settings
     calls = role != "scheduler"
     http_port = _port(plan, "http.port", settings.http.port)
@@ -68,9 +76,14 @@ def server(
     http = _web(plan, http_port) if settings.http.enabled else None
     grpc = Address(_ANY.get(settings.grpc.host, settings.grpc.host), ports[-1])
     if http is None and not calls:
-        raise InvalidArgument("http.enabled", "must be true: a scheduler shows its health there")
+        raise InvalidArgument(
+            "http.enabled", "must be true: a scheduler shows its health over HTTP only"
+        )
     if http is None and not settings.grpc.enabled:
-        raise InvalidArgument("http.enabled", "a server without HTTP and gRPC answers no calls")
+        raise InvalidArgument(
+            "http.enabled",
+            "must be true if grpc.enabled is false: a server needs at least one API",
+        )
     told = dict(zip(("JQ_HTTP_PORT", "JQ_GRPC_PORT"), map(str, ports), strict=False))
     process = Process(
         name=name,
@@ -107,7 +120,10 @@ def worker(
     environment: Mapping[str, str],
     needs: Mapping[str, str] | None = None,
 ) -> Process:
-    """Return a jq-worker that is told by its environment where its jobs come from."""
+    """Return the process of a jq-worker.
+
+    ``environment`` or ``needs`` names the servers or the store from which the worker gets its jobs.
+    """
     settings = plan.settings.worker
     port = plan.ports.take()
     return Process(
@@ -132,7 +148,7 @@ def worker(
 
 
 def on_servers(plan: UpRequest, servers: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a worker that takes jobs from any of these servers."""
+    """Return the environment variable that connects a worker to any of the given servers."""
     scheme = "grpcs" if plan.settings.tls.cert else "grpc"
     return {"JQ_WORKER_SERVER": f"{scheme}://{','.join(servers)}"}
 
@@ -146,18 +162,21 @@ def _service(
     name: str = "",
     port: int | None = None,
 ) -> Process:
-    """Return a jq-service on this machine. One without a port calls the coordinator."""
+    """Return the process of a jq-service.
+
+    A service that does not listen on a port, a worker, is checked by a probe of its coordinator.
+    """
     works = "worker_id" in service.schema.model_fields
     settings = plan.settings.worker if works else plan.settings.server
     environment = {"SHUTDOWN_TIMEOUT_MS": str(int(settings.shutdown_timeout * 1000)), **told}
     known = {variable.name for variable in service.all_variables}
     for path, variable in _SERVICE_FLAGS.items():
         if path in plan.flags and variable in known and plan.flags[path] != "auto":
-            environment[variable] = plan.flags[path]  # a log format `auto` is its default
+            environment[variable] = plan.flags[path]  # `auto` is the service's default
     if service.port is not None and port is not None:
         environment |= {"BIND_HOST": LOOPBACK, service.port.name: str(port)}
         probe, address = Probe(LOOPBACK, port), f"{LOOPBACK}:{port}"
-    else:  # it is well while it can reach its coordinator
+    else:  # a worker of the task queue is healthy while its coordinator can be reached
         probe, address = Probe(*Address.parse(told["COORDINATOR_ADDR"])), ""
     return Process(
         name=name or service.name,
@@ -184,7 +203,8 @@ def _refuse(plan: UpRequest, refused: Mapping[str, str]) -> None:
 
 
 _NEED_OWN = dict.fromkeys(
-    _ONE_EACH, "every process needs its own; --port-base chooses the ports of all"
+    _ONE_EACH,
+    "every process needs its own value; give --port-base to choose the ports of all processes",
 )
 
 
@@ -192,7 +212,7 @@ _NEED_OWN = dict.fromkeys(
 
 
 def embedded(plan: UpRequest) -> Layout:
-    """One jq-server with its own pool, on an SQLite file in the folder."""
+    """Return the layout of one jq-server that executes jobs itself, with an SQLite file."""
     plan.refuse_all_but("embedded")
     file = quote(str(plan.folder / "jobqueue.db"))
     environment = {} if "db.url" in plan.flags else {"JQ_DB_URL": f"sqlite:///{file}"}
@@ -205,7 +225,7 @@ def _layout(
     others: Sequence[Process] = (),
     services: Sequence[layout.BackingService] = (),
 ) -> Layout:
-    """Return a layout whose clients call these servers."""
+    """Return a layout whose clients call the given servers."""
     return Layout(
         name=name,
         processes=(*(made.process for made in servers), *others),
@@ -215,13 +235,16 @@ def _layout(
     )
 
 
-# Jobs run in the workers; pools in the servers would take them away.
+# The workers execute all jobs: without this, the servers would execute some jobs themselves.
 _NO_POOL = {"JQ_WORKER_CONCURRENCY": "0"}
 _ON_POSTGRES = {"JQ_DB_URL": "postgres", "JQ_REDIS_URL": "redis"}
 
 
 def replicated(plan: UpRequest) -> Layout:
-    """Several jq-server and jq-worker on PostgreSQL, which decides, and Redis, which advises."""
+    """Return the layout of several jq-servers and jq-workers on PostgreSQL and Redis.
+
+    PostgreSQL is the authoritative store. Redis carries only hints between the servers.
+    """
     plan.refuse_all_but("replicated", "servers", "workers", "postgres", "redis")
     _refuse(plan, _NEED_OWN)
     servers = [
@@ -230,7 +253,7 @@ def replicated(plan: UpRequest) -> Layout:
     ]
     targets = [made.grpc for made in servers if made.grpc]
     if not targets:
-        raise InvalidArgument("grpc.enabled", "must be true: the workers use it")
+        raise InvalidArgument("grpc.enabled", "must be true: the workers call the servers by gRPC")
     workers = []
     for number in range(plan.count("workers", 2, least=0)):
         first = number % len(targets)  # each worker begins with another server
@@ -248,24 +271,27 @@ def replicated(plan: UpRequest) -> Layout:
 _PROFILE = {"JQ_PROFILE": "streaming"}
 _KAFKA = {"JQ_KAFKA_BOOTSTRAP": "kafka"}
 _ON_REDIS = {"JQ_DB_URL": "redis", **_KAFKA}
-# An accepted job survives: every write is on the disk before it is answered, and a full Redis
-# refuses instead of forgetting.
+# No accepted job is lost: Redis answers a write when it is on the disk, and a full Redis refuses
+# writes instead of removing keys.
 _DURABLE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 _DECIDED = {
     path: f"cannot be set for the streaming topology: {why}"
     for path, why in {
-        "profile": "it is `streaming` here",
-        "kafka.dispatch": "it is on here",
-        "server.role": "each process has its own",
-        "db.url": "name the Redis with --redis",
-        "redis.url": "the jobs are in Redis here; name it with --redis",
-        "kafka.bootstrap": "name it with --kafka",
+        "profile": "its profile is always `streaming`",
+        "kafka.dispatch": "its workers always learn of their jobs by Kafka",
+        "server.role": "each process has its own role",
+        "db.url": "give the URL of Redis, which is its database, with --redis",
+        "redis.url": "give the URL of Redis with --redis",
+        "kafka.bootstrap": "give the address of Kafka with --kafka",
     }.items()
 }
 
 
 def streaming(plan: UpRequest) -> Layout:
-    """An API, schedulers of which one leads, and workers; Redis decides, Kafka tells."""
+    """Return the layout of an API server, schedulers and workers on Redis and Kafka.
+
+    One scheduler leads. Redis is the authoritative store. Kafka carries hints and the event stream.
+    """
     plan.refuse_all_but("streaming", "schedulers", "workers", "redis", "kafka")
     _refuse(plan, {**_NEED_OWN, **_DECIDED})
     api = server(plan, "api", {**_PROFILE, "JQ_SERVER_ROLE": "api"}, _ON_REDIS)
@@ -289,7 +315,7 @@ def streaming(plan: UpRequest) -> Layout:
 
 
 def microservices(plan: UpRequest) -> Layout:
-    """Design A of the task queue document: six services, each a process."""
+    """Return the layout of Design A of the task queue document: six services, each a process."""
     _check_service_flags(plan, "microservices")
     # In the order of the document: gateway 50051, job 50052, … with --port-base 50051.
     port = {service.name: plan.ports.take() for service in catalogue.DESIGN_A if service.port}
@@ -321,12 +347,12 @@ def microservices(plan: UpRequest) -> Layout:
 
 
 def nodes(plan: UpRequest) -> Layout:
-    """Design B of the task queue document: equal nodes, among which clients choose."""
+    """Return the layout of Design B of the task queue document: equal nodes that clients choose."""
     _check_service_flags(plan, "nodes", "nodes")
     count = plan.count("nodes", 6, least=1)
     ports = [plan.ports.take() for _ in range(count)]
     addresses = tuple(f"{LOOPBACK}:{port}" for port in ports)
-    each, more = divmod(TOTAL_WORKER_SLOTS, count)  # as many slots in all as Design A has
+    each, more = divmod(TOTAL_WORKER_SLOTS, count)  # in total as many slots as Design A has
     return Layout(
         name="nodes",
         processes=tuple(
@@ -351,9 +377,12 @@ def nodes(plan: UpRequest) -> Layout:
 
 
 def _check_service_flags(plan: UpRequest, name: str, *taken: str) -> None:
-    """Refuse settings that a jq-service does not have."""
+    """Raise InvalidArgument for flags and files with settings that a jq-service does not have."""
     plan.refuse_all_but(name, *taken)
-    why = f"is not for the {name} topology: docs/taskqueue.md has the variables of its services"
+    why = (
+        f"is not for the {name} topology, whose services are configured by environment variables:"
+        " see docs/taskqueue.md"
+    )
     if plan.config_file is not None:
         raise InvalidArgument("--config", why)
     _refuse(plan, {path: why for path in plan.flags if path not in (*_SERVICE_FLAGS, *_SHUTDOWN)})

@@ -1,8 +1,8 @@
-"""Private PostgreSQL, Redis and Kafka servers on this machine, as plain processes.
+"""Runs private PostgreSQL, Redis and Kafka servers on this machine, as plain processes.
 
-They are for `jq-ctl up`, tests and benchmarks that were given no server. Each lives in a folder of
-its own, listens on a free port of 127.0.0.1, and never touches a server that the system runs. Only
-the standard library is needed, and calls block.
+`jq-ctl up`, tests and benchmarks use private servers where no other server is named. A private
+server has its own folder, listens on a free port of 127.0.0.1, and is independent of the servers
+that the system runs. The package needs only the standard library. Its calls block.
 """
 
 from jobqueue.fleet.backing.kafka import PrivateKafka, find_kafka

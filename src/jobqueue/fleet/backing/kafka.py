@@ -1,4 +1,4 @@
-"""A private Apache Kafka: one node, broker and controller in one (KRaft)."""
+"""Run a private Apache Kafka: one node that is broker and controller (KRaft)."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from typing import ClassVar
 from jobqueue.fleet import ports
 from jobqueue.fleet.backing.server import KILL, BackingFailed, Ending, NotInstalled, PrivateServer
 
-VERSION = "4.2.0"  # that scripts/kafka/pom.xml names
-HOME = "KAFKA_HOME"  # names a folder that a distribution was unpacked into
-OLDEST_JAVA = 17  # that Kafka's brokers run on
+VERSION = "4.2.0"  # the same as in scripts/kafka/pom.xml
+HOME = "KAFKA_HOME"  # the environment variable with the folder of an unpacked distribution
+OLDEST_JAVA = 17  # the oldest Java on which Kafka's brokers run
 
 _JAVA_PLACES = "usr/lib/jvm/*/bin"
 _JAVA_VERSION = re.compile(r'^JAVA_VERSION="(\d+)', re.MULTILINE)
 _NODE = 1
 _CONTROLLER = re.compile(rf"^controller\.quorum\.voters={_NODE}@127\.0\.0\.1:(\d+)$", re.MULTILINE)
 
-# A JVM that starts quickly and stays small: a broker on a developer's machine is never busy enough
-# to earn the cost of the optimizing compiler. No files outside the folder.
+# The JVM starts quickly and needs little memory. A broker on a developer's machine is not busy
+# enough for the optimizing compiler to pay. The JVM writes no files outside the folder.
 _JVM = (
     *("-Xms128m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
     *("-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-Djava.awt.headless=true"),
 )
 
-# Beside the jars there may be an archive of their classes, ready to be mapped into memory: with it
-# a start takes half the time. Java ignores one that does not fit it or these jars.
+# Beside the jars there may be an archive of their classes that Java maps into memory, which halves
+# the time of a start. Java ignores an archive for another Java or other jars.
 ARCHIVE = "classes.jsa"
 
-# Warnings to standard output, an exception with its cause, so that the last lines of the log tell
-# why it ended; and the one line that says that it serves (Kafka's own tests wait for it). First for
-# Kafka 4 (Log4j 2), then for Kafka 3, which KAFKA_HOME may name.
+# Kafka logs warnings to standard output, an exception with its cause, so that the log's last lines
+# show why Kafka ended. It also logs the line that says that it is ready (Kafka's own tests wait for
+# that line). The first part is for Kafka 4 (Log4j 2), the second for Kafka 3 in KAFKA_HOME.
 _SERVES = "Kafka Server started"
 _LOGGING = """\
 appender.out.type = Console
@@ -63,7 +63,7 @@ _USER = "jobqueue"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of the jars that were fetched where no distribution was named."""
+    """Return the folder of downloaded Kafka jars, which are used if KAFKA_HOME is not set."""
     if given := environ.get("XDG_CACHE_HOME"):
         home = Path(given)
     else:  # the broker does not run as root, and other users may not enter root's home
@@ -72,9 +72,9 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
 
 
 def find_kafka() -> Path | None:
-    """Return the folder of the jars: that of KAFKA_HOME if it is set, else the one in the cache.
+    """Return the folder of Kafka's jars, or None if the jars or a suitable Java are missing.
 
-    None also without a Java to run them.
+    The folder is in KAFKA_HOME if that is set, and else in the cache.
     """
     home = os.environ.get(HOME)
     jars = Path(home, "libs") if home else cache_folder(os.environ)
@@ -82,21 +82,28 @@ def find_kafka() -> Path | None:
 
 
 def is_complete(jars: Path) -> bool:
-    """Return whether a folder holds a broker. Fetched jars appear there all at once."""
+    """Return True if the folder contains the jars of a broker.
+
+    A download moves all its jars into the folder at once.
+    """
     return any(jars.glob("kafka_2.*.jar")) and any(jars.glob("kafka-clients-*.jar"))
 
 
 def why_not_found() -> str:
+    """Return the reason why ``find_kafka`` returned None."""
     home = os.environ.get(HOME)
     if find_java() is None:
         return f"there is no Java {OLDEST_JAVA} or newer in JAVA_HOME, PATH or /usr/lib/jvm"
     if home:
-        return f"{HOME} is {home}, and {home}/libs does not hold the jars of Kafka"
+        return f"{HOME} is {home}, but {home}/libs does not contain the jars of Kafka"
     return f"{HOME} is not set, and Kafka {VERSION} is not in {cache_folder(os.environ)}"
 
 
 def find_java() -> Path | None:
-    """Return the program: from JAVA_HOME, from PATH, else the newest of the usual place."""
+    """Return the path of a `java` program that can run Kafka, or None if there is none.
+
+    The program comes from JAVA_HOME, else from PATH, else it is the newest in /usr/lib/jvm.
+    """
     new_enough = (java for java in _javas() if _java_version(java) >= OLDEST_JAVA)
     return next(new_enough, None)
 
@@ -112,7 +119,8 @@ def _javas() -> Iterator[Path]:
 
 
 def _java_version(java: Path) -> int:
-    """Read it from the folder of the program, which is faster than to run it; 0 if unknown."""
+    """Return the version of a `java` program, or 0 if it is unknown."""
+    # Reading a file beside the program is faster than running the program.
     try:
         release = (java.resolve().parents[1] / "release").read_text(errors="replace")
     except OSError:
@@ -122,12 +130,14 @@ def _java_version(java: Path) -> int:
 
 
 class PrivateKafka(PrivateServer):
-    """No other machine can connect. Topics have to be created, with their settings.
+    """Runs a private Kafka broker, to which only programs on this machine can connect.
 
-    `login=False` lets every user of this machine in: for tests, which keep nothing of worth there.
+    The broker does not create topics by itself. With ``login=False`` every user of this machine can
+    connect; only tests use that.
 
-    Acknowledged records survive its end by any signal, not that of the machine: like every Kafka it
-    leaves writing to the disk to the system, and here there is no second copy.
+    Acknowledged records survive the end of the process by any signal. They may be lost if the
+    machine fails: Kafka leaves the writing to disk to the operating system, and relies on copies
+    on other brokers, which a single node does not have.
     """
 
     name = "Kafka"
@@ -149,7 +159,7 @@ class PrivateKafka(PrivateServer):
 
     @property
     def login(self) -> dict[str, str]:
-        """The settings of a client beside `bootstrap.servers`."""
+        """Return the settings with which a client logs in."""
         return {
             "security.protocol": "SASL_PLAINTEXT",
             "sasl.mechanism": "PLAIN",
@@ -159,7 +169,7 @@ class PrivateKafka(PrivateServer):
 
     @property
     def bootstrap(self) -> str:
-        """The address for `bootstrap.servers` of a client."""
+        """Return the broker's address, for a client's setting `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
     def _java(self, program: str, *arguments: str) -> list[str]:
@@ -172,10 +182,11 @@ class PrivateKafka(PrivateServer):
             )
         if (runs_as := self._account()) and (blocked := runs_as.unreachable(jars)):
             raise BackingFailed(
-                f"{self.name} runs as user {runs_as.name}, who may not enter {blocked}, where its "
-                f"jars are: put them elsewhere, or let others pass (chmod o+x)"
+                f"{self.name} runs as user {runs_as.name}, who may not enter {blocked}, which is "
+                f"on the path of its jars: move the jars elsewhere, or run `chmod o+x {blocked}`"
             )
-        # Relative to the data folder, so that no character of its path needs an escape in a URL.
+        # The paths are relative to the data folder: its path may contain characters that a URL
+        # would have to escape.
         logging = (
             "-Dlog4j2.configurationFile=../logging.properties",
             "-Dlog4j.configuration=file:../logging.properties",
@@ -217,7 +228,7 @@ class PrivateKafka(PrivateServer):
         return [self.port, self._noted_controller_port() or 0]
 
     def _fill(self) -> None:
-        """Format the data folder. The tool needs ports in its settings, and does not listen."""
+        # The formatting tool needs ports in its settings, but does not listen on them.
         self._write(self.folder / "logging.properties", _LOGGING)
         formatting = self.folder / "conf.format"
         self._write(formatting, _properties(1, 2, {}))
@@ -234,7 +245,7 @@ class PrivateKafka(PrivateServer):
 
 
 def _asking_for(password: str) -> dict[str, str]:
-    """Return settings that ask for the password, on the controller's port too."""
+    """Return the settings that require the password on the ports of the broker and controller."""
     known = (
         "org.apache.kafka.common.security.plain.PlainLoginModule required"
         f' username="{_USER}" password="{password}" user_{_USER}="{password}";'
@@ -259,9 +270,9 @@ def _properties(port: int, controller: int, settings: Mapping[str, str]) -> str:
         "listeners": f"BROKER://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
         "listener.security.protocol.map": "BROKER:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": "topics",  # relative to its working directory
-        # A topic that springs up by a misspelt name would have the wrong settings.
+        # A topic that a misspelt name creates would have the wrong settings.
         "auto.create.topics.enable": "false",
-        # Its own topics, as small as one node needs them.
+        # Kafka's internal topics have one partition and one copy: this is the only node.
         "offsets.topic.num.partitions": "1",
         "offsets.topic.replication.factor": "1",
         "transaction.state.log.num.partitions": "1",
@@ -270,15 +281,15 @@ def _properties(port: int, controller: int, settings: Mapping[str, str]) -> str:
         "share.coordinator.state.topic.num.partitions": "1",
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
-        "log.cleaner.dedupe.buffer.size": str(4 << 20),  # by default half the heap
-        # After a crash it waits until the session of its last run is over: 9 s by default.
+        "log.cleaner.dedupe.buffer.size": str(4 << 20),  # the default is half the heap
+        # After a crash the broker waits until the session of its last run is over, by default 9 s.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
-        "group.initial.rebalance.delay.ms": "0",  # no other member is on the way
+        "group.initial.rebalance.delay.ms": "0",  # do not wait for more members of a group
         **settings,
     }
     lines = [f"{name}={_escaped(value)}" for name, value in everything.items()]
-    return "\n".join([f"port = {port}", *lines, ""])  # the first is for us; Kafka skips it
+    return "\n".join([f"port = {port}", *lines, ""])  # PrivateServer reads `port`, Kafka ignores it
 
 
 def _escaped(value: str) -> str:
@@ -286,6 +297,6 @@ def _escaped(value: str) -> str:
 
 
 def _new_cluster_id() -> str:
-    """Return an id without dashes: one at the beginning would look like an option."""
+    """Return a random cluster id without dashes: a dash at the beginning would mean an option."""
     text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return text.replace("-", "A")

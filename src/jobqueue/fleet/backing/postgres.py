@@ -1,4 +1,4 @@
-"""A private PostgreSQL."""
+"""Run a private PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import ClassVar
 from jobqueue.fleet.backing.server import Ending, NotInstalled, PrivateServer
 
 _HOMES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/usr/local/pgsql/bin")
-_SOCKET_PATH_LIMIT = 107  # bytes, of the kernel's sockaddr_un
+_SOCKET_PATH_LIMIT = 107  # bytes in the kernel's sockaddr_un
 _USER = "postgres"
-# One line: in single-user mode that is one statement.
+# Each statement is one line: single-user mode ends a statement at the end of the line.
 _CLOSE_ROLES = (
     "SET search_path = pg_catalog\n"
     "DO $$ DECLARE role name; closed int := 0; BEGIN"
@@ -31,7 +31,10 @@ _RULES = "local all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n
 
 
 def find_postgres() -> Path | None:
-    """Return the folder of the programs: from PATH, else the newest of the usual places."""
+    """Return the folder of PostgreSQL's programs, or None if PostgreSQL is not installed.
+
+    The folder comes from PATH, else it is the newest among the folders where packages install.
+    """
     if (program := shutil.which("postgres")) and _is_complete(
         found := Path(program).resolve().parent
     ):
@@ -49,9 +52,10 @@ def _version(folder: Path) -> list[int]:
 
 
 class PrivatePostgres(PrivateServer):
-    """Its superuser is its one user. No other machine can connect.
+    """Runs a private PostgreSQL server, to which only programs on this machine can connect.
 
-    It is as durable as any PostgreSQL (fsync is on) unless `settings` say otherwise.
+    The server's only user is the superuser. Writes are durable (``fsync`` is on) unless
+    ``settings`` turn that off.
     """
 
     name = "PostgreSQL"
@@ -61,7 +65,7 @@ class PrivatePostgres(PrivateServer):
     orderly: ClassVar[Ending] = [(signal.SIGINT, 30.0), *abrupt]
 
     def dsn(self, database: str = "postgres") -> str:
-        """Return the URL with the password in it."""
+        """Return the URL of a database, with the user and the password."""
         return f"postgresql://{_USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def _programs(self) -> Path:
@@ -99,8 +103,8 @@ class PrivatePostgres(PrivateServer):
 
     def _environment(self) -> dict[str, str]:
         environment = super()._environment()
-        # PostgreSQL refuses to start while any process has the pid of an old pid file, unless that
-        # is its parent or grandparent. The lock of the folder shows that no server runs.
+        # PostgreSQL refuses to start while any process has the pid in an old pid file, except its
+        # parent and grandparent. The lock of the folder guarantees that no other server runs there.
         if stale := self._noted_pid():
             environment["PG_GRANDPARENT_PID"] = str(stale)
         return environment
@@ -117,10 +121,11 @@ class PrivatePostgres(PrivateServer):
         )
 
     def _apply_password(self, password: str) -> None:
-        """Set it in single-user mode, in which PostgreSQL takes no connections.
+        """Set the superuser's password in single-user mode, which accepts no connections.
 
-        Every user of the machine could connect to a folder of an earlier version, which has no
-        password. So its other roles are closed, and its settings of ALTER SYSTEM are put aside.
+        In a folder of an earlier version, which set no password, every user of the machine could
+        connect and change the server. So no other role can log in afterwards, and the settings that
+        ALTER SYSTEM wrote are moved to another file.
         """
         kept = self._set_settings_aside()
         output = self._run_in(
@@ -136,18 +141,19 @@ class PrivatePostgres(PrivateServer):
         if (found := _CLOSED.search(output)) and found[1] != "0":
             changed.append(f"roles besides {_USER} that cannot log in any more: {found[1]}")
         if kept:
-            changed.append(f"settings of ALTER SYSTEM are in {kept} now and do not count")
+            changed.append(f"settings of ALTER SYSTEM were moved to {kept} and have no effect")
         if changed:
             self.remark = (
-                f"an earlier version let every user of this machine into {self.data};"
-                f" {'; '.join(changed)}; if you do not trust them all, take another folder: they"
-                " could leave more there"
+                f"an earlier version let every user of this machine connect to the server in"
+                f" {self.data}; {'; '.join(changed)}; if you do not trust all these users, choose"
+                " another folder: they may have changed more"
             )
 
     def _set_settings_aside(self) -> Path | None:
-        """Move the settings of ALTER SYSTEM to the file that is returned; None if there are none.
+        """Move the settings that ALTER SYSTEM wrote to another file, and return the file's path.
 
-        They override `conf`: one of them could name rules that let everybody in.
+        Return None if there are no such settings. They override `conf`: for example, they could
+        name access rules that let everybody connect.
         """
         settings = self.data / "postgresql.auto.conf"
         try:
@@ -171,11 +177,9 @@ class PrivatePostgres(PrivateServer):
 
 
 def _verifier(password: str) -> str:
-    """Return the text that PostgreSQL keeps instead of the password (RFC 5803).
-
-    One iteration is enough: more of them slow down guessing, which is hopeless with 192 random
-    bits, and every connection would pay for them.
-    """
+    """Return the verifier that PostgreSQL stores instead of the password (RFC 5803)."""
+    # One iteration is enough. More iterations make guessing slower, but nobody can guess 192 random
+    # bits, and every connection would take longer.
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, 1)
     stored = hashlib.sha256(hmac.digest(salted, b"Client Key", "sha256")).digest()

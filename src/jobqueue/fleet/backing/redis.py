@@ -1,4 +1,4 @@
-"""A private Redis."""
+"""Run a private Redis server."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from typing import ClassVar
 
 from jobqueue.fleet.backing.server import KILL, Ending, NotInstalled, PrivateServer
 
-_NAMES = ("redis-server", "valkey-server")  # the second is a fork that speaks the same
+_NAMES = ("redis-server", "valkey-server")  # Valkey is a fork of Redis with the same protocol
 _PLACES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin")
 
 
 def find_redis() -> Path | None:
-    """Return the server's program: from PATH, else from the usual places."""
+    """Return the path of the server's program, or None if Redis is not installed.
+
+    The program comes from PATH, else from the folders where packages install.
+    """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_PLACES])
     found = next(filter(None, (shutil.which(name, path=path) for name in _NAMES)), None)
     return Path(found) if found else None
 
 
 class PrivateRedis(PrivateServer):
-    """Keeps nothing on disk unless `settings` say so. No other machine can connect."""
+    """Runs a private Redis server, to which only programs on this machine can connect.
+
+    Redis writes no data to the disk unless ``settings`` turn that on.
+    """
 
     name = "Redis"
     users = ("redis", "nobody")
@@ -32,7 +38,7 @@ class PrivateRedis(PrivateServer):
 
     @property
     def url(self) -> str:
-        """The URL with the password in it."""
+        """Return the server's URL, with the password."""
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def _command(self) -> list[str]:

@@ -1,15 +1,15 @@
-"""The base of private servers: a folder, a port, a process, a log.
+"""Start and stop private servers: each has a folder, a port, a process and a log.
 
     folder/
-      data/     the server's own, and its working directory
-      conf      written by this program at each start; remembers the port
-      password  of the server's one user, made at the first start
+      data/     the server's data, and its working directory
+      conf      the server's settings with its port; written at each start
+      password  the password of the server's only user; made at the first start
       log       the server's output
-      lock      one start or stop at a time
+      lock      a lock, so that only one process at a time starts or stops the server
 
-Everything known about a server is in its folder, not in memory: another process finds a server that
-this one started, and can stop it. Other users of the machine can read none of it, and cannot
-connect without the password.
+A server's folder contains everything that is known about the server. So another process can find
+and stop the server. Other users of the machine cannot read the folder's files, and cannot connect
+without the password.
 """
 
 from __future__ import annotations
@@ -33,36 +33,40 @@ from jobqueue.fleet import ports, processes
 from jobqueue.fleet.folders import make_folder, open_log, write_private
 from jobqueue.fleet.processes import Account
 
-Mode = Literal["fast", "immediate"]  # of a stop
-Ending = Sequence[tuple[signal.Signals, float]]  # signals, each with the seconds it has to work
+Mode = Literal["fast", "immediate"]  # how to stop a server
+# The signals of a stop in turn, each with the seconds to wait for the end of the process.
+Ending = Sequence[tuple[signal.Signals, float]]
 KILL: Ending = [(signal.SIGKILL, 5.0)]
 
 _TAIL = 20  # lines of the log that an error shows
 _PORT_TRIES = 5
-_FILLING = 120.0  # seconds
-_ALONE_WITHIN = 10.0  # seconds
-# The variables that a server gets. A client that makes it run a program finds no keys and no tokens
-# there.
+_FILLING = 120.0  # the longest run of a program that makes a data folder, in seconds
+_ALONE_WITHIN = 10.0  # seconds to wait for the processes of a killed server
+# The only environment variables that a server gets. A client that can run a program through the
+# server finds no keys or tokens in them.
 _ENVIRONMENT = ("PATH", "HOME", "TMPDIR", "TZ", "LD_LIBRARY_PATH")
 _PORT_LINE = re.compile(r"^port\b[ =]+(\d+)$", re.MULTILINE)
 
 
 class BackingFailed(Unavailable):
-    """A private server could not be started or stopped; carries the end of its log."""
+    """Raised if a private server cannot be started or stopped; shows the end of its log."""
 
 
 class NotInstalled(BackingFailed):
-    """The server's programs, or a user to run them as, are not on this machine."""
+    """Raised if the machine lacks the server's programs, or a user who can run the server."""
 
 
 class PrivateServer(ABC):
-    """One server in one folder. Every call may be repeated, also by another process."""
+    """Starts and stops a private server in a folder.
 
-    name: ClassVar[str]  # as people write it
-    users: ClassVar[Sequence[str]]  # that it may run as when this user is root, best first
+    Every method may be called repeatedly, and by several processes.
+    """
+
+    name: ClassVar[str]  # for messages
+    users: ClassVar[Sequence[str]]  # the users to run the server as if this user is root
     pid_file: ClassVar[str]  # in the data folder; its first line is the pid
     orderly: ClassVar[Ending]
-    abrupt: ClassVar[Ending]  # keeps only what was acknowledged; leaves no process behind
+    abrupt: ClassVar[Ending]  # keeps only acknowledged writes; leaves no process behind
 
     def __init__(
         self, folder: Path, settings: Mapping[str, str] | None = None, *, port: int | None = None
@@ -72,7 +76,7 @@ class PrivateServer(ABC):
         self.conf = self.folder / "conf"
         self.log = self.folder / "log"
         self.settings = dict(settings or {})
-        self.remark = ""  # for people: a surprise of the last start
+        self.remark = ""  # a note for the user about the last start
         self._password_file = self.folder / "password"
         self._wanted_port = port
         self._logged = 0  # bytes in the log before the last start
@@ -81,7 +85,10 @@ class PrivateServer(ABC):
 
     @abstractmethod
     def _command(self) -> list[str]:
-        """Return the command of the server in the foreground. Raises NotInstalled."""
+        """Return the command that runs the server in the foreground.
+
+        Raise NotInstalled if the server's program is missing.
+        """
 
     @abstractmethod
     def _configuration(self, port: int) -> str:
@@ -89,13 +96,13 @@ class PrivateServer(ABC):
 
     @abstractmethod
     def _answers(self, port: int) -> bool:
-        """Return whether the process in the pid file serves that port by now.
+        """Return True if the process that the pid file names is ready on the given port.
 
-        The password is not sent: another user's program may have the port.
+        An implementation must not send the password: another user's program may have the port.
         """
 
     def _fill(self) -> None:
-        """Make an empty data folder ready for the first start."""
+        """Create the server's files in an empty data folder, before the first start."""
         return
 
     def _environment(self) -> dict[str, str]:
@@ -106,42 +113,47 @@ class PrivateServer(ABC):
         return True
 
     def _apply_password(self, password: str) -> None:
-        """Write the password into the data folder, if `conf` alone is not enough."""
+        """Write the password to the server's data, if the server does not read it from `conf`."""
         return
 
     def _ports(self) -> list[int]:
         """Return the ports that the server listens on."""
         return [self.port]
 
-    # What the folder tells.
+    # The server's state, read from its folder.
 
     @property
     def pid(self) -> int | None:
-        """The pid of the running server; None when it does not run."""
+        """Return the pid of the server, or None if the server does not run."""
         pid = self._noted_pid()
         return pid if pid is not None and processes.works_in(pid, self.data) else None
 
     def alive(self) -> bool:
+        """Return True if the server's process runs."""
         return self.pid is not None
 
     @property
     def port(self) -> int:
-        """The port of the last start. A restart keeps it."""
+        """Return the port that the server got at its last start. Restarts keep the port."""
         port = self._noted_port()
         if port is None:
-            raise BackingFailed(f"{self.name} in {self.folder} was never started")
+            raise BackingFailed(
+                f"{self.name} in {self.folder} was never started, so that it has no port"
+            )
         return port
 
     @property
     def password(self) -> str:
-        """The password of the server's one user. A restart keeps it."""
+        """Return the password of the server's only user. Restarts keep the password."""
         try:
             return self._password_file.read_text()
         except FileNotFoundError:
-            raise BackingFailed(f"{self.name} in {self.folder} was never started") from None
+            raise BackingFailed(
+                f"{self.name} in {self.folder} was never started, so that it has no password"
+            ) from None
 
     def _noted(self) -> list[str]:
-        """The lines of the pid file, of a server that is alive or dead."""
+        """Return the lines of the pid file, which an ended server may have left behind."""
         try:
             return (self.data / self.pid_file).read_text().splitlines()
         except FileNotFoundError:
@@ -159,20 +171,24 @@ class PrivateServer(ABC):
         return int(found[1]) if found else None
 
     def _output(self) -> str:
-        """Return the text that the server wrote since the last start."""
+        """Return the output that the server wrote to its log since the last start."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:
             log.seek(self._logged)
             return log.read().decode(errors="replace")
 
-    # A start, step by step, for a supervisor.
+    # The steps of a start, for a supervisor.
 
     def prepare(self, *, keep_port: bool = False) -> list[str]:
-        """Make everything ready for a start; return the command. May take a while."""
+        """Prepare the folder and its files for a start; return the command that starts the server.
+
+        A server that still runs in the folder is stopped. The first call creates the data folder,
+        which may take seconds.
+        """
         command = self._command()
         self._make_folder()
-        self._end_now(self.orderly)  # of an earlier supervisor, or of a version without a password
+        self._end_now(self.orderly)  # a server of an earlier supervisor or version
         self._wait_until_alone()
         self._give_data()
         self._fill()
@@ -182,21 +198,24 @@ class PrivateServer(ABC):
         return processes.command_as(self._account(), command)
 
     def spawn(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start the prepared server; `answers` tells when it is up."""
+        """Start the prepared server, without waiting. ``answers`` returns True once it is ready."""
         self._logged = self.log.stat().st_size if self.log.exists() else 0
         with open_log(self.log) as log:
             return processes.spawn(command, self.data, self._environment(), log)
 
     def answers(self, child: subprocess.Popen[bytes]) -> bool:
-        """Return whether the server that was spawned is up by now."""
+        """Return True if the server that ``spawn`` started is ready."""
         return self._noted_pid() == child.pid and self._answers(self.port)
 
     def log_end(self) -> str:
-        """Return the last lines that it wrote since the last start."""
+        """Return the last lines that the server wrote to its log since the last start."""
         return "\n".join(self._output().splitlines()[-_TAIL:])
 
     def _wait_until_alone(self) -> None:
-        """Wait for the other processes of a server that was killed: they end a moment later."""
+        """Wait until no process works in the data folder.
+
+        The child processes of a killed server end a moment after the server.
+        """
         deadline = time.monotonic() + _ALONE_WITHIN
         while time.monotonic() < deadline:
             if not any(processes.works_in(pid, self.data) for pid in processes.pids()):
@@ -206,7 +225,10 @@ class PrivateServer(ABC):
     # Calls for programs without a supervisor.
 
     def start(self, timeout: float = 60.0, *, keep_port: bool = False) -> None:
-        """Start it and wait that long until it answers. Does nothing if it runs already."""
+        """Start the server, and wait at most ``timeout`` seconds until it is ready.
+
+        Do nothing if the server runs. With ``keep_port``, use the port of the last start or fail.
+        """
         with self._one_at_a_time():
             if self.alive() and (self._password_file.exists() or not self._takes_password()):
                 return
@@ -224,13 +246,16 @@ class PrivateServer(ABC):
                     raise self._failure(child.returncode)
 
     def _is_up(self, child: subprocess.Popen[bytes], deadline: float) -> bool:
-        """Wait until it answers. False: it ended, or took too long and was killed."""
+        """Wait until the server is ready; kill the server if it is not ready at the deadline.
+
+        Return False if the server ended or was killed.
+        """
         try:
             while child.poll() is None and time.monotonic() < deadline:
                 if self.answers(child):
                     return True
                 time.sleep(processes.POLL)
-        except BaseException:  # Ctrl-C too: a half-started server does not stay behind
+        except BaseException:  # at Ctrl-C, too, do not leave a half-started server behind
             self._drop(child)
             raise
         self._drop(child)
@@ -240,7 +265,7 @@ class PrivateServer(ABC):
         how = f"ended with status {status}" if status > 0 else "did not answer in time"
         return BackingFailed(
             f"{self.name} did not start on 127.0.0.1:{self.port}: it {how}. "
-            f"The end of its log, {self.log}:\n{self.log_end() or '(it wrote nothing)'}"
+            f"The end of its log, {self.log}:\n{self.log_end() or '(the log is empty)'}"
         )
 
     def _drop(self, child: subprocess.Popen[bytes]) -> None:
@@ -249,20 +274,24 @@ class PrivateServer(ABC):
             child.wait()
 
     def stop(self, mode: Mode = "fast") -> None:
-        """End it in good order, or at once with what was acknowledged; by force if it hangs."""
+        """Stop the server; kill it if it does not end in time.
+
+        The mode ``fast`` lets the server end in order. The mode ``immediate`` ends it at once, and
+        keeps only acknowledged writes.
+        """
         self._end(self.orderly if mode == "fast" else self.abrupt)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the server with SIGKILL, as in a crash."""
         self._end(KILL)
 
     def restart(self, mode: Mode = "fast") -> None:
-        """Stop it, and start it on the same port."""
+        """Stop the server, and start it on the same port."""
         self.stop(mode)
         self.start(keep_port=True)
 
     def remove(self) -> None:
-        """End it and delete its folder."""
+        """Stop the server, and delete its folder with all data."""
         if self.folder.is_dir():
             self._end(self.abrupt)
             shutil.rmtree(self.folder)
@@ -275,12 +304,14 @@ class PrivateServer(ABC):
     def _end_now(self, signals: Ending) -> None:
         pid = self.pid
         if pid is not None and not processes.end(pid, self.data, signals):
-            raise BackingFailed(f"{self.name} in {self.folder} (process {pid}) does not end")
+            raise BackingFailed(
+                f"cannot stop {self.name} in {self.folder}: process {pid} still runs after SIGKILL"
+            )
 
     @contextlib.contextmanager
     def _one_at_a_time(self) -> Iterator[None]:
         self._make_folder()
-        # Other users cannot open it: they could hold it for ever.
+        # Other users cannot open the lock file: they could keep the lock for ever.
         lock = os.open(self.folder / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.fchmod(lock, 0o600)
@@ -300,19 +331,22 @@ class PrivateServer(ABC):
         return ports.free_port()
 
     def _account(self) -> Account | None:
-        """Return the account to run as; None: this user's, who is not root."""
+        """Return the account that runs the server; None: the account of this process, not root."""
         if not processes.is_root():
             return None
         chosen = processes.first_account(self.users)
         if chosen is None:
             raise NotInstalled(
-                f"{self.name} does not run as root, and there is no user "
-                f"{' or '.join(self.users)} to run it as: make one, or start this as another user"
+                f"{self.name} cannot run as root, and the users that could run it do not exist "
+                f"({' or '.join(self.users)}): create one, or run this command as another user"
             )
         return chosen
 
     def _set_password(self) -> None:
-        """Make a password. Its file is written last: an interrupted start makes another one."""
+        """Make a new password, apply it to the data, and write the password file.
+
+        The file is written last: after an interrupted start, the next start makes a new password.
+        """
         made = secrets.token_urlsafe(24)
         self._apply_password(made)
         write_private(self._password_file, made)
@@ -322,18 +356,19 @@ class PrivateServer(ABC):
     def _make_folder(self) -> None:
         make_folder(self.folder, 0o755 if processes.is_root() else 0o700)
         mode = self.folder.stat().st_mode
-        if mode & 0o022:  # the password is in there
+        if mode & 0o022:  # no other user may replace the files in the folder, like the password
             self.folder.chmod(mode & 0o7755)
 
     def _give_data(self) -> None:
-        """Give the server `data` and nothing else: root writes no file where others may write."""
+        """Make the server's user the owner of `data`, and of nothing else in the folder."""
+        # Root writes no file in a folder where another user may write.
         self.data.mkdir(exist_ok=True)
         if runs_as := self._account():
             self.folder.chmod(0o755)
             if blocked := runs_as.unreachable(self.folder):
                 raise BackingFailed(
                     f"{self.name} runs as user {runs_as.name}, who may not enter {blocked}: "
-                    "choose a folder elsewhere, or let others pass (chmod o+x)"
+                    f"choose another folder, or run `chmod o+x {blocked}`"
                 )
         self._give_away(self.data)
 
@@ -343,14 +378,18 @@ class PrivateServer(ABC):
             os.chown(folder, runs_as.uid, runs_as.gid, follow_symlinks=False)
 
     def _fill_by(self, command: Sequence[str], filled: str) -> None:
-        """Run a program that fills its working directory; `filled` is a file that it writes last.
+        """Run a program that creates the data folder, unless the file ``filled`` exists there.
 
-        It works in a folder beside `data`, so that an interrupted run leaves nothing that counts.
+        The program writes the file ``filled`` last. It works in another folder that is renamed to
+        `data` afterwards, so that an interrupted run leaves no incomplete data folder.
         """
         if (self.data / filled).exists():
             return
         if any(self.data.iterdir()):
-            raise BackingFailed(f"{self.data} is neither empty nor a data folder of {self.name}")
+            raise BackingFailed(
+                f"{self.data} is neither empty nor a data folder of {self.name}: choose another"
+                " folder, or empty this one"
+            )
         scratch = self.folder / "data.new"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
@@ -359,7 +398,10 @@ class PrivateServer(ABC):
         scratch.rename(self.data)
 
     def _run_in(self, folder: Path, command: Sequence[str], doing: str, told: bytes = b"") -> str:
-        """Run a program to its end as the server's user, `told` as its input; return its output."""
+        """Run a program as the server's user, wait for its end, and return its output.
+
+        ``told`` is the program's input. ``doing`` describes the program's task in errors.
+        """
         try:
             ran = subprocess.run(
                 processes.command_as(self._account(), command),
@@ -373,7 +415,7 @@ class PrivateServer(ABC):
                 umask=0o077,
             )
         except subprocess.TimeoutExpired:
-            why = f"{doing} {self.data} took more than {_FILLING:.0f} s"
+            why = f"{doing} {self.data} took more than {_FILLING:.0f} s and was stopped"
             raise BackingFailed(why) from None
         output = ran.stdout.decode(errors="replace").strip()
         if ran.returncode:
@@ -381,6 +423,6 @@ class PrivateServer(ABC):
         return output
 
     def _write(self, path: Path, text: str) -> None:
-        """Write a file that only the server can read."""
+        """Write a file that only the server's user can read."""
         runs_as = self._account()
         write_private(path, text, owner=(runs_as.uid, runs_as.gid) if runs_as else None)
