@@ -93,7 +93,9 @@ def test_a_refusal_is_logged_once_until_it_is_over(caplog):
                 budgets.enter(BudgetKind.STREAM, "name ann")
         for place in places:
             place.leave()
-    assert [record.getMessage()[:18] for record in caplog.records] == ["streams are refuse"] * 2
+    assert [record.getMessage()[:24] for record in caplog.records] == [
+        "refusing further streams"
+    ] * 2
 
 
 def test_the_defaults_have_room_for_a_fleet():

@@ -128,7 +128,7 @@ async def test_http_says_how_to_be_known(serve, access):
         assert caller.last.headers["www-authenticate"] == 'Bearer realm="jobqueue"'
         assert await caller.operate(bearer(KEYS["client"])) == DENIED
         assert caller.last.status_code == 403
-        assert "takes the role operator; 'client-1' does not" in caller.last.text
+        assert "needs the role operator; 'client-1' does not" in caller.last.text
         # What does not exist is nobody's business but that of callers who are known.
         assert await caller.ask("GET", "/nowhere", []) == UNAUTHENTICATED
         assert await caller.ask("GET", "/nowhere", bearer(KEYS["worker"])) == "NOT_FOUND"

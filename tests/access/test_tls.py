@@ -174,7 +174,7 @@ def test_what_cannot_be_used_is_named(certs, tmp_path):
             "tls.client_ca: .*no certificate",
         ),
         (Credentials(tls=Tls(cert=certs.alice.cert)), "tls: a client certificate takes both"),
-        (Credentials(tls=Tls(ca=rubbish)), "tls.ca: .*holds no certificate"),
+        (Credentials(tls=Tls(ca=rubbish)), "tls.ca: .*contains no certificate"),
         (Credentials("a\nb"), "api_key: must be printable"),
         (Credentials(""), "api_key: must be printable"),
     ]

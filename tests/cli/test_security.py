@@ -245,7 +245,7 @@ def seen(ctl, grpc: str, flags: tuple[str, ...]) -> str:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--tls-cert", "x.pem"), "tls: a client certificate takes both cert and key"),
+        (("--tls-cert", "x.pem"), "tls: a client certificate needs both cert and key"),
         (("--tls-ca", "nowhere.pem"), "tls.ca: nowhere.pem: No such file"),
     ],
 )

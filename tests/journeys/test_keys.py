@@ -134,7 +134,7 @@ def test_tokens_of_an_issuer_open_a_server_that_has_its_public_keys(machine: Mac
         assert refused.returncode != 0
         assert said in refused.stderr
     denied = machine.run(*ctl, "queue", "create", "mail", JQ_API_KEY=tokens["good"])
-    assert "takes the role operator; 'ann' does not have it" in denied.stderr
+    assert "needs the role operator; 'ann' does not have it" in denied.stderr
 
 
 def test_files_that_others_could_use_are_refused_with_the_way_out(machine: Machine) -> None:

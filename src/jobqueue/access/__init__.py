@@ -1,1 +1,1 @@
-"""Authentication, authorization and limits of callers. No framework, no network."""
+"""Authenticates callers, checks their roles and limits their calls. Uses no network framework."""

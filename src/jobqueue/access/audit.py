@@ -1,11 +1,12 @@
-"""The audit log: changes that callers made, and credentials that were refused.
+"""Write the audit log: changes that callers made, and credentials that a server refused.
 
 Each line has the fields ``caller`` (a name; empty if the server does not authenticate, or refused
 the credential), ``address``, ``action`` (of ``access/rules.py``), ``object`` (an id or a name) and
 ``outcome`` (OK, or the error's code). No line has a credential, a payload or a result.
 
-A credential is judged at once, so that a valid one gets in whatever others behind the same address
-do. The answer to a wrong one waits, once its address has had more than a few.
+The server checks each credential at once. A valid credential is therefore never delayed by wrong
+credentials from the same address. The server delays its answer to a wrong credential
+after more than ``BURST`` refusals of the same address.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from jobqueue.core.errors import Code, JobQueueError, PermissionDenied, Unauthen
 log = logging.getLogger("jobqueue.audit")
 
 OK = "OK"
-ABANDONED = "ABANDONED"  # the caller went away before the answer: it may have happened
-_LONGEST = 256  # characters of an object
+ABANDONED = "ABANDONED"  # the caller disconnected before the answer: the change may have happened
+_LONGEST = 256  # most characters of an object in a line
 
-BURST = 10  # refusals of one address that are answered at once, after a pause
-RATE = 0.5  # more of them in a second
-HOLD = 3.0  # seconds that the answers to others wait
-MAX_HELD = 100  # answers that wait, of all addresses; further ones do not wait
+BURST = 10  # refusals of one address in quick succession that the server answers at once
+RATE = 0.5  # further refusals of the address per second that are answered at once
+HOLD = 3.0  # seconds that the server delays the answer to any other refusal
+MAX_HELD = 100  # most delayed answers, of all addresses; further answers are not delayed
 _MAX_ADDRESSES = 10_000
 
 
 @dataclass(slots=True)
 class AuditedChange:
-    """A change of a caller that is under way."""
+    """Describes a change that a caller has started and that may not be finished yet."""
 
     object: str
     outcome: str = ""  # empty until it is known
 
 
 def write(caller: Caller, action: str, object: str, outcome: str, *, count: int = 1) -> None:
-    """Write a line, which stands for ``count`` equal ones."""
+    """Write one line to the audit log. The line counts ``count`` equal changes or refusals."""
     extra: dict[str, int | str] = {
         "caller": caller.name,
         "address": caller.address,
@@ -59,7 +60,7 @@ def write(caller: Caller, action: str, object: str, outcome: str, *, count: int 
 
 @contextmanager
 def change(action: str, object: str = "") -> Iterator[AuditedChange]:
-    """Write the line of the change that the current caller makes in the block, at its end."""
+    """Write an audit line when the block ends: the current caller's change and its outcome."""
     line = AuditedChange(object)
     try:
         yield line
@@ -75,7 +76,7 @@ def change(action: str, object: str = "") -> Iterator[AuditedChange]:
 
 
 class RoleMissing(PermissionDenied):
-    """The roles of a known caller do not allow the call."""
+    """Says that a known caller has none of the roles that a call needs."""
 
     def __init__(self, message: str, caller: Caller) -> None:
         super().__init__(message)
@@ -83,27 +84,27 @@ class RoleMissing(PermissionDenied):
 
 
 class _Origin:
-    """The refusals of an address, or of a caller."""
+    """Counts the refusals of one address, or of one known caller."""
 
     __slots__ = ("bucket", "unlogged")
 
     def __init__(self, now: float) -> None:
         self.bucket = TokenBucket(RATE, BURST, now)
-        self.unlogged = 0  # refusals since the last line
+        self.unlogged = 0  # refusals since the last audit line
 
 
 class Refusals:
-    """The refused credentials and calls of one server, on all of its faces."""
+    """Logs and counts the credentials and calls that one server refuses, over gRPC and HTTP."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.on_failure: Callable[[str], None] | None = None
-        """Is called for each unknown credential, with the face that refused it."""
+        """The server calls this function for each refused credential, with the name of the API."""
         self._clock = clock or MonotonicClock()
         self._origins: OrderedDict[str, _Origin] = OrderedDict()
         self._held = 0
 
     async def note(self, error: JobQueueError, address: str, action: str, face: str) -> None:
-        """Log and count a refusal; returns when the caller may get its answer."""
+        """Log and count a refusal. Return when the server may answer the caller."""
         if isinstance(error, RoleMissing):
             origin, caller = self._origin(error.caller.account), error.caller
         elif isinstance(error, Unauthenticated):

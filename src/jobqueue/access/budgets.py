@@ -1,4 +1,4 @@
-"""Limits of the calls under way and of their bytes, for each caller and in all."""
+"""Limit the calls that run at once and their bytes in memory, per caller and for the server."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from jobqueue.core.errors import Unavailable
 
 log = logging.getLogger("jobqueue.access")
 
-# Begins the account of a connection, which counts calls on a server without authentication. It may
-# have all but the last part: most such servers have one app.
+# The account of a connection begins with this. A server without authentication counts calls by
+# connection. One connection may use the limit of the whole server: most such servers have one app.
 CONNECTION = "connection "
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
+    """Limits the calls of one kind that run at once, for the server and for each caller."""
+
     in_all: int
     per_caller: int
 
@@ -27,28 +29,29 @@ class Budget:
         return self.in_all if account.startswith(CONNECTION) else self.per_caller
 
 
-# They allow a fleet of two thousand workers with one key, and an app that waits for many jobs.
+# The defaults allow two thousand workers with one key, and an app that waits for many jobs.
 DEFAULTS: Mapping[BudgetKind, Budget] = {
     BudgetKind.PROBE: Budget(1_000, 100),  # no setting: a probe is answered at once
     BudgetKind.CALL: Budget(4_000, 2_000),
     BudgetKind.WAIT: Budget(40_000, 20_000),
     BudgetKind.STREAM: Budget(8_000, 4_000),
-    BudgetKind.SUBMIT_STREAM: Budget(128, 32),  # a client that gets none submits by calls
-    BudgetKind.WATCH: Budget(1_000, 100),  # no setting: an orchestrator has a few
+    BudgetKind.SUBMIT_STREAM: Budget(128, 32),  # a client without a stream submits by calls
+    BudgetKind.WATCH: Budget(1_000, 100),  # no setting: an orchestrator needs a few
 }
-# The last quarter of each budget is for callers that use little: a few that use much must not keep
-# out the workers and the operators.
+# The last quarter of each budget is for callers with few calls: a few callers with many calls must
+# not lock out the workers and the operators.
 _LAST_PART = 4
-# The largest messages that one caller may have in memory, and the number of such callers.
+# A caller may have this many messages of the largest size in memory, and the server may have this
+# many such callers.
 _MESSAGES_PER_CALLER = 16
 _FULL_CALLERS = 4
 
 
 class Budgets:
-    """The calls under way on all faces of a server, by kind."""
+    """Counts the calls under way on a server, by kind, and refuses calls above the limits."""
 
     def __init__(self, budgets: Mapping[BudgetKind, Budget] | None = None) -> None:
-        """``budgets`` replace the defaults of their kinds."""
+        """Set the limits: ``budgets`` replaces the default limits of the kinds that it contains."""
         self._counts = {
             kind: Count(_plural(kind), budget)
             for kind, budget in {**DEFAULTS, **(budgets or {})}.items()
@@ -58,9 +61,10 @@ class Budgets:
         return self._counts[kind]
 
     def enter(self, kind: BudgetKind, account: str) -> Place:
-        """Count a call until it leaves its place; Unavailable if there is none.
+        """Count a call until the caller leaves the returned place.
 
-        ``account`` is the caller's; without one only the limit in all counts.
+        Raise Unavailable if the limit of the caller or of the server is reached. ``account`` names
+        the caller. If ``account`` is empty, only the server's limit applies.
         """
         self._counts[kind].enter(account)
         return Place(self._counts, kind, account)
@@ -75,7 +79,7 @@ def _plural(kind: BudgetKind) -> str:
 
 
 class Place:
-    """One call under way. Leaving it twice is no error."""
+    """Represents one call under way that a budget counts. ``leave`` may be called twice."""
 
     __slots__ = ("_counts", "account", "kind")
 
@@ -85,7 +89,7 @@ class Place:
         self.account = account
 
     def move(self, kind: BudgetKind) -> None:
-        """Count it as another kind from now on: a request that turns out to be a stream."""
+        """Count the call as another kind from now on, as when a request becomes a stream."""
         if self._counts is not None and kind is not self.kind:
             self._counts[kind].enter(self.account)
             self._counts[self.kind].leave(self.account)
@@ -98,15 +102,19 @@ class Place:
 
 
 class MessageBytes:
-    """Bytes of messages in memory: of requests until their answers, or of answers until they left.
+    """Counts and limits the bytes of messages in memory, per caller and for the server.
 
-    A caller without any gets room for a message even if none is left, until all together use twice
-    their limit; so many names or addresses do not help a caller. Other messages wait, those of each
-    caller in a line of their own.
+    A request counts until the server has answered it. An answer counts until it is sent. A caller
+    that has no message in memory gets memory for one message even above the server's limit, until
+    all callers together use twice that limit. The factor of two also limits a caller that uses many
+    names or addresses. Other messages wait, in one waiting line per caller.
     """
 
     def __init__(self, largest: int, *, per_caller: int = _MESSAGES_PER_CALLER) -> None:
-        """``largest``: the bytes to take for a message whose size is not known yet."""
+        """Set the limits.
+
+        ``largest`` is the number of bytes counted for a message of unknown size.
+        """
         self.largest = largest
         self._budget = Budget(_FULL_CALLERS * per_caller * largest, per_caller * largest)
         self._count = Count("bytes", self._budget)
@@ -118,15 +126,15 @@ class MessageBytes:
 
     @property
     def scarce(self) -> bool:
-        """True if callers wait and the last part of the budget is in use."""
+        """Return True if callers wait and the last quarter of the budget is in use."""
         return self.wanted and self._count.scarce(self.largest)
 
     def has_room(self, account: str) -> bool:
-        """Return True if a caller may have one more message at once."""
+        """Return True if the caller may have one more message in memory without waiting."""
         return account not in self._waiting and self._room(account, self.largest)
 
     def take(self, account: str, amount: int | None = None) -> bool:
-        """Take room for a message, or so many bytes; False if there is none."""
+        """Count ``amount`` bytes, or the largest message; return False if the limit forbids it."""
         amount = self.largest if amount is None else amount
         if account in self._waiting or not self._room(account, amount):
             return False
@@ -134,7 +142,7 @@ class MessageBytes:
         return True
 
     async def wait(self, account: str) -> None:
-        """Wait for room for a message, and take it."""
+        """Wait until the limits allow one more message of the largest size, and count its bytes."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         line = self._waiting.setdefault(account, deque())
         line.append(turn)
@@ -150,7 +158,7 @@ class MessageBytes:
             raise
 
     def change(self, account: str, before: int, now: int) -> int:
-        """Change the bytes that were taken for a message; returns ``now``."""
+        """Change the counted bytes of a message from ``before`` to ``now``; return ``now``."""
         if now > before:
             self._count.add(account, now - before)
         else:
@@ -160,13 +168,17 @@ class MessageBytes:
         return now
 
     def check(self, account: str, before: int, now: int) -> None:
-        """Raise Unavailable if a change would give a caller far more than its limit."""
+        """Raise Unavailable if the caller would exceed twice its limit.
+
+        The caller's message counts as ``before`` bytes and would count as ``now`` bytes. A caller's
+        only message is never refused.
+        """
         others = self._held(account) - before
         most = self._budget.most(account) if account else self._budget.in_all
         if others and others + now > 2 * most:
             raise Unavailable(
                 f"{account or 'the server'} has {others} bytes of messages under way already; read"
-                " the answers, then try again"
+                " the answers of earlier calls, then try again"
             )
 
     def _held(self, account: str) -> int:
@@ -192,7 +204,7 @@ class MessageBytes:
 
 
 class Room:
-    """Implements ``core.waiting.AnswerRoom`` for one call. Closing it twice is no error."""
+    """Implements ``core.waiting.AnswerRoom`` for one call. ``close`` may be called twice."""
 
     __slots__ = ("_account", "_bytes", "_closed", "taken")
 
@@ -229,7 +241,7 @@ class Room:
         self.change(0)
 
     def close(self) -> None:
-        """Hold nothing from now on: the call has ended."""
+        """Release all counted bytes and count none from now on, because the call has ended."""
         self._closed = True
         self._unless_closed()
 
@@ -239,18 +251,19 @@ class Room:
 
 
 class Count:
-    """A counter for each caller and in all, with their limits."""
+    """Counts calls or bytes, per caller and for the server, and compares them with the limits."""
 
     def __init__(self, noun: str, budget: Budget) -> None:
         self._noun = noun  # in errors
         self._budget = budget
         self._last_part = budget.in_all // _LAST_PART
-        self._refusing: set[str] = set()  # accounts whose refusal is logged; "": of the server
+        # Accounts whose refusal is logged already; "" means that the server's limit was reached.
+        self._refusing: set[str] = set()
         self.total = 0
         self.of: dict[str, int] = {}
 
     def enter(self, account: str) -> None:
-        """Count one more; Unavailable if there is no room for it."""
+        """Count one more call of the caller; raise Unavailable if a limit is reached."""
         why = self.lacking(account, 1)
         if why:
             raise self._refused("" if self.total >= self._budget.in_all else account, why)
@@ -260,7 +273,7 @@ class Count:
         self.remove(account, 1)
 
     def lacking(self, account: str, amount: int) -> str:
-        """Return the reason for which there is no room for this much; empty if there is."""
+        """Return the limit that ``amount`` more would exceed, as an error text; empty if none."""
         free = self._budget.in_all - self.total
         if amount > free:
             return f"the server has {self.total} {self._noun} under way already; try again"
@@ -274,22 +287,22 @@ class Count:
             if held + amount > free and self.scarce(amount):
                 return (
                     f"the server has {self.total} {self._noun} under way already, and the rest"
-                    f" is for callers who have fewer than {account}; try again"
+                    f" is for callers who have fewer {self._noun} than {account}; try again"
                 )
         return ""
 
     def scarce(self, amount: int) -> bool:
-        """Return True if this much more would use the last part."""
+        """Return True if ``amount`` more would use the last quarter of the budget."""
         return self.total + amount > self._budget.in_all - self._last_part
 
     def add(self, account: str, amount: int) -> None:
-        """Count more, whether there is room or not."""
+        """Add ``amount`` to the counts without checking the limits."""
         self.total += amount
         if account:
             self.of[account] = self.of.get(account, 0) + amount
 
     def remove(self, account: str, amount: int) -> None:
-        """Count less."""
+        """Subtract ``amount`` from the counts of the caller and of the server."""
         self.total -= amount
         if account:
             held = self.of.pop(account) - amount
@@ -302,8 +315,8 @@ class Count:
                 self._refusing.discard("")
 
     def _refused(self, account: str, why: str) -> Unavailable:
-        """Log the first refusal of a caller until it has nothing under way any more."""
+        """Return the error. Log only a caller's first refusal until all of its calls have ended."""
         if account not in self._refusing:
             self._refusing.add(account)
-            log.warning("%s are refused: %s", self._noun, why)
+            log.warning("refusing further %s of %s: %s", self._noun, account or "any caller", why)
         return Unavailable(why)

@@ -1,4 +1,4 @@
-"""Callers and their roles."""
+"""Describe callers: their names, roles and addresses, and the caller of the current task."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jobqueue.core import waiting
 
 
 class Role(enum.StrEnum):
-    """A set of rights. A caller may have several roles."""
+    """Names a set of rights. A caller may have several roles."""
 
     CLIENT = "client"  # submits jobs, and reads, waits for and cancels them
     WORKER = "worker"  # takes jobs and reports on them
-    OPERATOR = "operator"  # looks after queues, workers and dead letters; reads jobs
+    OPERATOR = "operator"  # manages queues, workers and dead letters; reads jobs
     MONITOR = "monitor"  # reads metrics, and nothing else
 
 
@@ -27,7 +27,7 @@ _IPV6_NETWORK = 64  # bits
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a call or stream, decided once when it begins."""
+    """Holds the caller's name, roles and address. The server sets them when a call begins."""
 
     name: str  # empty on a server without authentication
     roles: frozenset[Role]
@@ -35,12 +35,15 @@ class Caller:
 
     @property
     def account(self) -> str:
-        """The key of a caller's limits: its name, or else its address or network."""
+        """Return the key of the caller's limits: its name, or its network if it has no name."""
         return f"name {self.name}" if self.name else f"address {network(self.address)}"
 
 
 def network(address: str) -> str:
-    """Return the address, or the network of an IPv6 address, which one host may use whole."""
+    """Return an IPv4 address itself, and the /64 network of an IPv6 address.
+
+    One host may use every address of its IPv6 network, so limits count the network.
+    """
     return _ipv6_network(address) if ":" in address else address
 
 
@@ -56,14 +59,17 @@ def _ipv6_network(address: str) -> str:
 
 
 def parse_roles(text: str) -> frozenset[Role]:
-    """Read ``role+role``; ValueError names the allowed ones."""
+    """Parse ``role+role`` to roles.
+
+    Raise ValueError with the allowed roles if a role is unknown.
+    """
     try:
         return frozenset(Role(part.strip()) for part in text.split("+"))
     except ValueError:
         raise ValueError(f"unknown role in {text[:60]!r}; allowed: {_NAMES}, joined by +") from None
 
 
-# Set by a face for each call, and read deeper inside of it.
+# The gRPC or HTTP API sets it for each call. The code that the call runs reads it.
 _current: ContextVar[Caller | None] = ContextVar("jobqueue_caller", default=None)
 _ANONYMOUS = Caller("", EVERY_ROLE)
 

@@ -1,4 +1,4 @@
-"""Files with secrets or trusted keys: judged so that no other user can read or change them."""
+"""Read files with secrets or trusted keys, and refuse files that other users can read or change."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ _MAX_SECRET_BYTES = 64 * 1024
 _FILE = "_FILE"
 PathText = str | os.PathLike[str]
 Judge = Callable[[PathText, str, os.stat_result], None]
-"""Refuses an opened file, by its name, the setting that names it and its status."""
+"""Raises InvalidArgument to refuse an opened file.
+
+Gets the file's name, the setting that names the file, and the file's status.
+"""
 
 
 @contextmanager
 def opened(file: PathText, where: str, judges: tuple[Judge, ...]) -> Iterator[BinaryIO]:
-    """Open a file and judge what was opened: by its name it may be another one meanwhile."""
+    """Open a file for reading and run the judges on its status.
+
+    The judges get the status of the opened file, because the name may belong to another file by
+    then. ``where`` is the setting that names the file, for errors.
+    """
     try:
         # Without O_NONBLOCK a pipe would stop the server until another process writes to it.
         number = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -35,7 +42,7 @@ def opened(file: PathText, where: str, judges: tuple[Judge, ...]) -> Iterator[Bi
 
 
 def read_judged(file: PathText, where: str, largest: int, *judges: Judge) -> bytes:
-    """Read a file that the judges accept, of at most ``largest`` bytes."""
+    """Return the content of a file that all judges accept, of at most ``largest`` bytes."""
     with opened(file, where, judges) as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
@@ -44,7 +51,7 @@ def read_judged(file: PathText, where: str, largest: int, *judges: Judge) -> byt
 
 
 def check_regular(file: PathText, where: str, found: os.stat_result) -> None:
-    """Refuse a pipe or device, which cannot be read again or has no end."""
+    """Raise InvalidArgument for a pipe or device: it cannot be read twice, or never ends."""
     if not stat.S_ISREG(found.st_mode):
         raise InvalidArgument(where, f"{file}: is not a regular file")
 
@@ -67,39 +74,42 @@ check_unchangeable = _mode_judge(0o022, "change", "go-w")
 
 
 def check_owner(file: PathText, where: str, found: os.stat_result) -> None:
-    """Refuse the file of another user if this process is root, who can read every file.
+    """Raise InvalidArgument if this process is root and another user owns the file.
 
-    Any other user can read it only because its owner allows that.
+    Root can read every file. Any other user can read a file only if the owner allows it.
     """
     owner = found.st_uid
     if os.geteuid() == 0 and owner != 0:
         raise InvalidArgument(
             where,
             f"{file}: belongs to user {owner}, who may change it; run chown root {file},"
-            " or start this as that user",
+            " or start this program as that user",
         )
 
 
 def read_secret(file: Path, where: str) -> str:
-    """Return the one line of a file that no other user may read."""
+    """Return the only line of a file that no other user may read."""
     content = read_judged(file, where, _MAX_SECRET_BYTES, check_regular, check_private, check_owner)
     try:
         text = content.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         raise InvalidArgument(where, f"{file}: must be text") from None
     if not text or not text.isprintable():
-        raise InvalidArgument(where, f"{file}: must hold one line of text")
+        raise InvalidArgument(where, f"{file}: must contain exactly one line of printable text")
     return text
 
 
 def choose_secret(value: str, file: str, where: str, where_file: str) -> str:
-    """Return the secret or the content of its file; empty: there is none."""
+    """Return the secret ``value``, or the content of ``file``; empty if neither is given.
+
+    ``where`` and ``where_file`` are the two settings' names, for errors.
+    """
     if value and file:
         raise InvalidArgument(where_file, f"give either {where} or {where_file}, not both")
     return read_secret(Path(file), where_file) if file else value
 
 
 def environment_secret(environ: Mapping[str, str], name: str) -> str:
-    """Return the variable NAME, or the content of the file that NAME_FILE names."""
+    """Return the value of the variable NAME, or the content of the file that NAME_FILE names."""
     value, file = environ.get(name, ""), environ.get(name + _FILE, "")
     return choose_secret(value, file, name, name + _FILE)

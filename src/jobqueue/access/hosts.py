@@ -1,4 +1,4 @@
-"""Names and addresses of servers: those of this machine, and those that a server answers to."""
+"""Check whether a host is this machine, and whether a ``Host`` header names a server."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ def is_loopback(host: str) -> bool:
 
 
 class HostNames:
-    """The names of a server that a ``Host`` header may have.
+    """Contains the server names that a ``Host`` header may have.
 
-    A web page can point a name of its own at this machine (DNS rebinding). To the browser this
-    server then belongs to that page, and only the header shows it.
+    A hostile web page can let its own domain name resolve to this machine (DNS rebinding). The
+    browser then lets the page read this server's answers. The ``Host`` header reveals it.
     """
 
     def __init__(self, bound: str, allowed: Iterable[str] = (), *, any_name: bool = False) -> None:
-        """``bound``: the address that the server listens on; ``allowed``: names beside it."""
+        """Accept ``bound``, the address that the server listens on, and the ``allowed`` names."""
         self._listed = frozenset(_plain(name) for name in allowed)
         self._any_name = any_name or ANY in self._listed
         bound_to = _address(bound)
-        # It listens on every address of the machine, and no page can redirect an address.
+        # The server listens on every address of the machine. A page cannot redirect an address.
         self._any_address = bound_to is not None and bound_to.is_unspecified
         self._names = self._listed | {_plain(bound)}
         self._served: set[bytes] = set()
@@ -60,7 +60,7 @@ class HostNames:
 
 
 def host_of(authority: bytes) -> str | None:
-    """Return the host of ``HOST`` or ``HOST:PORT``; None if it is neither."""
+    """Return the host of ``HOST`` or ``HOST:PORT``; None if the text has neither form."""
     found = _AUTHORITY.fullmatch(authority.decode("latin-1").strip().lower())
     return None if found is None else _plain(found[1])
 

@@ -1,4 +1,7 @@
-"""API keys: ``name:role+role:key``, kept as hashes only."""
+"""Parse API keys of the form ``name:role+role:key``, and find the caller of a key.
+
+The keys stay in memory as hashes only.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _FORM = f"must be NAME:ROLE+ROLE:KEY, or NAME:ROLE+ROLE:{HASH_PREFIX}HEX"
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key of a caller, kept as a hash."""
+    """Holds the hash of an API key, with the name and roles of its caller."""
 
     name: str
     roles: frozenset[Role]
@@ -32,7 +35,10 @@ class ApiKey:
 
 
 def parse_keys(entries: Iterable[str], where: str) -> list[ApiKey]:
-    """Read entries; an error names the entry by its number and never shows it."""
+    """Parse API key entries. An error gives the entry's number and never shows the entry.
+
+    ``where`` is the setting that contains the entries, for errors.
+    """
     keys: list[ApiKey] = []
     for number, entry in enumerate(entries, 1):
         try:
@@ -40,7 +46,7 @@ def parse_keys(entries: Iterable[str], where: str) -> list[ApiKey]:
         except ValueError as error:
             raise InvalidArgument(where, f"entry {number}: {error}") from None
         if number > _MAX_KEYS:
-            raise InvalidArgument(where, f"at most {_MAX_KEYS} keys")
+            raise InvalidArgument(where, f"must have at most {_MAX_KEYS} keys")
     return keys
 
 
@@ -50,7 +56,7 @@ def _parse(entry: str) -> ApiKey:
         raise ValueError(_FORM)
     name, roles, key = (part.strip() for part in parts)
     if not _NAME.fullmatch(name):
-        raise ValueError(f"the name must be 1 to 100 of A-Z a-z 0-9 . _ @ / -; the form {_FORM}")
+        raise ValueError(f"the name must have 1 to 100 of A-Z a-z 0-9 . _ @ / -; the entry {_FORM}")
     known = _known(roles)
     if key.startswith(HASH_PREFIX):
         found = key.removeprefix(HASH_PREFIX).lower()
@@ -59,7 +65,8 @@ def _parse(entry: str) -> ApiKey:
         digest = bytes.fromhex(found)
         if digest == _digest(""):
             raise ValueError(
-                f"it is the hash of an empty key; a key has {MIN_KEY_CHARACTERS} or more characters"
+                "it is the hash of an empty key; a key needs"
+                f" {MIN_KEY_CHARACTERS} or more characters"
             )
     else:
         if len(key) < MIN_KEY_CHARACTERS or not key.isascii() or not key.isprintable():
@@ -79,7 +86,7 @@ def _known(roles: str) -> frozenset[Role]:
 
 
 def read_key_file(file: Path, where: str) -> list[ApiKey]:
-    """Read a file with one key on a line. A file that others may read or change is refused."""
+    """Read a file with one API key per line. Refuse a file that others may read or change."""
     try:
         text = read_judged(file, where, _MAX_FILE_BYTES, check_private, check_owner).decode()
     except UnicodeDecodeError:
@@ -93,7 +100,7 @@ def _digest(key: str) -> bytes:
 
 
 class Keyring:
-    """Finds the owner of a key, in constant time."""
+    """Finds the caller of an API key, in a time that does not depend on the key."""
 
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self._keys = tuple(keys)
@@ -102,7 +109,7 @@ class Keyring:
         return bool(self._keys)
 
     def find(self, key: str) -> Caller | None:
-        if len(key) < MIN_KEY_CHARACTERS:  # an entry may have the hash of such a key
+        if len(key) < MIN_KEY_CHARACTERS:  # an entry may have the hash of a short key
             return None
         digest = _digest(key)
         found: ApiKey | None = None

@@ -1,4 +1,4 @@
-"""Submits of callers: at their rate, and under idempotency keys of their own."""
+"""Limit the rate of each caller's submits, and keep idempotency keys of callers apart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Submit = Callable[[Sequence[JobSpec]], Awaitable[list[SubmitResult]]]
 
 
 class TokenBucket:
-    """Holds up to ``burst`` tokens, and gets ``rate`` new ones in a second."""
+    """A token bucket with at most ``burst`` tokens that gets ``rate`` new tokens per second."""
 
     __slots__ = ("_burst", "_rate", "_tokens", "_updated", "refusing")
 
@@ -31,23 +31,26 @@ class TokenBucket:
         self.refusing = False  # the last call got fewer tokens than it asked for
 
     def take(self, wanted: int, now: float) -> int:
-        """Take tokens, at most those wanted; returns their number."""
+        """Take up to ``wanted`` tokens from the bucket, and return the number of tokens taken."""
         passed = max(0.0, now - self._updated)
         self._tokens = min(float(self._burst), self._tokens + passed * self._rate)
         self._updated = now
-        # Ten times 0.1 s is not quite 1 s; a token must not be late for that.
+        # Ten times 0.1 s is not exactly 1 s in floating point; that must not delay a token.
         taken = min(wanted, int(self._tokens + 1e-6))
         self._tokens = max(0.0, self._tokens - taken)
         return taken
 
     def wait(self, wanted: int) -> float:
-        """Return the seconds until so many can be taken, or a full bucket."""
+        """Return the seconds until the bucket has ``wanted`` tokens, or is full."""
         missing = min(wanted, self._burst) - self._tokens
         return max(0.0, missing / self._rate)
 
 
 class Limiter:
-    """A token bucket for each caller. The caller idle longest is forgotten first."""
+    """Limits each caller's rate of submits with a token bucket.
+
+    Above ``max_buckets`` callers it deletes the bucket that was unused for longest.
+    """
 
     def __init__(
         self, rate: float, burst: int, *, clock: Clock | None = None, max_buckets: int = MAX_BUCKETS
@@ -62,7 +65,7 @@ class Limiter:
         return len(self._buckets)
 
     def take(self, caller: Caller, wanted: int) -> tuple[int, RateLimited | None]:
-        """Return the number of jobs that may be submitted, and the error of the others."""
+        """Return the number of jobs that the caller may submit now, and the error for the rest."""
         now = self._clock.now()
         bucket = self._buckets.get(caller.account)
         if bucket is None:
@@ -77,7 +80,7 @@ class Limiter:
             return granted, None
         if not bucket.refusing:
             log.warning(
-                "%s is over its rate of %g jobs/s; jobs above it are refused",
+                "%s is over its rate of %g jobs/s; refusing the jobs above the rate",
                 caller.account,
                 self._rate,
                 extra={"caller": caller.account, "rate": self._rate},
@@ -89,7 +92,7 @@ class Limiter:
         )
 
     def around(self, submit: Submit) -> Submit:
-        """Return a submit that refuses the jobs for which the caller has no tokens left."""
+        """Wrap ``submit``: the wrapper refuses the jobs for which the caller has no tokens left."""
 
         async def limited(specs: Sequence[JobSpec]) -> list[SubmitResult]:
             granted, refusal = self.take(current_caller(), len(specs))
@@ -103,7 +106,11 @@ class Limiter:
 
 
 def for_callers(submit: Submit, limiter: Limiter | None) -> Submit:
-    """Return a submit for a face, which makes the keys of a known caller its own."""
+    """Wrap ``submit`` for the gRPC or HTTP API.
+
+    The wrapper keeps the idempotency keys of each known caller apart from those of other callers,
+    and applies the rate limit of ``limiter``.
+    """
 
     async def owned(specs: Sequence[JobSpec]) -> list[SubmitResult]:
         caller = current_caller()
@@ -123,14 +130,17 @@ def for_callers(submit: Submit, limiter: Limiter | None) -> Submit:
 
 
 def _own(spec: JobSpec, caller: Caller) -> PermissionDenied | None:
-    """Make a job's key the caller's own; returns an error if it may not use that key."""
+    """Set the caller as owner of the job's idempotency key.
+
+    Return an error if the caller may not use the key.
+    """
     if spec.key is None:
         return None
     if not spec.key.startswith(TICKS):
         spec.key_owner = caller.name
     elif Role.WORKER not in caller.roles:
         return PermissionDenied(
-            f"idempotency_key: keys that begin with {TICKS!r} are those of schedules and take the"
-            f" role {Role.WORKER}; {caller.name!r} does not have it"
+            f"idempotency_key: keys that begin with {TICKS!r} belong to schedules and need the role"
+            f" {Role.WORKER}; {caller.name!r} does not have it"
         )
     return None

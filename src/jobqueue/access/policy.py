@@ -1,4 +1,4 @@
-"""Authentication and authorization: the only place that decides on a caller's rights."""
+"""Authenticate and authorize callers. Only this module decides on a caller's rights."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _BEARER = "bearer "
 MAX_NAME = 200  # characters of a caller's name
 ANY_NAME = "*"
 ANY_ROLE = EVERY_ROLE
-"""The roles required where any known caller is allowed."""
+"""An action with these allowed roles is open to every known caller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The credentials that came with a call. They are secret: do not log them."""
+    """Holds the credentials that came with a call. The credentials are secret: do not log them."""
 
     authorization: tuple[str, ...] = field(default=(), repr=False)
     api_key: tuple[str, ...] = field(default=(), repr=False)
@@ -32,7 +32,7 @@ class Shown:
     address: str = ""
 
     def secret(self) -> str | None:
-        """Return the one key or token; None: there is none."""
+        """Return the key or token of the call; None without one. Refuse more than one."""
         given = [*self.authorization, *self.api_key]
         if not given:
             return None
@@ -42,12 +42,12 @@ class Shown:
             return self.api_key[0]
         text = self.authorization[0]
         if text[: len(_BEARER)].lower() != _BEARER:
-            raise Unauthenticated("the authorization must be: Bearer, a space, the key or token")
+            raise Unauthenticated("authorization must be: Bearer, a space, the key or token")
         return text[len(_BEARER) :].strip()
 
 
 def shown_in(headers: Iterable[tuple[bytes, bytes]], certificate: str, address: str) -> Shown:
-    """Return the credentials in an HTTP request, whose header names are in small letters."""
+    """Return the credentials in an HTTP request's headers. Header names must be in lower case."""
     authorization: tuple[str, ...] = ()
     api_key: tuple[str, ...] = ()
     for name, value in headers:
@@ -69,9 +69,10 @@ class Access:
         certificates: bool = False,
         certificate_roles: Mapping[str, frozenset[Role]] | None = None,
     ) -> None:
-        """``certificate_roles``: by the name in a certificate; ``*`` stands for all others.
+        """Set the means of authentication.
 
-        A certificate that is not in it names the caller, which has no role.
+        ``certificate_roles`` maps the name in a client certificate to roles; ``*`` stands for all
+        other names. A caller with a valid certificate whose name is not mapped has no role.
         """
         self._keys = keys or Keyring(())
         self._tokens = tokens
@@ -84,19 +85,19 @@ class Access:
         return bool(self._keys) or self._tokens is not None or self._certificates
 
     def asks_certificate(self, shown: Shown) -> bool:
-        """Return True if only the client's certificate can tell who the caller is."""
+        """Return True if only the client certificate can identify the caller."""
         return self._certificates and not shown.authorization and not shown.api_key
 
     def identify(self, shown: Shown) -> Caller:
-        """Return the caller; Unauthenticated without a valid credential."""
+        """Return the caller. Raise Unauthenticated if the call has no valid credential."""
         if not self.required:
             return Caller("", EVERY_ROLE, shown.address)
         secret = shown.secret()
         if secret is not None:
             caller = self._owner(secret)
         elif self._certificates and shown.certificate:
-            if not shown.certificate.isprintable():  # stores keep it with registrations
-                raise Unauthenticated("the name in the certificate must be printable")
+            if not shown.certificate.isprintable():  # stores save the name with registrations
+                raise Unauthenticated("the certificate's name must be printable")
             caller = self._holder(shown.certificate)
         else:
             raise Unauthenticated(self._what_to_show())
@@ -128,25 +129,31 @@ class Access:
 
 
 def permit(caller: Caller, allowed: Collection[Role] | None, action: str) -> None:
-    """Raise PermissionDenied unless the caller has one of the allowed roles; None: all may."""
+    """Raise PermissionDenied unless the caller has one of the roles in ``allowed``.
+
+    ``None`` allows every caller.
+    """
     if allowed is not None and caller.roles.isdisjoint(allowed):
         needed = " or ".join(role for role in Role if role in allowed)
         if not needed:
-            raise RoleMissing(f"{action} is not for callers of this server", caller)
-        # Keys and tokens have roles: a caller without any showed a certificate.
-        hint = "" if caller.roles else "; the setting tls.client_roles gives certificates theirs"
+            raise RoleMissing(f"this server does not allow {action} to any caller", caller)
+        # Keys and tokens have roles: a caller without roles sent a certificate.
+        hint = "" if caller.roles else "; the setting tls.client_roles gives roles to certificates"
         raise RoleMissing(
-            f"{action} takes the role {needed}; {caller.name!r} does not have it{hint}", caller
+            f"{action} needs the role {needed}; {caller.name!r} does not have it{hint}", caller
         )
 
 
 def parse_certificate_roles(entries: Iterable[str], where: str) -> dict[str, frozenset[Role]]:
-    """Read ``name:role+role`` entries; only the name may have colons."""
+    """Parse entries of the form ``name:role+role``. The name may contain colons.
+
+    ``where`` is the setting that contains the entries, for errors.
+    """
     found: dict[str, frozenset[Role]] = {}
     for entry in entries:
         name, sep, roles = entry.rpartition(":")
         if not sep or not name.strip():
-            raise InvalidArgument(where, f"{entry[:80]!r} is not NAME:ROLE+ROLE")
+            raise InvalidArgument(where, f"{entry[:80]!r} does not have the form NAME:ROLE+ROLE")
         try:
             found[name.strip()] = parse_roles(roles)
         except ValueError as error:

@@ -1,6 +1,6 @@
-"""The public keys of token issuers: a PEM file or a key set (JWKS, RFC 7517).
+"""Read the public keys of token issuers from a PEM file or a key set (JWKS, RFC 7517).
 
-This module needs the package cryptography. Only a server with such a file imports it.
+This module needs the package cryptography. Only a server with a key file imports this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobqueue.core.errors import InvalidArgument
 MAX_FILE_BYTES = 256 * 1024
 MAX_KEYS = 64
 MIN_RSA_BITS = 2048
-CHECK_SECONDS = 1.0  # how often at most the file is looked at
+CHECK_SECONDS = 1.0  # the file is checked for changes at most this often
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
 _CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
 _JWK_CURVES = {"P-256": "ES256", "P-384": "ES384", "P-521": "ES512", "Ed25519": "EdDSA"}
@@ -36,10 +36,10 @@ log = logging.getLogger("jobqueue.access")
 
 
 class KeyFile:
-    """The keys of a file, read again when it has changed."""
+    """Reads public keys from a file, and reads the file again when it has changed."""
 
     def __init__(self, file: Path, where: str, clock: Clock) -> None:
-        """Refuse a file without a usable key; the error names the setting ``where``."""
+        """Read the keys. Raise InvalidArgument, with the setting ``where``, if no key is usable."""
         self._file = file
         self._where = where
         self._clock = clock
@@ -48,7 +48,7 @@ class KeyFile:
         self._keys = self._read()
 
     def keys(self) -> list[VerificationKey]:
-        """Return the keys. If the file cannot be used any more, the earlier keys stay."""
+        """Return the keys. If the file has become unusable, return the keys read before."""
         now = self._clock.now()
         if abs(now - self._looked_at) >= CHECK_SECONDS:
             self._looked_at = now
@@ -64,10 +64,10 @@ class KeyFile:
         except InvalidArgument as error:
             log.warning("cannot use %s; the keys read before stay valid", error.message)
         else:
-            log.info("read %d keys of tokens from %s", len(self._keys), self._file)
+            log.info("read %d public keys for tokens from %s", len(self._keys), self._file)
 
     def _mark(self) -> object:
-        """Return a value that changes with the file."""
+        """Return a value that changes when the file changes."""
         try:
             found = self._file.stat()
         except OSError as error:
@@ -84,18 +84,18 @@ class KeyFile:
 
 
 def parse_keys(content: bytes) -> list[VerificationKey]:
-    """Read the public keys in a file's content; ValueError names the problem."""
+    """Parse the public keys in a file's content. Raise ValueError if no key is usable."""
     blocks = list(_PEM.finditer(content))
     keys = _from_pem(blocks) if blocks else _from_key_set(content)
     if not keys:
-        raise ValueError("holds no key that signatures can be checked with")
+        raise ValueError("contains no key for checking signatures")
     return keys
 
 
 def _from_pem(blocks: list[re.Match[bytes]]) -> list[VerificationKey]:
     if len(blocks) > MAX_TRIES:
-        # They have no names, so every token is checked with each of them.
-        raise ValueError(f"holds more than {MAX_TRIES} PEM keys; a key set (JWKS) may hold more")
+        # PEM keys have no names, so every token is checked with each key.
+        raise ValueError(f"has more than {MAX_TRIES} PEM keys; use a key set (JWKS) for more")
     keys = []
     for number, block in enumerate(blocks, 1):
         label = block[1].decode()
@@ -125,13 +125,16 @@ def _from_key_set(content: bytes) -> list[VerificationKey]:
     if not isinstance(members, list):
         raise ValueError('is not a key set (JWKS): it must be {"keys": [...]}')
     if len(members) > MAX_KEYS:
-        raise ValueError(f"holds more than {MAX_KEYS} keys")
+        raise ValueError(f"has more than {MAX_KEYS} keys")
     found = (_from_jwk(member, number) for number, member in enumerate(members, 1))
     return [key for key in found if key is not None]
 
 
 def _from_jwk(member: Any, number: int) -> VerificationKey | None:
-    """Read one key; None: it has another purpose (issuers publish such keys, too)."""
+    """Parse one key of a key set; None if the key is not for checking signatures.
+
+    Issuers publish keys for other purposes in the same set.
+    """
     if not isinstance(member, dict):
         raise ValueError(f"key {number} must be an object")
     kind, kid, named = member.get("kty"), member.get("kid"), member.get("alg")
@@ -146,7 +149,7 @@ def _from_jwk(member: Any, number: int) -> VerificationKey | None:
         raise ValueError(f"key {number}: its key_ops must be a list")
     if member.get("use", "sig") != "sig" or "verify" not in operations:
         return None
-    # The algorithm names only the form of the key here.
+    # The algorithm only tells PyJWK the format of the key here.
     curve = member.get("crv")
     form = "RS256" if kind == "RSA" else _JWK_CURVES.get(curve) if isinstance(curve, str) else None
     if form is None or (kind == "OKP") != (form == "EdDSA"):
@@ -162,11 +165,11 @@ def _from_jwk(member: Any, number: int) -> VerificationKey | None:
 
 
 def _algorithms(public: Any, number: int) -> frozenset[str]:
-    """Return the algorithms of the key. Its kind decides, never a token."""
+    """Return the algorithms that the key may check. The key's kind decides, never a token."""
     if isinstance(public, RSAPublicKey):
         if public.key_size < MIN_RSA_BITS:
             raise ValueError(
-                f"key {number} has {public.key_size} bits; RSA takes {MIN_RSA_BITS} or more"
+                f"key {number} has {public.key_size} bits; an RSA key needs {MIN_RSA_BITS} or more"
             )
         return _RSA
     if isinstance(public, EllipticCurvePublicKey):
@@ -176,4 +179,4 @@ def _algorithms(public: Any, number: int) -> frozenset[str]:
 
 
 def _private(number: int) -> str:
-    return f"key {number} is a private key; the server takes public keys, keep this one secret"
+    return f"key {number} is a private key; give the server a public key, and keep this one secret"

@@ -1,6 +1,7 @@
-"""The table of all actions: the roles that may do them, their budgets, the limits of their lists.
+"""Define every action's rule: the allowed roles, the budget, and the limits of the request's lists.
 
-Both faces read it, and docs/security.md shows it. A method that is not in it is refused.
+The gRPC and the HTTP API read this table, and docs/security.md shows it. A server refuses a method
+that is not in this table.
 """
 
 from __future__ import annotations
@@ -13,42 +14,44 @@ from jobqueue.access.callers import Role
 
 
 class BudgetKind(enum.Enum):
-    """The budget that counts a call while it is under way."""
+    """Names the budget that counts a call while the call is under way."""
 
-    PROBE = "probe"  # with a budget of its own: an orchestrator must not kill a busy server
+    PROBE = "probe"  # has its own budget, so that an orchestrator does not kill a busy server
     CALL = "call"
     WAIT = "wait"  # a long poll
     STREAM = "stream"
-    SUBMIT_STREAM = "submit stream"  # fewer: half a message of each may be in memory, uncounted
-    WATCH = "watch"  # a stream of unknown callers, which takes no room from the others
+    # Fewer than other streams: half a message of each may be in memory uncounted.
+    SUBMIT_STREAM = "submit stream"
+    WATCH = "watch"  # a stream of unknown callers; its budget is separate from the others
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The rule of one action, for every face."""
+    """Defines who may do an action, which budget counts it, and how long its lists may be."""
 
-    roles: frozenset[Role] | None  # one of them is needed; None: open to all
+    roles: frozenset[Role] | None  # the caller needs one of these; None: open to all
     kind: BudgetKind = BudgetKind.CALL
-    # The most items of each list in one message, by its path in the gRPC request: "specs.labels"
-    # are the labels of all specs together. They are counted before they are built.
+    # The most items of each list in one message, by the list's path in the gRPC request:
+    # "specs.labels" are the labels of all specs together. The server counts the items before it
+    # builds objects from them.
     items: Mapping[str, int] = field(default_factory=dict)
-    changes: bool = False  # the audit log has a line for it
+    changes: bool = False  # the audit log has a line for the action
     reads: bool = False  # changes nothing, and may have a large answer
-    results: str = ""  # the list of the request whose items have a result each
+    results: str = ""  # the request's list that has a result for each item
 
 
 MAX_BATCH = 10_000  # jobs in one message
 MAX_LABELS = 32 * MAX_BATCH  # of all jobs in one message
-MAX_JOB_LABELS = 1_000  # of one job; the engine allows fewer, with a better error
+MAX_JOB_LABELS = 1_000  # of one job; the engine allows fewer and raises a better error
 MAX_REPORTS = 10_000  # in one message; our worker sends at most 2,000
 MAX_REPORT_BATCHES = 1_000  # in one message; our worker has one under way
 MAX_LEASES = 100_000  # a worker's largest concurrency
 MAX_SLOTS = 1_000  # of a worker of the task queue
-MAX_NAMES = 10_000  # of queues or task types; the engine allows fewer, with a better error
-MAX_QUESTIONS = 1_000  # queues that a worker asks for: it serves no more
+MAX_NAMES = 10_000  # of queues or task types; the engine allows fewer and raises a better error
+MAX_QUESTIONS = 1_000  # queues that a worker may ask about; a worker serves no more queues
 MAX_WEIGHTS = 100  # there are ten priorities
 MAX_FILTERS = 100  # there are fewer states, and fewer reasons
-MAX_HEADERS = 128  # of any request, on both faces: each takes many times its bytes in memory
+MAX_HEADERS = 128  # of any request, gRPC or HTTP: a header needs many times its bytes in memory
 
 _OPEN = None
 _CLIENT = frozenset({Role.CLIENT})
@@ -56,8 +59,8 @@ _READER = frozenset({Role.CLIENT, Role.OPERATOR})
 _WORKER = frozenset({Role.WORKER})
 _OPERATOR = frozenset({Role.OPERATOR})
 _MONITOR = frozenset({Role.MONITOR, Role.OPERATOR})
-# No role is enough: jq-service authorizes the calls between its parts by their senders
-# (taskqueue/grpc/callers.py), and jq-server does not serve them.
+# No role allows these calls: jq-service authorizes calls between its parts by the sender
+# (taskqueue/grpc/callers.py). jq-server does not serve them.
 _PARTS: frozenset[Role] = frozenset()
 
 _WORKER_INFO = {"worker.queues": MAX_NAMES, "worker.types": MAX_NAMES}
@@ -206,7 +209,7 @@ HTTP: dict[tuple[str, str], str] = {
     ("GET", "/jobs"): "job.list",
     ("GET", "/jobs/{job_id}"): "job.read",
     ("GET", "/jobs/{job_id}/wait"): "job.wait",
-    ("GET", "/jobs/{job_id}/events"): "job.history",  # followed, it is a job.watch
+    ("GET", "/jobs/{job_id}/events"): "job.history",  # with follow it is job.watch
     ("POST", "/jobs/{job_id}/cancel"): "job.cancel",
     ("POST", "/jobs/{job_id}/retry"): "job.retry",
     ("DELETE", "/jobs/{job_id}"): "job.delete",
@@ -234,5 +237,5 @@ def grpc_rule(method: str) -> Rule:
 
 
 def http_rule(verb: str, template: str) -> Rule:
-    """Return the rule of a route by its verb and its path with the names of its parameters."""
+    """Return the rule of an HTTP route. ``template`` is its path with the parameters' names."""
     return RULES.get(HTTP.get((verb, template), ""), _REFUSED)

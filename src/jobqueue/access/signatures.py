@@ -1,7 +1,7 @@
-"""Signatures of tokens, checked by PyJWT. Only a server that takes tokens imports this module.
+"""Check the signatures of tokens with PyJWT. Only a server that accepts tokens imports this module.
 
-A key is used only with the algorithms of its kind. So a token that names an algorithm of another
-kind finds no key, and a public key is never taken for a shared secret.
+A key is used only with the algorithms of its own kind. A token that names an algorithm of another
+kind is refused, and a public key is never used as a shared secret.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from jobqueue.core.errors import Unauthenticated
 
 HMAC = {"HS256": HMACAlgorithm.SHA256, "HS384": HMACAlgorithm.SHA384, "HS512": HMACAlgorithm.SHA512}
 MAX_TRIES = 4
-"""The keys that one token is checked with at most: each takes up to half a millisecond."""
+"""The most keys that one token is checked with: one check needs up to half a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """A key that checks signatures; ``kid`` is its name, if it has one."""
+    """Holds a key that checks signatures.
+
+    ``kid`` is the key's name; None if the key has no name.
+    """
 
     kid: str | None
     algorithms: frozenset[str]
@@ -32,7 +35,7 @@ class VerificationKey:
 
 
 class _SharedSecret(HMACAlgorithm):
-    """Takes the secret without checks: ``secret_key`` has checked it once."""
+    """Uses a shared secret without checking it again: ``secret_key`` has checked it."""
 
     def prepare_key(self, key: str | bytes) -> bytes:
         return key if isinstance(key, bytes) else key.encode()
@@ -42,18 +45,18 @@ class _SharedSecret(HMACAlgorithm):
 
 
 def secret_key(secret: bytes) -> VerificationKey:
-    """Return the key of a shared secret; ValueError if it is a public key."""
+    """Return a key made from a shared secret. Raise ValueError if the secret is a public key."""
     try:
         material = HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
     except jwt.InvalidKeyError:
         raise ValueError(
-            "is a public key, and no secret; it belongs in a file: auth.jwt_keys_file"
+            "is a public key, not a secret; put the key into the file of auth.jwt_keys_file"
         ) from None
     return VerificationKey(None, frozenset(HMAC), material)
 
 
 class SignatureChecker:
-    """Finds the key of a token, and checks the token's signature with it."""
+    """Finds the key that fits a token, and checks the token's signature with that key."""
 
     def __init__(
         self, algorithms: frozenset[str], keys: Callable[[], list[VerificationKey]]
@@ -66,7 +69,10 @@ class SignatureChecker:
             self._jws.register_algorithm(name, _SharedSecret(digest))
 
     def payload(self, token: str, algorithm: str, kid: str | None) -> bytes:
-        """Return the payload of a valid token. ``algorithm`` and ``kid`` are from its header."""
+        """Return the payload of a token. Raise Unauthenticated if no key confirms the signature.
+
+        ``algorithm`` and ``kid`` are the values in the token's header.
+        """
         if algorithm not in self._algorithms:
             raise not_valid()
         fitting = [

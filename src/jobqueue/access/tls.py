@@ -1,4 +1,4 @@
-"""TLS: certificates and keys of servers and clients, and the names in clients' certificates."""
+"""Load TLS certificates and keys of servers and clients, and read names in client certificates."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ from jobqueue.core.errors import InvalidArgument
 
 _MAX_BYTES = 1 << 20
 _VERSION, _EXTENSIONS, _DNS_NAME = 0xA0, 0xA3, 0x82  # tags in DER
-_SUBJECT = 4  # its place after the version
+_SUBJECT = 4  # its index after the version
 _COMMON_NAME = bytes.fromhex("550403")
 _ALTERNATIVE_NAMES = bytes.fromhex("551d11")
-_WIDE = {0x1E: "utf-16-be", 0x1C: "utf-32-be"}  # kinds of text with zero bytes in every letter
+_WIDE = {0x1E: "utf-16-be", 0x1C: "utf-32-be"}  # text encodings whose letters contain zero bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """A server's certificate and key; with ``client_ca``, clients must show one of its own."""
+    """Names a server's certificate and key files.
+
+    With ``client_ca``, the server accepts client certificates that this authority signed.
+    """
 
     cert: Path
     key: Path
     client_ca: Path | None = None
 
     def check(self) -> None:
-        """Refuse files that cannot be used; the error names the setting."""
+        """Raise InvalidArgument, which names the setting, if a file cannot be used."""
         self.read()
         self.context()
 
@@ -47,7 +50,7 @@ class ServerTls:
         return cert, key, self._read_client_ca()
 
     def context(self) -> ssl.SSLContext:
-        """Return them as an OpenSSL context. Clients may show a certificate, but need not."""
+        """Return the files as an OpenSSL context. Clients may send a certificate, but need not."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _load_pair(context, self.cert, self.key, check_private, check_owner)
         client_ca = self._read_client_ca()
@@ -64,7 +67,7 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The TLS files of a client, in PEM. Without ``ca`` the system's roots are trusted."""
+    """Names a client's TLS files in PEM. Without ``ca`` the client trusts the system's roots."""
 
     ca: PathText | None = None
     cert: PathText | None = None
@@ -72,7 +75,7 @@ class Tls:
 
 
 def tls_of(given: Tls | bool) -> Tls | None:
-    """Read the parameter of callers: ``True`` trusts the system's roots."""
+    """Return the TLS files for a ``tls`` parameter; ``True`` trusts the system's roots."""
     if isinstance(given, bool):
         return Tls() if given else None
     return given
@@ -80,7 +83,7 @@ def tls_of(given: Tls | bool) -> Tls | None:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials that a client gives to a server."""
+    """Holds the credentials that a client sends to a server."""
 
     api_key: str | None = field(default=None, repr=False)
     tls: Tls | None = None
@@ -89,15 +92,15 @@ class Credentials:
         return self.api_key is not None or self.tls is not None
 
     def check(self) -> None:
-        """Refuse credentials that cannot be used; the error names the parameter."""
+        """Raise InvalidArgument, which names the parameter, if a credential cannot be used."""
         key = self.api_key
         if key is not None and (not key or not key.isascii() or not key.isprintable()):
-            raise InvalidArgument("api_key", "must be printable ASCII characters")
+            raise InvalidArgument("api_key", "must have one or more printable ASCII characters")
         tls = self.tls
         if tls is None:
             return
         if (tls.cert is None) != (tls.key is None):
-            raise InvalidArgument("tls", "a client certificate takes both cert and key")
+            raise InvalidArgument("tls", "a client certificate needs both cert and key")
         read_client_files(tls)
         if tls.cert is not None and tls.key is not None:
             _load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls.cert, tls.key, check_private)
@@ -119,10 +122,10 @@ def read_pem(file: PathText, where: str, *judges: Judge) -> bytes:
 
 
 def _load_pair(context: ssl.SSLContext, cert: PathText, key: PathText, *judges: Judge) -> None:
-    # gRPC would only report that nothing works; OpenSSL reports the reason.
+    # gRPC would not report why the files fail; OpenSSL reports the reason.
     with opened(key, "tls.key", judges) as stream:
         try:
-            # OpenSSL takes names only. This one names the opened file, which was judged.
+            # OpenSSL accepts names only. This name belongs to the opened file, which was checked.
             name = f"/dev/fd/{stream.fileno()}"
             context.load_cert_chain(cert, name, password=_no_password)
         except (ssl.SSLError, OSError, ValueError) as error:
@@ -142,7 +145,7 @@ def _load_roots(context: ssl.SSLContext, content: bytes, file: str, where: str) 
         # Text that is not ASCII is a comment.
         context.load_verify_locations(cadata=content.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError):
-        raise InvalidArgument(where, f"{file}: holds no certificate") from None
+        raise InvalidArgument(where, f"{file}: contains no certificate") from None
 
 
 def _no_password() -> str:
@@ -150,10 +153,10 @@ def _no_password() -> str:
 
 
 def certificate_name(certificate: Mapping[str, Any] | None) -> str:
-    """Return the common name, or else the first DNS name, of a verified certificate.
+    """Return a verified certificate's common name, or its first DNS name if it has no common name.
 
-    Empty if a name has a NUL in it: programs that read names as C strings, like gRPC, would see
-    only the part before it.
+    Return an empty name if any name contains a NUL character: programs that read names as C
+    strings, like gRPC, would read only the part before the NUL.
     """
     if not certificate:
         return ""
@@ -167,7 +170,7 @@ def certificate_name(certificate: Mapping[str, Any] | None) -> str:
 
 @lru_cache(1024)
 def has_nul(pem: bytes) -> bool:
-    """Return True if a name has a NUL in it, or the certificate cannot be read."""
+    """Return True if a name in the certificate contains a NUL, or the certificate is unreadable."""
     try:
         return any("\0" in name for name in _names(ssl.PEM_cert_to_DER_cert(pem.decode())))
     except (ValueError, IndexError):
@@ -197,7 +200,7 @@ def _inside(data: bytes) -> bytes:
 
 
 def _items(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the tag and value of each item in DER."""
+    """Yield the tag and value of each item in DER-encoded data."""
     at = 0
     while at < len(data):
         tag, size, at = data[at], data[at + 1], at + 2

@@ -1,6 +1,7 @@
-"""JSON Web Tokens (RFC 7519): from a token to the caller that it names.
+"""Verify JSON Web Tokens (RFC 7519), and return the callers that they name.
 
-PyJWT checks the signatures (``signatures``). This module checks the claims, by the injected clock.
+This module checks the claims against the injected clock. The module ``signatures`` checks the
+signatures with PyJWT.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ PUBLIC_KEY = (
 ALGORITHMS = (*SHARED_SECRET, *PUBLIC_KEY)
 DEFAULT_ALGORITHMS = ("HS256", "RS256", "ES256", "EdDSA")
 MIN_SECRET_BYTES = 32
-# The server does not know the client program: the error names the way for each.
+# The server does not know which client program sent the call: the error explains each program.
 HOW_TO_SHOW = (
     "jq-ctl and jq-worker: environment variable JQ_API_KEY; JobQueue: api_key=...;"
     " HTTP: Authorization: Bearer ..."
 )
 MAX_TOKEN_BYTES = 8 * 1024
-LEEWAY = 10.0  # seconds that clocks may differ
+LEEWAY = 10.0  # seconds by which clocks may differ
 _MAX_NAME = 200
 _MAX_TIME = 1e15
 _ALPHABET = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 class TokenVerifier:
-    """Turns a token into the caller that it names."""
+    """Verifies a token and returns the caller that the token names."""
 
     def __init__(
         self,
@@ -52,7 +53,10 @@ class TokenVerifier:
         max_lifetime: float = 0.0,
         leeway: float = LEEWAY,
     ) -> None:
-        """Give a shared ``secret``, a ``keys_file`` with public keys, or both."""
+        """Set how tokens are checked: by a shared ``secret``, a ``keys_file``, or both.
+
+        ``keys_file`` is a file with public keys. An empty ``secret`` means no shared secret.
+        """
         self._clock = clock
         self._audience = audience
         self._issuer = issuer
@@ -65,7 +69,7 @@ class TokenVerifier:
         if secret and len(secret) < MIN_SECRET_BYTES:
             raise InvalidArgument("auth.jwt_secret", f"must have {MIN_SECRET_BYTES} or more bytes")
 
-        # Imported by servers with tokens only: it takes a tenth of a second.
+        # Only servers with tokens import PyJWT, because the import needs a tenth of a second.
         from jobqueue.access.signatures import SignatureChecker, secret_key
 
         try:
@@ -81,15 +85,18 @@ class TokenVerifier:
             self._signatures = SignatureChecker(allowed, lambda: shared + file.keys())
 
     def verify(self, token: str) -> Caller:
-        """Return the caller of a valid token. Claims are read only under a valid signature."""
+        """Return the caller that a valid token names. Raise Unauthenticated for any other token.
+
+        The claims are read after the signature was checked.
+        """
         if len(token) > MAX_TOKEN_BYTES:
             raise Unauthenticated(f"the token is larger than {MAX_TOKEN_BYTES} bytes")
         parts = token.encode("ascii", "replace").split(b".")
         if len(parts) != 3 or not all(map(_ALPHABET.issuperset, parts)):
-            raise not_valid()  # PyJWT would accept padding
+            raise not_valid()  # PyJWT would accept Base64 padding
         header = _document(_decode(parts[0]))
         algorithm, kid = header.get("alg"), header.get("kid")
-        # Keys that a header brings or names (jwk, jku, x5u, x5c) are not read.
+        # Keys that the header contains or names (jwk, jku, x5u, x5c) are never used.
         if "crit" in header or not isinstance(algorithm, str) or not isinstance(kid, str | None):
             raise not_valid()
         return self._caller(_document(self._signatures.payload(token, algorithm, kid)))
@@ -104,29 +111,30 @@ class TokenVerifier:
         if self._max_lifetime:
             self._check_lifetime(_time(claims, "iat"), ends, now)
         if self._issuer and claims.get("iss") != self._issuer:
-            raise Unauthenticated("the token is of another issuer")
+            raise Unauthenticated("the token's iss names another issuer than auth.jwt_issuer")
         audience = claims.get("aud", [])
         meant_for = [audience] if isinstance(audience, str) else audience
         if not isinstance(meant_for, list):
             raise Unauthenticated("the token's aud must be text or a list")
         if self._audience not in meant_for if self._audience else "aud" in claims:
-            raise Unauthenticated("the token is meant for another audience")
+            raise Unauthenticated("the token's aud names another audience than auth.jwt_audience")
         name = claims.get("sub")
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not name.isprintable():
             raise Unauthenticated(f"the token's sub must be a name of 1 to {_MAX_NAME} characters")
         return Caller(name, _roles(claims.get(self._roles_claim, []), self._roles_claim))
 
     def _check_lifetime(self, issued: float, ends: float, now: float) -> None:
-        if now < issued - self._leeway:  # a time of issue ahead would make any lifetime short
+        if now < issued - self._leeway:  # an iat in the future would make any lifetime short
             raise Unauthenticated("the token is not valid yet")
         if ends - issued > self._max_lifetime:
             raise Unauthenticated(
-                f"the token is valid for longer than {self._max_lifetime:g} s (exp - iat)"
+                f"the token is valid for longer than {self._max_lifetime:g} s (exp - iat);"
+                " issue a token with a shorter lifetime"
             )
 
 
 def _allowed(algorithms: Iterable[str], secret: bool, keys: bool) -> frozenset[str]:
-    """Return the algorithms to accept; InvalidArgument if no token could be valid."""
+    """Return the algorithms to accept. Raise InvalidArgument if no token could be valid."""
     where = "auth.jwt_algorithms"
     chosen = frozenset(algorithms)
     unknown = chosen - set(ALGORITHMS)
@@ -142,18 +150,18 @@ def _allowed(algorithms: Iterable[str], secret: bool, keys: bool) -> frozenset[s
 
 
 def _roles(given: Any, claim: str) -> frozenset[Role]:
-    """Read the roles; roles of other systems are ignored."""
+    """Return the known roles in a claim. Roles of other systems are ignored."""
     words = given.split() if isinstance(given, str) else given
     if not isinstance(words, list):
-        raise Unauthenticated(f"the token's {claim} must be a list")
+        raise Unauthenticated(f"the token's {claim} must be a list or text")
     return frozenset(role for role in Role if role.value in words)
 
 
 def _time(claims: dict[str, Any], name: str) -> float:
     value = claims.get(name)
     if not isinstance(value, bool) and isinstance(value, int | float) and abs(value) < _MAX_TIME:
-        return float(value)  # NaN is not below the bound, either
-    raise Unauthenticated(f"the token's {name} must be a time in seconds")
+        return float(value)  # NaN is not below the limit and is refused, too
+    raise Unauthenticated(f"the token's {name} must be a time in seconds since 1970")
 
 
 def _document(raw: bytes) -> dict[str, Any]:
@@ -174,5 +182,8 @@ def _decode(part: bytes) -> bytes:
 
 
 def not_valid() -> Unauthenticated:
-    """Make the error of an unknown key or token, which does not name the reason."""
+    """Return the error for an unknown key or invalid token.
+
+    The text does not contain the reason.
+    """
     return Unauthenticated(f"the credential is not valid ({HOW_TO_SHOW})")
