@@ -134,7 +134,7 @@ async def test_a_message_of_a_stream_is_counted_before_it_is_built(target: Targe
             b"\x0a\x80\x92\xf4\x01" + b"\x5a\x00" * 2_000_000,
             "spec.labels: at most",
         ),
-        ("ClientService/Submit", "client", b"\x78\x00" * 2_000_000, "request: holds too many"),
+        ("ClientService/Submit", "client", b"\x78\x00" * 2_000_000, "request: contains too many"),
     ],
 )
 async def test_every_list_is_counted_before_it_is_built(target: Target, method, name, data, told):

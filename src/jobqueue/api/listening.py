@@ -1,4 +1,4 @@
-"""Ports that servers listen on: binding them, and the errors if that fails."""
+"""Bind the ports that servers listen on, and explain errors of the system."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
 
 _BACKLOG = 1024
 _FIRST_UNPRIVILEGED = 1024
-# A name may resolve to an address of a kind that this machine does not have (IPv6).
+# A host name may resolve to an address family that this machine does not have (IPv6).
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address to listen on, and the settings that choose it."""
+    """Holds an address to listen on, and the settings that choose the address."""
 
     host: str
     port: int
@@ -30,7 +30,7 @@ class Endpoint:
         return str(Address(self.host, self.port))
 
     def refused(self, error: OSError) -> JobQueueError:
-        """Return the error to raise when the system refuses the address."""
+        """Return the error to raise when the operating system refuses the address."""
         choose = f"choose another port{self.how}"
         if error.errno == errno.EADDRINUSE:
             return Unavailable(
@@ -38,19 +38,19 @@ class Endpoint:
             )
         if error.errno == errno.EACCES and 0 < self.port < _FIRST_UNPRIVILEGED:
             return Unavailable(
-                f"{self.port_setting}: may not listen on {self}: ports below {_FIRST_UNPRIVILEGED}"
-                f" need special rights; {choose}"
+                f"{self.port_setting}: no permission to listen on {self}: ports below"
+                f" {_FIRST_UNPRIVILEGED} need special rights; {choose}"
             )
         if error.errno in _NOT_HERE:
             return Unavailable(
                 f"{self.host_setting}: {self.host} is not an address of this machine;"
-                " 127.0.0.1 is for callers on this machine, 0.0.0.0 for those on any network"
+                " use 127.0.0.1 for callers on this machine, 0.0.0.0 for callers on any network"
             )
         return Unavailable(f"{self.port_setting}: cannot listen on {self}: {error.strerror}")
 
 
 async def open_sockets(endpoint: Endpoint) -> list[socket.socket]:
-    """Listen on every address that the host resolves to, on one port."""
+    """Listen on every address that the host resolves to, all with the same port."""
     sockets = await _bound(endpoint)
     try:
         for listener in sockets:
@@ -62,7 +62,7 @@ async def open_sockets(endpoint: Endpoint) -> list[socket.socket]:
 
 
 async def check(endpoint: Endpoint) -> None:
-    """Raise the error that `open_sockets` would raise now, without listening."""
+    """Raise the error that ``open_sockets`` would raise now, without listening."""
     _close(await _bound(endpoint))
 
 

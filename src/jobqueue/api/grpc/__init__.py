@@ -1,1 +1,1 @@
-"""The gRPC face (``server.GrpcFace``) and its remote client (``remote.GrpcBackend``)."""
+"""Contains the gRPC API's server (``server.GrpcFace``) and client (``remote.GrpcBackend``)."""

@@ -1,4 +1,4 @@
-"""Applies the table of rules (``access/rules.py``) to every call before its method runs."""
+"""Apply the table of rules (``access/rules.py``) to every gRPC call before its method runs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from jobqueue.core.waiting import LONG, answer_room, turn
 
 CERTIFICATE = "x509_pem_cert"  # gRPC's name for the client's certificate in its auth context
 
-_MAX_OPEN_BYTES = 1024  # the longest message of an unauthenticated caller
-_OPEN_MESSAGES = 4  # such messages that one address may have on their way
-# A server that stops still answers these: workers that stop at the same time end their jobs here.
+_MAX_OPEN_BYTES = 1024  # the largest message that an unauthenticated caller may send
+_OPEN_MESSAGES = 4  # most messages that one address may send at once without authentication
+# A stopping server still accepts these calls, so that workers that stop too can finish their jobs.
 _UNTIL_THE_END = {
     "server.probe",
     "server.watch_health",
@@ -46,7 +46,7 @@ _UNTIL_THE_END = {
 }
 
 _Metadata = Iterable[tuple[str, str | bytes]] | None
-# The metadata of the call that a task serves: gRPC's context would build it again.
+# The metadata of the call that the current task serves. gRPC's context would build it again.
 _metadata: ContextVar[_Metadata] = ContextVar("jobqueue_metadata", default=None)
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
 
 class GrpcAuthorizer(grpc.GenericRpcHandler):
-    """Admits or refuses a call or stream at its beginning, before a message is read.
+    """Admits or refuses a call or stream when it begins, before the server reads a message.
 
-    An admitted call knows its caller and counts in the budgets until it ends. Its messages are
-    built only after the items of their lists were counted.
+    An admitted call has a caller, and the budgets count the call until it ends. The server counts
+    the items of a request's lists before it parses the request.
 
-    gRPC gets its method handlers from this class: an interceptor would cost more.
+    gRPC gets its method handlers from this class, because an interceptor would be slower.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
         self._budgets = budgets or Budgets()
         self._requests = MessageBytes(max_message_bytes)
         self._answers = MessageBytes(max_message_bytes)
-        # Messages of unauthenticated callers take no room from those of the others.
+        # Messages of unauthenticated callers have their own memory budget.
         self._open = MessageBytes(max_message_bytes, per_caller=_OPEN_MESSAGES)
         self._reader = TimedReader(self._requests)
         self._open_reader = TimedReader(self._open, is_open=True)
@@ -84,17 +84,17 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
         self._handlers: dict[str, _Handler] = {}
 
     def before(self, server: grpc.aio.Server) -> grpc.aio.Server:
-        """Register with a server; return the object to add its servicers to."""
+        """Register this authorizer with a gRPC server. Add the servicers to the returned object."""
         logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_answer_lost)
         server.add_generic_rpc_handlers((self,))
         return cast(grpc.aio.Server, self)
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
-        """Add the methods of a service, as a server does."""
+        """Add a service's methods. Generated code calls this like the method of a gRPC server."""
         self._services += handlers
 
     def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Do nothing: generated code adds its methods in both ways."""
+        """Do nothing, because generated code also calls ``add_generic_rpc_handlers``."""
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
         method = handler_call_details.method
@@ -103,13 +103,13 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
             found = (service.service(handler_call_details) for service in self._services)
             handler = next((one for one in found if one is not None), None)
             if handler is None:
-                return None  # there is no such method, and it is not remembered
+                return None  # the method does not exist; its name is not stored
             if method not in GRPC:
                 if not self._required:
                     return handler
                 short = method.rpartition("/")[2]
                 return self._refusing(
-                    method, PermissionDenied(f"{short} is not for callers of this server")
+                    method, PermissionDenied(f"this server does not allow {short} to any caller")
                 )
             authorized = self._handlers[method] = self._authorized(method, handler)
         shown = handler_call_details.invocation_metadata
@@ -165,9 +165,9 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
     def _call(
         self, method: str, rule: Rule, handler: _Handler, parse: Callable[[bytes], Any]
     ) -> Callable[[Any, Any], Awaitable[bytes]]:
-        """Wrap a method with one message each way so that gRPC runs it like a stream.
+        """Wrap a method with one request and one answer so that gRPC runs it like a stream.
 
-        Then the call is judged before its message is read, and both messages' sizes are known.
+        The wrapper checks the call before it reads the request, and knows both messages' sizes.
         """
         inner: Any = handler.unary_unary
         serialize: Any = handler.response_serializer
@@ -176,15 +176,15 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
         requests, reader = self._room_for(rule)
         answers = self._answers
         largest = requests.largest
-        # A call that reads takes room for its answer first. A long poll takes it when its wait is
-        # over; a fetch of jobs, before they are claimed for it.
+        # A call that only reads reserves memory for its answer first. A long poll reserves it when
+        # its wait is over. A fetch of jobs reserves it before the jobs are claimed.
         polls = rule.kind is BudgetKind.WAIT
         answers_at_once = rule.reads and not polls
 
         async def call(messages: Any, context: Any) -> bytes:
             try:
                 caller = self._admit(method, rule, context)
-                # Programs on one machine share one address, so each connection counts by itself.
+                # Programs on one machine share one address, so each connection has its own count.
                 account = (
                     caller.account if caller.name or is_open else f"{CONNECTION}{context.peer()}"
                 )
@@ -200,7 +200,7 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
                     requests.change(account, asked, 0)
                 room.close()
 
-            # gRPC's task ends when the answer was sent, or when the call ends in another way. A
+            # gRPC's task ends when the answer is sent, or when the call ends in another way. A
             # callback of the context would keep the call in memory until a garbage collection.
             task = asyncio.current_task()
             assert task is not None
@@ -231,14 +231,14 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
             except JobQueueError as error:
                 await self._abort(method, error, time.perf_counter(), context)
             made = inner(request, context)
-            del request  # gRPC keeps this frame with the error of a call that is refused
+            del request  # gRPC keeps this frame in memory with the error of a refused call
             answer: bytes = serialize(await made)
             size = weight(len(answer))
             if rule.reads and size > room.taken:
                 try:
                     answers.check(account, room.taken, size)
                 except JobQueueError as error:
-                    del answer  # as above
+                    del answer  # gRPC keeps this frame in memory, too
                     await self._abort(method, error, time.perf_counter(), context)
             room.change(size)
             return answer
@@ -272,7 +272,7 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
         return caller
 
     async def _read_one(self, method: str, rule: Rule, account: str, context: Any) -> Any:
-        """Read the one message of a call that answers with many."""
+        """Read the only request message of a call that has a stream of answers."""
         room, reader = self._room_for(rule)
         try:
             if not room.take(account):
@@ -310,7 +310,7 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
     def _refusing(
         self, method: str, error: JobQueueError, status: grpc.StatusCode | None = None
     ) -> _Handler:
-        """Return a handler that refuses the call without reading a message."""
+        """Return a handler that refuses every call with ``error``, without reading a message."""
         started = time.perf_counter()
 
         async def refuse(requests: Any, context: Any) -> None:
@@ -320,16 +320,16 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
 
 
 def _is_no_answer_lost(record: logging.LogRecord) -> bool:
-    """Drop gRPC's log line about a caller that left while its answer was sent.
+    """Return False for gRPC's log line about a caller that left while its answer was sent.
 
-    gRPC logs that as an error. It is none, and callers could fill the log with it.
+    gRPC logs that case as an error. It is not an error, and callers could fill the log with it.
     """
     found = record.getMessage().partition("ExecuteBatchError raised in core by servicer method [")
     return found[2].rstrip("]") not in GRPC
 
 
 def _short(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Limit a parser to short messages: unauthenticated callers send a name at most."""
+    """Wrap ``parse`` to refuse large messages: unauthenticated callers only send a short name."""
 
     def parse_short(data: bytes) -> Any:
         if len(data) > _MAX_OPEN_BYTES:
@@ -351,8 +351,11 @@ def _shown(metadata: _Metadata, address: str) -> Shown:
 
 
 def certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
-    """Return the common name, or else the first DNS name; empty if there is none to trust."""
-    # The names in ``auth`` end at their first NUL; those in the certificate are whole.
+    """Return the client certificate's common name, or its first DNS name.
+
+    Return an empty name without a certificate, or if the certificate contains a NUL in a name.
+    """
+    # gRPC cuts the names in ``auth`` at the first NUL; the certificate has the whole names.
     certificates = list(auth.get(CERTIFICATE, ()))
     if not certificates or any(map(has_nul, certificates)):
         return ""
@@ -365,11 +368,11 @@ def certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
 
 @lru_cache(1024)
 def _anybody(peer: str, roles: frozenset[Role]) -> Caller:
-    """Return the caller of a method or server that asks for no credentials."""
+    """Return the caller of a method or server that needs no credentials."""
     return Caller("", roles, _address(peer))
 
 
 @lru_cache(1024)
 def _address(peer: str) -> str:
-    """Return the address of a peer: ``127.0.0.1`` of ``ipv4:127.0.0.1:40000``."""
+    """Return the address of a gRPC peer: ``127.0.0.1`` for ``ipv4:127.0.0.1:40000``."""
     return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]") or peer

@@ -1,4 +1,4 @@
-"""Behaviour that all calls share: how they fail, are counted, and end when the server stops."""
+"""Count gRPC calls, convert their errors, and end them when the server stops."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ from jobqueue.core.errors import Internal, JobQueueError, Unavailable, without_t
 log = logging.getLogger("jobqueue.grpc")
 
 OnCall = Callable[[str, str, float], None]
-"""Called when a call has ended, with its full method name, gRPC status name and seconds."""
+"""The server calls this function when a call has ended.
 
-LAST_WORDS = 0.5  # seconds that a call has to answer after ``cut`` has cancelled it
+Its arguments are the full method name, the gRPC status name and the duration in seconds.
+"""
+
+LAST_WORDS = 0.5  # seconds in which a call must answer after ``cut`` has cancelled it
 
 T = TypeVar("T")
 Request = TypeVar("Request")
@@ -30,11 +33,11 @@ Response = TypeVar("Response")
 
 
 class Calls:
-    """The calls under way on one server. Its servicers share one instance."""
+    """Tracks the calls under way on one server. All servicers of a server share one instance."""
 
     def __init__(self, on_call: OnCall | None = None, *, metadata: Metadata = ()) -> None:
         self._on_call = on_call
-        self.metadata = metadata  # sent with every answer, by the servicers that do so
+        self.metadata = metadata  # some servicers send it with every answer
         self._stopped: asyncio.Future[None] | None = None
         self._reading = True
         self._readers: set[asyncio.Task[Any]] = set()
@@ -44,47 +47,50 @@ class Calls:
 
     @property
     def stopping(self) -> bool:
-        """True once ``begin_stop`` was called."""
+        """Return True after ``begin_stop`` was called."""
         return self._stopped is not None and self._stopped.done()
 
     def stop_signal(self) -> asyncio.Future[None]:
-        """Return a future that is done once the server stops. Do not cancel it."""
+        """Return a future that is done when the server begins to stop. Do not cancel the future."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
         return self._stopped
 
     def begin_stop(self) -> None:
-        """End waits at once. Reports of workers are still accepted."""
+        """End long polls and other waits at once. The server still accepts workers' reports."""
         signal = self.stop_signal()
         if not signal.done():
             signal.set_result(None)
 
     def end_readers(self) -> None:
-        """Stop reading workers' streams. Messages that were read are still processed."""
+        """Stop reading workers' streams. Messages that were read already are still processed."""
         self._reading = False
         for reader in self._readers:
             reader.cancel()
 
     def cut(self) -> None:
-        """Cancel the calls under way. They answer that the server stops; gRPC itself would not."""
+        """Cancel the calls under way, so that they answer that the server is stopping.
+
+        gRPC itself would end the calls without that answer.
+        """
         self.was_cut = True
         for task in self.under_way:
             task.cancel()
 
     async def settle(self) -> None:
-        """Wait until all work that was given to ``own`` has ended."""
+        """Wait until all tasks that ``own`` started have ended."""
         while self._owned:
             await asyncio.wait(self._owned)
 
     def own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run work to its end even if the call that began it is cancelled."""
+        """Run ``work`` in a task that goes on if the call that started it is cancelled."""
         task = asyncio.create_task(work)
         self._owned.add(task)
         task.add_done_callback(self._owned.discard)
         return task
 
     def reader(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run the reader of a worker's stream; ``end_readers`` cancels it."""
+        """Run the reader of a worker's stream in a task, which ``end_readers`` cancels."""
         task = asyncio.create_task(work)
         self._readers.add(task)
         task.add_done_callback(self._readers.discard)
@@ -93,7 +99,7 @@ class Calls:
         return task
 
     async def until_stopped(self, work: Awaitable[T]) -> T:
-        """Await work; raise Unavailable if the server stops before it is done."""
+        """Return the result of ``work``. Raise Unavailable if the server stops earlier."""
         task = asyncio.ensure_future(work)
         try:
             either: set[asyncio.Future[Any]] = {task, self.stop_signal()}
@@ -110,7 +116,10 @@ class Calls:
 
 
 def server_stopping() -> Unavailable:
-    """Make the error of a call that the server's stop ends: it had no effect, or was answered."""
+    """Return the error for a call that ends because the server stops.
+
+    The error promises that the call had no effect, or that its effect was answered.
+    """
     return Unavailable("the server is stopping")
 
 
@@ -131,7 +140,7 @@ S = TypeVar("S", bound=_Servicer)
 def handled(
     method: Callable[[S, Request, Any], Awaitable[Response]],
 ) -> Callable[[S, Request, Any], Coroutine[Any, Any, Response]]:
-    """Make a servicer's method count its call, and answer an exception with a status."""
+    """Wrap a servicer's method: count its calls, and convert exceptions to a gRPC status."""
     servicer, _, short = method.__qualname__.rpartition(".")
     name = f"/jq.v1.{servicer.removesuffix('Servicer')}Service/{short}"
     answer = _audited(name, method)
@@ -150,7 +159,9 @@ def handled(
             failure = without_trace(error)
         except Exception:
             log.exception(
-                "the call failed unexpectedly; answering INTERNAL", extra={"method": name}
+                "the call of %s failed unexpectedly; answering INTERNAL",
+                name,
+                extra={"method": name},
             )
             failure = Internal("internal error; the server's log has the details")
         else:
@@ -168,7 +179,7 @@ def handled(
 def unary(
     method: Callable[[S, Request], Awaitable[Response]],
 ) -> Callable[[S, Request, Any], Coroutine[Any, Any, Response]]:
-    """Do as ``handled`` for a method that does not need the call's context."""
+    """Wrap a servicer's method like ``handled``, for a method without the call's context."""
 
     @functools.wraps(method)
     def without_context(self: S, request: Request, context: Any) -> Awaitable[Response]:
@@ -180,9 +191,9 @@ def unary(
 def _audited(
     name: str, method: Callable[[S, Request, Any], Awaitable[Response]]
 ) -> Callable[[S, Request, Any], Awaitable[Response]]:
-    """Give a method that changes something its line in the audit log.
+    """Wrap a method that changes something: write an audit line for each call.
 
-    A stream writes its line itself, because its changes come long before its end.
+    A method with a stream writes its own audit line, because its changes come long before its end.
     """
     rule = grpc_rule(name)
     if not rule.changes or rule.kind is BudgetKind.STREAM:

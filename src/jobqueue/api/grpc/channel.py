@@ -1,4 +1,4 @@
-"""Channels and servers of gRPC: how they are opened, and the limits that both sides share."""
+"""Open gRPC channels, bind gRPC servers, and define the limits that both sides use."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ KIB, MIB = 1024, 1024 * 1024
 # A server accepts messages of this size even if its payload limit is lower, because clients fill
 # batches up to BATCH_BYTES.
 MIN_RECEIVE_BYTES = 4 * MIB
-# Room in a message beside the payload.
+# Bytes of a message that are not its payload.
 MESSAGE_MARGIN = 256 * KIB
 # A batch of specs, assignments or reports is closed when it reaches this size.
 BATCH_BYTES = 1 * MIB
 BATCH_ITEMS = 1000
 # The largest answer that a client accepts: one job with payload and result. Pages are smaller.
 CLIENT_RECEIVE_BYTES = 64 * MIB
-_PENDING_CALLS = 8_000  # calls that wait until the server's loop takes them
-# The most calls that our clients have under way on one connection. For more they open another one.
+_PENDING_CALLS = 8_000  # most calls that wait until the server's event loop starts them
+# The most calls that our clients have under way on one connection. Then they open another.
 CALLS_PER_CONNECTION = 500
-# The most calls that a server lets one connection have. It also bounds the pending calls of one
-# connection, which wait in one line with those of all others. gRPC counts a call until its memory
-# is free, even if its caller has ended it, and refuses more (grpc.http.overload_protection).
-# Otherwise a caller that ends its calls at once would fill the line for all. An ended call counts a
-# moment longer than its client believes, so the limit is twice what our clients use.
+# The most calls that a server allows on one connection. The limit also bounds the connection's
+# pending calls, which wait in the same line as all others. gRPC counts a call until its memory is
+# free, even if its caller has ended it, and refuses more (grpc.http.overload_protection). Otherwise
+# a caller that ends its calls at once would fill the line for all callers. The server counts an
+# ended call a moment longer than its client, so the limit is twice what our clients use.
 _MOST_CALLS = 2 * CALLS_PER_CONNECTION
 
 # Metadata that a server sends when it accepts a stream, before any message.
@@ -51,36 +51,39 @@ def client_options() -> _Options:
     return (
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", CLIENT_RECEIVE_BYTES),
-        # A peer that vanished silently is noticed within 30 s, even if the channel is idle.
+        # The client detects a peer that vanished silently within 30 s, even on an idle channel.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # The time limit of one attempt to connect. After a refusal the backoff counts.
+        # The time limit of one attempt to connect. After a refusal the backoff applies instead.
         ("grpc.min_reconnect_backoff_ms", 5_000),
         ("grpc.max_reconnect_backoff_ms", 500),
     )
 
 
 def server_options(max_message_bytes: int) -> _Options:
-    """Return the options of a server that accepts messages of ``max_message_bytes``."""
+    """Return the gRPC options of a server that accepts requests of up to ``max_message_bytes``.
+
+    The limit is never below ``MIN_RECEIVE_BYTES``.
+    """
     return (
         ("grpc.max_send_message_length", -1),
         ("grpc.max_receive_message_length", max(max_message_bytes, MIN_RECEIVE_BYTES)),
-        # Compressed requests are UNIMPLEMENTED: a few bytes must not become millions. Each bit is
-        # an algorithm; the first stands for no compression.
+        # The server refuses compressed requests with UNIMPLEMENTED: a few bytes must not become
+        # millions. Each bit is an algorithm; the first bit stands for no compression.
         ("grpc.compression_enabled_algorithms_bitset", 1),
-        # At most 64 KiB of an unread message are accepted; the rest waits at its sender. With the
-        # probe, gRPC would accept more on every stream of a fast connection.
+        # The server accepts at most 64 KiB of a message that it has not read; the rest waits at
+        # the sender. With the probe, gRPC would accept more on a fast connection's streams.
         ("grpc.http2.bdp_probe", 0),
-        # gRPC's own limits would cancel pending calls at random from 1,000 on, and all from 3,000
-        # on. That many waits for results may come at once, each with those 64 KiB at most.
+        # gRPC's own limits would cancel pending calls at random above 1,000, and all calls above
+        # 3,000. That many waits for results may come at once, each with at most 64 KiB.
         ("grpc.max_concurrent_streams", _MOST_CALLS),
         ("grpc.http.overload_protection", 1),
         ("grpc.server.max_pending_requests", _PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", _PENDING_CALLS),
-        ("grpc.so_reuseport", 0),  # a taken port is an error, not a silent share
-        # A silent socket is closed after this. Our own clients give up after 5 s.
+        ("grpc.so_reuseport", 0),  # a port in use is an error; programs do not share it silently
+        # The server closes a socket that sends nothing after this time. Our clients stop after 5 s.
         ("grpc.server_handshake_timeout_ms", 10_000),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
@@ -90,7 +93,7 @@ def server_options(max_message_bytes: int) -> _Options:
 
 
 class Dialer:
-    """Opens channels to one server, and holds the metadata that every call on them carries."""
+    """Opens channels to one server, and holds the metadata to send with every call on a channel."""
 
     def __init__(self, target: str, credentials: Credentials | None = None) -> None:
         self.target = target
@@ -102,15 +105,19 @@ class Dialer:
         self.metadata: Metadata = () if key is None else ((AUTHORIZATION, f"Bearer {key}"),)
 
     def open(self, *, alone: bool = False) -> grpc.aio.Channel:
-        """Open a channel for the running loop.
+        """Open a channel for the running event loop.
 
-        ``alone``: on a connection of its own. Other channels of a process share one.
+        With ``alone`` the channel has its own connection. The other channels of a process share a
+        connection.
         """
         options = [*client_options(), ("grpc.use_local_subchannel_pool", int(alone))]
         return cast(grpc.aio.Channel, self._open(grpc.aio, options))
 
     def open_blocking(self) -> grpc.Channel:
-        """Open a channel for threads. Heartbeats use it: they must survive a blocked loop."""
+        """Open a channel for threads.
+
+        Heartbeats use it, so that a blocked loop cannot stop them.
+        """
         return cast(grpc.Channel, self._open(grpc, client_options()))
 
     def _open(self, library: Any, options: _Options) -> Any:
@@ -133,11 +140,12 @@ _REMEDY = (
 
 
 class _InUse:
-    """Notices that gRPC was in use when this process was forked, and refuses channels then.
+    """Refuses new channels in a process that was forked while gRPC channels were open.
 
-    In such a process gRPC's threads are missing, and every call would wait until its deadline. gRPC
-    may even crash it. Only GRPC_ENABLE_FORK_SUPPORT=0 prevents that. It is the user's choice,
-    because it must be set before gRPC is imported, and holds for all users of gRPC in the process.
+    Such a process lacks gRPC's threads, so every call would wait until its deadline. gRPC may even
+    crash the process; only GRPC_ENABLE_FORK_SUPPORT=0 prevents the crash. The user must set that
+    variable, because it must be set before the import of gRPC and changes gRPC for all its users
+    in the process.
     """
 
     def __init__(self) -> None:
@@ -185,7 +193,10 @@ def _channel_credentials(tls: Tls | None) -> grpc.ChannelCredentials | None:
 
 
 def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
-    """Return a server's credentials; with a client CA, clients need a certificate signed by it."""
+    """Return a server's TLS credentials.
+
+    With ``tls.client_ca``, every client needs a certificate that this authority has signed.
+    """
     tls.check()
     cert, key, ca = tls.read()
     return grpc.ssl_server_credentials(
@@ -194,9 +205,10 @@ def server_credentials(tls: ServerTls) -> grpc.ServerCredentials:
 
 
 async def bind(server: grpc.aio.Server, endpoint: listening.Endpoint, tls: ServerTls | None) -> int:
-    """Bind a server and return its port (0 asks for any free one); Unavailable if it is taken.
+    """Bind a gRPC server and return its port; port 0 chooses any free port.
 
-    The port is tried first, because gRPC's own error gives no reason, and gRPC writes to stderr.
+    Raise Unavailable if the port is in use. This function first tries to bind the port without
+    gRPC, because gRPC's own error gives no reason, and gRPC writes to stderr.
     """
     await listening.check(endpoint)
     try:

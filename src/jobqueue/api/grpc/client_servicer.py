@@ -1,4 +1,4 @@
-"""ClientService: the calls of programs that submit and read jobs."""
+"""Implement ClientService, the gRPC service for programs that submit and read jobs."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ from jobqueue.wire import message_fields
 log = logging.getLogger("jobqueue.grpc")
 
 MAX_WAIT = 60.0
-MAX_IN_FLIGHT = 8  # batches of one submit stream
-GOODBYE = 1.0  # seconds that a client has to end its submit stream when the server stops
-_ANSWER_MARGIN = 0.05  # seconds before the caller's deadline at which a wait ends
-_LOAD_FRESH = 1.0  # seconds for which one measurement of the store is reported
+MAX_IN_FLIGHT = 8  # most unanswered batches of one submit stream
+GOODBYE = 1.0  # seconds in which a client must end its submit stream when the server stops
+_ANSWER_MARGIN = 0.05  # a wait ends this many seconds before the caller's deadline
+_LOAD_FRESH = 1.0  # seconds for which the server repeats one measurement of the store
 
 Stream = Duplex[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
 
 
 def check_wait(seconds: float, longest: float) -> float:
-    """Bound the seconds that a client asks to wait; raise InvalidArgument below 0."""
+    """Return the seconds that a client wants to wait, at most ``longest``.
+
+    Raise InvalidArgument for a negative number or NaN.
+    """
     if not seconds >= 0:  # NaN, too
         raise InvalidArgument("wait_seconds", f"must be from 0 to {longest:g}")
     return min(seconds, longest)
@@ -102,7 +105,7 @@ class ClientServicer(rpc.ClientServiceServicer):
     async def ListJobs(self, request: pb.ListJobsRequest) -> pb.ListJobsResponse:
         page = await self._backend.list_jobs(job_query_from_pb(request))
         answer = pb.ListJobsResponse(next_page_token=page.next_page_token)
-        # Copying a job into the answer takes time as well, so it is done in the job's turn.
+        # Copying a job into the answer also needs time, so it happens in the job's turn.
         await in_turns(lambda job: answer.jobs.append(job_to_pb(job)), page.jobs, JOB)
         return answer
 
@@ -136,7 +139,7 @@ class ClientServicer(rpc.ClientServiceServicer):
 
 
 class Load:
-    """Counts the clients with an open submit stream, and measures how fast the store answers."""
+    """Measures a server's load: its workers, its submit streams, and the store's response time."""
 
     def __init__(self, backend: OperatorApi, workers: Callable[[], int]) -> None:
         self._backend = backend
@@ -156,7 +159,7 @@ class Load:
             self._clients -= 1
 
     async def tell(self) -> pb.GetLoadResponse:
-        """Return the figures; the store is asked once a second however many callers ask."""
+        """Return the server's load. Measure the store at most once a second, for all callers."""
         began = time.monotonic()
         if began - self._asked > _LOAD_FRESH:
             self._asked = began
@@ -174,11 +177,12 @@ class Load:
 
 
 async def submit_stream(submit: Submit, stream: Stream, calls: Calls) -> None:
-    """Serve one submit stream to its end: several batches in flight, answers as they come.
+    """Serve one submit stream until it ends.
 
-    When the server stops, it asks the client to end its side and answers the batches that still
-    come. A client that does not end it is cut off, but every batch that was begun is answered
-    before the stream ends: a batch without an answer had no effect.
+    The server works on several batches at once, and answers each batch when it is done. A stopping
+    server tells the client to send no more, and still answers the batches that arrive. After
+    ``GOODBYE`` seconds the server stops reading. It answers every batch that it has started before
+    it ends the stream: a batch without an answer had no effect.
     """
     await stream.open()
     session = _SubmitSession(submit, stream)
@@ -206,6 +210,8 @@ async def submit_stream(submit: Submit, stream: Stream, calls: Calls) -> None:
 
 
 class _SubmitSession:
+    """Reads the batches of one submit stream and writes the answers."""
+
     def __init__(self, submit: Submit, stream: Stream) -> None:
         self._write_jobs = submit
         self._stream = stream
@@ -217,17 +223,20 @@ class _SubmitSession:
         self.running: set[asyncio.Task[None]] = set()
 
     def say_goodbye(self) -> None:
-        """Ask the client to send no more."""
+        """Tell the client to send no more batches."""
         self._goodbye = pb.SubmitStreamResponse(closing=True)
         self._wake.set()
 
     def finish(self) -> None:
-        """End ``write`` once all is answered: nothing more is read."""
+        """Let ``write`` return when all batches are answered, because no more batches are read."""
         self._finishing = True
         self._wake.set()
 
     async def read(self) -> None:
-        """Begin a batch for every message while there are places."""
+        """Read batches until the client ends its side; start a task for each batch.
+
+        At most ``MAX_IN_FLIGHT`` batches are unanswered at a time.
+        """
         while True:
             await self._places.acquire()
             message = await self._stream.read()
@@ -236,7 +245,7 @@ class _SubmitSession:
             task = asyncio.create_task(self._submit(message, self._stream.keep()))
             self.running.add(task)
             task.add_done_callback(self._done)
-            del message, task  # free them during the wait for the next message
+            del message, task  # free their memory during the wait for the next message
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self.running.discard(task)
@@ -251,7 +260,10 @@ class _SubmitSession:
         except JobQueueError as error:
             answer.error.CopyFrom(error_to_pb(error))
         except Exception:
-            log.exception("a batch of a submit stream failed unexpectedly; answering INTERNAL")
+            log.exception(
+                "batch %d of a submit stream failed unexpectedly; answering INTERNAL",
+                message.number,
+            )
             failure = Internal("internal error; the server's log has the details")
             answer.error.CopyFrom(error_to_pb(failure))
         self._stream.forget(kept)
@@ -259,11 +271,11 @@ class _SubmitSession:
         self._wake.set()
 
     async def write(self) -> None:
-        """Send answers in the order in which they become ready."""
+        """Send the answers to batches, in the order in which the answers become ready."""
         while True:
             while self._answers:
                 await self._stream.send(self._answers.popleft())
-                # Not before: a client that does not read its answers sends no more batches.
+                # After the answer is sent: a client that reads no answers can send no more batches.
                 self._places.release()
             if self._goodbye is not None:
                 goodbye, self._goodbye = self._goodbye, None

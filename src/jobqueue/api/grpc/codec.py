@@ -1,9 +1,9 @@
-"""Domain objects as protobuf messages, and back; used by servicers and remote clients.
+"""Convert domain objects to protobuf messages and back, for servicers and remote clients.
 
-The plain fields of a record travel by name (``jobqueue.wire``). ``spec_from_pb`` names them one by
-one: every job passes there, and by name takes twice as long.
+``jobqueue.wire`` copies a record's plain fields by their names. ``spec_from_pb`` copies each field
+in its own line, because every job passes through it and copying by names needs twice the time.
 
-A ``…_to_pb`` function raises InvalidArgument for values that the wire cannot carry.
+A ``…_to_pb`` function raises InvalidArgument for values that protobuf cannot encode.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ def spec_to_pb(spec: JobSpec) -> types_pb2.JobSpec:
 
 
 def _blame(values: Mapping[str, Any]) -> InvalidArgument:
-    """Find the field that protobuf did not take."""
+    """Return an error that names the field whose value protobuf refused."""
     for name, value in values.items():
         try:
             types_pb2.JobSpec(**{name: value})
         except _NOT_CARRIED as reason:
             return InvalidArgument(name.removesuffix("_seconds"), str(reason))
-    return InvalidArgument("spec", "cannot be sent")
+    return InvalidArgument("spec", "cannot be encoded as protobuf")
 
 
 def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
-    """Read a spec without judging its values: the engine does that."""
+    """Convert a spec without checking its values; the engine checks them."""
     has = message.HasField
     return JobSpec(
         payload=message.payload,
@@ -182,7 +182,7 @@ def queue_spec_from_pb(message: types_pb2.Queue) -> QueueSpec:
 
 
 def queue_update_to_pb(name: str, update: QueueUpdate) -> operator_pb2.UpdateQueueRequest:
-    # The wire has no empty mapping; strict is the default.
+    # Protobuf has no empty mapping; an empty mapping means strict priority, the default.
     reset = [field for field, value in update.said.items() if value is None or value == {}]
     queue = _queue_to_pb(name, False, update.said)
     return operator_pb2.UpdateQueueRequest(queue=queue, reset=reset)
@@ -194,9 +194,10 @@ def queue_update_from_pb(message: operator_pb2.UpdateQueueRequest) -> QueueUpdat
         field = asked.removesuffix("_seconds")
         if field not in SETTINGS:
             allowed = ", ".join(SETTINGS)
-            raise InvalidArgument("reset", f"{asked[:80]!r} is no setting; allowed: {allowed}")
+            why = f"{asked[:80]!r} is not a setting; allowed: {allowed}"
+            raise InvalidArgument("reset", why)
         if said.get(field) is not None:
-            raise InvalidArgument("reset", f"{field} is given as well; give one or the other")
+            raise InvalidArgument("reset", f"{field} must not be in queue and in reset")
         said[field] = None
     return QueueUpdate(**cast(SettingsSaid, said))
 
@@ -206,7 +207,7 @@ def queue_to_pb(queue: Queue) -> types_pb2.Queue:
 
 
 def queue_from_pb(message: types_pb2.Queue) -> Queue:
-    """Read a queue; a server of an earlier version may leave out some settings."""
+    """Convert a queue. Missing settings are allowed: an older server does not send all of them."""
     created_at = seconds(message.created_at) if message.HasField("created_at") else 0.0
     return Queue(
         name=message.name, paused=message.paused, created_at=created_at, **read_settings(message)
@@ -239,8 +240,8 @@ def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
 
 
 def retry_query_to_pb(query: RetryQuery) -> operator_pb2.RetryDeadLettersRequest:
-    if not query.reasons:  # on the wire, none means failures
-        raise InvalidArgument("reasons", "name at least one")
+    if not query.reasons:  # in the message, no reasons would mean all failures
+        raise InvalidArgument("reasons", "must contain at least one reason")
     try:
         return operator_pb2.RetryDeadLettersRequest(
             reasons=[REASONS.to_pb[reason] for reason in query.reasons],
@@ -289,13 +290,13 @@ def info_from_pb(message: types_pb2.WorkerInfo, owner: str) -> WorkerInfo:
 
 
 def new_info_from_pb(message: types_pb2.WorkerInfo, owner: str) -> WorkerInfo:
-    """Read a worker that this caller registers now; the engine checks the rest."""
+    """Convert a new worker and check its incarnation; the engine checks the other fields."""
     check_incarnation(message.incarnation)
     return info_from_pb(message, owner)
 
 
 def check_incarnation(value: int) -> int:
-    """Refuse an incarnation that stores cannot keep: theirs are signed."""
+    """Raise InvalidArgument if stores, which use signed numbers, cannot save the incarnation."""
     if not 0 < value <= MAX_INT63:
         raise InvalidArgument("incarnation", f"must be a random number from 1 to {MAX_INT63}")
     return value

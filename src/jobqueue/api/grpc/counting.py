@@ -1,8 +1,8 @@
-"""Count the items of a request's lists on the wire, before protobuf builds an object for each.
+"""Count the items of a request's lists in its bytes, before protobuf parses the request.
 
-Two bytes on the wire can become an item of hundreds of bytes in memory. Most messages are too short
-for too many items, or have too few bytes that could be an item's tag. Only the others are walked
-over field by field, up to the first item too many.
+Two bytes of a message can become an item of hundreds of bytes in memory. Most messages are too
+short to exceed a limit, or have too few bytes that could be an item's tag. Only the other messages
+are scanned field by field, up to the first item above a limit.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from jobqueue.core.errors import InvalidArgument, without_trace
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _MIN_ITEM_BYTES = 2  # a tag and a length
-_MORE = 0x80  # in a byte of a number: another one follows
-_SHIFTS = range(7, 70, 7)  # of the bytes of a number after its first
+_MORE = 0x80  # set in a byte of a number if another byte follows
+_SHIFTS = range(7, 70, 7)  # of the bytes after the first byte of a number
 _WITH_LENGTH = (
     FieldDescriptor.TYPE_MESSAGE,
     FieldDescriptor.TYPE_STRING,
     FieldDescriptor.TYPE_BYTES,
 )
-# The most fields beside the counted ones: counting a message of more would take too long.
+# The most fields that are not counted list items: scanning more would need too much time.
 _OTHER_FIELDS = 250_000
 
 
 class RefusedRequest:
-    """Takes the place of a request that was not built."""
+    """Replaces a request that the parser refused, and holds the error."""
 
     def __init__(self, error: InvalidArgument) -> None:
         self.error = without_trace(error)
@@ -38,10 +38,10 @@ class RefusedRequest:
 
 @dataclass(slots=True)
 class _CountedField:
-    """A list to count, or a message that holds one."""
+    """Describes a list to count, or a message that contains such a list."""
 
     path: str
-    most: int | None = None  # None: not a list, but a message that holds one
+    most: int | None = None  # None: a message that contains a list to count
     inside: _Fields = field(default_factory=dict)
 
 
@@ -50,19 +50,22 @@ _Fields = dict[int, _CountedField]  # by number
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list whose items take more bytes in memory than on the wire."""
+    """Describes a list whose items need more bytes in memory than in the message."""
 
     path: str
     most: int
-    tags: tuple[bytes, bytes]  # the first byte of the tag, as it is written and in a longer form
+    tags: tuple[bytes, bytes]  # first byte of the tag, in its usual and its longer form
 
 
 def counted(
     parse: Callable[[bytes], Any], message: Descriptor, items: Mapping[str, int]
 ) -> Callable[[bytes], Any]:
-    """Return a parser that gives ``RefusedRequest`` for too many items, or unreadable bytes."""
+    """Wrap ``parse``: return RefusedRequest for too many items in a list, or unreadable bytes.
+
+    ``items`` maps the path of each list in ``message`` to the most items that it may have.
+    """
     large: list[_List] = []
-    numbers: list[str] = []  # paths of lists that take as much in memory as on the wire
+    numbers: list[str] = []  # paths of lists that need as many bytes in memory as in the message
     for path, most in items.items():
         found = _field(message, path)
         if found.type in _WITH_LENGTH:
@@ -76,19 +79,19 @@ def counted(
     def count_and_parse(data: bytes) -> Any:
         try:
             if large and len(data) > shortest:
-                suspects = tuple([one.path for one in large if _suspect(data, one)])
-                if suspects:
-                    if suspects not in trees:
-                        trees[suspects] = _tree(message, items, suspects)
-                    _look(data, trees[suspects])
+                candidates = tuple([one.path for one in large if _may_exceed(data, one)])
+                if candidates:
+                    if candidates not in trees:
+                        trees[candidates] = _tree(message, items, candidates)
+                    _scan(data, trees[candidates])
             built = parse(data)
-            if numbers and isinstance(built, Message):  # taskqueue.v1 refuses others itself
+            if numbers and isinstance(built, Message):  # taskqueue.v1 checks other requests itself
                 for path in numbers:
                     _check_numbers(built, path, items[path])
         except InvalidArgument as error:
             return RefusedRequest(error)
         except DecodeError:
-            unreadable = f"is not a {message.full_name}"
+            unreadable = f"is not a valid {message.full_name}"
             return RefusedRequest(InvalidArgument("request", unreadable))
         return built
 
@@ -108,20 +111,26 @@ def _field(message: Descriptor, path: str) -> FieldDescriptor:
     return message.fields_by_name[name]
 
 
-def _tree(message: Descriptor, items: Mapping[str, int], suspects: Iterable[str]) -> _Fields:
-    """Return the fields to walk over: these lists, and the messages that hold them."""
+def _tree(message: Descriptor, items: Mapping[str, int], candidates: Iterable[str]) -> _Fields:
+    """Return the fields to scan: the ``candidates``, and the messages that contain these lists.
+
+    ``candidates`` are the paths of lists that may have too many items.
+    """
     root: _Fields = {}
-    for suspect in suspects:
+    for candidate in candidates:
         at, fields = "", root
-        for name in suspect.split("."):
+        for name in candidate.split("."):
             at = f"{at}.{name}" if at else name
             found = fields.setdefault(_field(message, at).number, _CountedField(at, items.get(at)))
             fields = found.inside
     return root
 
 
-def _suspect(data: bytes, one: _List) -> bool:
-    """Return True if a list may have too many items: each item's tag begins with such a byte."""
+def _may_exceed(data: bytes, one: _List) -> bool:
+    """Return True if the list may have too many items.
+
+    The bytes that could begin an item's tag are counted; some of them may be other data.
+    """
     return len(data) > one.most * _MIN_ITEM_BYTES and sum(map(data.count, one.tags)) > one.most
 
 
@@ -133,8 +142,8 @@ def _check_numbers(built: Message, path: str, most: int) -> None:
         raise _too_many(path, most)
 
 
-def _look(data: bytes, root: _Fields) -> None:
-    """Walk over the fields; raise InvalidArgument at the first item too many."""
+def _scan(data: bytes, root: _Fields) -> None:
+    """Scan the fields of a message. Raise InvalidArgument at the first item above a limit."""
     counts: dict[str, int] = {}
     others = 0
     pending = [(root, 0, len(data))]
@@ -162,8 +171,8 @@ def _look(data: bytes, root: _Fields) -> None:
                 at += 8
             elif kind == _FIXED32:
                 at += 4
-            else:  # groups: no message of ours has one
-                raise InvalidArgument("request", "holds a field of an unknown kind")
+            else:  # a group: our messages have no groups
+                raise InvalidArgument("request", "contains a field of an unknown kind")
             if known is not None and known.most is not None:
                 count = counts[known.path] = counts.get(known.path, 0) + 1
                 if count > known.most:
@@ -171,7 +180,7 @@ def _look(data: bytes, root: _Fields) -> None:
             else:
                 others += 1
                 if others > _OTHER_FIELDS:
-                    raise InvalidArgument("request", "holds too many fields")
+                    raise InvalidArgument("request", "contains too many fields")
 
 
 def _number(data: bytes, at: int, end: int) -> tuple[int, int]:

@@ -1,9 +1,9 @@
-"""Errors on the wire: one table from codes to statuses, and the way back.
+"""Convert errors to gRPC statuses and ``jq.v1.Error`` messages, and back.
 
-A call that fails as a whole carries the status below and, in its trailing metadata, ``jq-code``
-(the stable code) with ``jq-field``, ``jq-job-id``, ``jq-reason`` and ``retry-after`` where they
-apply, percent-encoded. An error inside an answer is a ``jq.v1.Error`` with the same fields. A
-remote client rebuilds the server's error from either.
+A failed call returns the status of the table below. Its trailing metadata has ``jq-code`` (the
+stable code), and where they apply ``jq-field``, ``jq-job-id``, ``jq-reason`` and ``retry-after``,
+percent-encoded. An error inside an answer is a ``jq.v1.Error`` with the same fields. A remote
+client rebuilds the server's error from the status or from the message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ STATUS: dict[Code, grpc.StatusCode] = {
     Code.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-    # Not ABORTED: some clients repeat such calls by themselves, and these must not be repeated.
+    # Not ABORTED: some clients repeat calls with that status, and these calls must not be repeated.
     Code.OUTCOME_UNKNOWN: grpc.StatusCode.UNKNOWN,
     Code.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
     Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
@@ -78,17 +78,17 @@ _REFUSED = re.compile(
 )
 _HTTP_1 = re.compile(r"ipv[46]:(?P<address>\S+): .*connect an http1\.x server")
 Metadata = tuple[tuple[str, str], ...]
-_QUOTED = ("field", "job_id", "reason")  # of a jq.v1.Error
+_QUOTED = ("field", "job_id", "reason")  # fields of a jq.v1.Error
 
 
 async def abort(
     context: Any, code: grpc.StatusCode, text: str, metadata: Metadata = ()
 ) -> NoReturn:
-    """End a call with a status.
+    """End a call with the status ``code``. Raises the error of gRPC's own ``abort``.
 
-    gRPC keeps the error that it raises here with the call, and the error's frames keep the call.
-    The error drops its frames when the call's task has ended, so that the call's memory is free at
-    once and not at the next garbage collection.
+    gRPC stores that error with the call, and the error's traceback refers to the call. This
+    function deletes the traceback when the call's task has ended. The call's memory is then free at
+    once, not at the next garbage collection.
     """
     try:
         await context.abort(code, text, metadata)
@@ -105,7 +105,7 @@ def _forget_trace(error: BaseException, _: object) -> None:
 
 
 def error_to_pb(error: JobQueueError) -> types_pb2.Error:
-    """Convert an error to the message that carries it inside an answer."""
+    """Convert an error to the message that stands for the error inside an answer."""
     message = types_pb2.Error(code=error.code, message=error.message)
     if isinstance(error, InvalidArgument):
         message.field = error.field
@@ -120,7 +120,7 @@ def error_to_pb(error: JobQueueError) -> types_pb2.Error:
 
 
 def error_from_pb(message: types_pb2.Error) -> JobQueueError:
-    """Rebuild the error that the server raised."""
+    """Rebuild the error that the server raised from its message."""
     text = message.message
     try:
         code = Code(message.code)
@@ -142,7 +142,7 @@ def error_from_pb(message: types_pb2.Error) -> JobQueueError:
 def to_status(
     error: JobQueueError, table: Mapping[Code, grpc.StatusCode] = STATUS
 ) -> tuple[grpc.StatusCode, str, Metadata]:
-    """Return status, text and trailing metadata of a failed call."""
+    """Return the status, text and trailing metadata of a call that failed with ``error``."""
     wire = error_to_pb(error)
     metadata = [("jq-code", wire.code)]
     for name in _QUOTED:
@@ -160,9 +160,9 @@ def from_status(
     *,
     sent: bool,
 ) -> JobQueueError:
-    """Rebuild the error of a failed call.
+    """Rebuild the error of a failed call from its status, text and trailing metadata.
 
-    ``sent``: the request may have reached the server and changed something there. Then a lost
+    ``sent`` says that the request may have changed something on the server. In that case a lost
     answer is an OutcomeUnknown.
     """
     trailing = {key: str(value) for key, value in metadata or ()}
@@ -187,44 +187,44 @@ def _number(text: str) -> float:
 
 
 def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQueueError:
-    """Convert a status that gRPC itself made, not a servicer."""
+    """Convert a status that gRPC itself produced, without a servicer."""
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidArgument("request", f"is too large for the server: {text}")
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return Internal(f"the server does not know this call (is it older?): {text}")
+        return Internal(f"the server does not know this call; it may have an older version: {text}")
     if status is grpc.StatusCode.UNAUTHENTICATED:
         return Unauthenticated(text or "the server does not know the caller")
     if status is grpc.StatusCode.PERMISSION_DENIED:
         return PermissionDenied(text or "the server refused the caller")
     broken = status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-    # A write on a stream that has just broken: gRPC replaces the true status by this one
+    # gRPC reports this status for a write on a stream that has just broken
     # (https://github.com/grpc/grpc/issues/36066).
     if broken or (status is grpc.StatusCode.INTERNAL and text == "Internal error from Core"):
-        if sent and not _never_left(text):
-            return OutcomeUnknown(f"the connection broke before the answer came: {text}")
+        if sent and not _was_not_sent(text):
+            return OutcomeUnknown(f"the connection broke before the answer arrived: {text}")
         return Unreachable(f"the server cannot be reached: {_plain(text)}")
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         if sent:
-            return OutcomeUnknown("no answer came in time")
-        return DeadlineExceeded("no answer came in time")
+            return OutcomeUnknown("the server did not answer in time")
+        return DeadlineExceeded("the server did not answer in time")
     return Internal(f"{status.name}: {text}")
 
 
 def _plain(text: str) -> str:
-    """Shorten gRPC's text about a failed connection to the address and the system's error."""
+    """Shorten gRPC's text about a failed connection to the address and the cause."""
     if found := _HTTP_1.search(text):
         return f"{unquote(found['address'])} speaks HTTP, not gRPC; name the server's gRPC port"
     found = _REFUSED.search(text)
     return f"{unquote(found['address'])}: {found['why']}" if found else text
 
 
-def _never_left(text: str) -> bool:
-    """Return True if gRPC says that it had no connection to send the request on."""
+def _was_not_sent(text: str) -> bool:
+    """Return True if gRPC's text says that it had no connection for sending the request."""
     lowered = text.lower()
     return "failed to connect" in lowered or "name resolution" in lowered or "dns" in lowered
 
 
 def from_rpc_error(error: grpc.aio.AioRpcError, *, sent: bool = False) -> JobQueueError:
-    """Rebuild the error of a failed call of the asynchronous API."""
+    """Rebuild the server's error from gRPC's error of a failed asynchronous call."""
     trailing = error.trailing_metadata()
     return from_status(error.code(), error.details() or "", trailing, sent=sent)

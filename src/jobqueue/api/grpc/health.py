@@ -1,7 +1,7 @@
-"""The standard health service (grpc.health.v1).
+"""Implement the standard gRPC health service (grpc.health.v1).
 
-It replaces the one of grpcio-health-checking, whose watchers of a name share a lock that each holds
-while its message is sent: a watcher that reads nothing, or leaves, blocks the others there.
+This module replaces grpcio-health-checking. There, the watchers of a service share a lock while a
+message is sent to one of them, so a watcher that does not read blocks all other watchers.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _Answer = health_pb2.HealthCheckResponse
 
 
 class HealthService(health_pb2_grpc.HealthServicer):
-    """Reports these services, and the server as a whole (""), as serving until ``stop``."""
+    """Reports ``services`` and the whole server (the name "") as serving until ``stop``."""
 
     def __init__(self, services: Iterable[str]) -> None:
         self._names = frozenset(("", *services))
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
-        """Report from now on that nothing is served."""
+        """Report every service as not serving from now on."""
         self._stopped.set()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> _Answer:

@@ -1,6 +1,6 @@
-"""Messages on their way: a call's one message within its time, and streams both ways.
+"""Read and write the messages of gRPC calls and streams.
 
-The bytes of messages count for their caller.
+Reading a call's request has a time limit. The bytes of messages count against their caller's limit.
 """
 
 from __future__ import annotations
@@ -18,57 +18,61 @@ from jobqueue.api.grpc.counting import RefusedRequest
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.waiting import LONG, turn
 
-# Seconds that a call's message may take: 16 MiB over a slow link need a while, but not while other
-# callers wait for the room.
+# The most seconds for receiving a call's message: 16 MiB over a slow link need a while. The limit
+# is shorter while other callers wait for memory.
 LONGEST = 120.0
 LONGEST_IF_SCARCE = 10.0
-# Messages of unauthenticated callers come together with the headers of their call.
+# Messages of unauthenticated callers are short and arrive with the headers of the call.
 LONGEST_OPEN = 10.0
 LONGEST_OPEN_IF_WANTED = 0.5
 _LOOK = 5.0
 _LOOK_IF_OPEN = 0.25
 
-_COPIES = 2  # of a message in memory: gRPC's and ours
-_SMALL = 4 * KIB  # shorter messages are not counted by their bytes: the number of calls is bounded
-_RESULT_BYTES = 512  # the most that the answer to one item of a batch takes; errors are short
+_COPIES = 2  # of a message in memory: one of gRPC and ours
+_SMALL = 4 * KIB  # bytes of shorter messages are not counted: the number of calls has a limit
+_RESULT_BYTES = 512  # most bytes of the answer to one item of a batch; errors are short
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
 def weight(size: int) -> int:
-    """Return the bytes that a message of this size counts for."""
+    """Return the number of bytes to count for a message of ``size`` bytes."""
     return 0 if size < _SMALL else _COPIES * size
 
 
 def results_weight(results: int) -> int:
-    """Return the bytes that an answer with that many results counts for at most."""
+    """Return the most bytes to count for an answer with ``results`` results."""
     return weight(results * _RESULT_BYTES)
 
 
 async def take_room(room: MessageBytes, account: str, amount: int) -> int:
-    """Wait until a caller may have another message, then take this amount and return it."""
+    """Wait until the caller may have another message; count ``amount`` bytes and return them."""
     if not room.take(account):
         await room.wait(account)
     return room.change(account, room.largest, amount)
 
 
 class TimedReader:
-    """Reads the one message of a call, and ends calls whose message does not come in time.
+    """Reads the only message of a call, and ends calls whose message does not arrive in time.
 
-    One timer serves all calls: nearly every message is there when it is asked for.
+    One timer serves all calls, because nearly every message has arrived before it is read.
     """
 
     def __init__(self, room: MessageBytes, *, is_open: bool = False) -> None:
-        """``is_open``: these are short messages of unauthenticated callers."""
+        """Read messages within the limits of ``room``.
+
+        ``is_open`` sets the time limits for unauthenticated callers, whose messages are short.
+        """
         self._room = room
         self._is_open = is_open
-        self._since: dict[asyncio.Task[Any], float] = {}  # the oldest first
-        self._late: dict[asyncio.Task[Any], float] = {}  # the seconds that each of them had
+        # When each task began to read; the oldest is first.
+        self._since: dict[asyncio.Task[Any], float] = {}
+        self._late: dict[asyncio.Task[Any], float] = {}  # the time limit that each late task had
         self._timer: asyncio.TimerHandle | None = None
 
     async def read(self, context: Any) -> Any:
-        """Return the message: its bytes, unless gRPC parses it."""
+        """Return the call's message as bytes, or as an object if gRPC parses it."""
         task = asyncio.current_task()
         assert task is not None
         loop = task.get_loop()
@@ -114,16 +118,16 @@ class TimedReader:
 
 
 class Packed(NamedTuple):
-    """The bytes of a message, and the bytes that it counts for."""
+    """Holds the bytes of a message, and the number of bytes to count for the message."""
 
     data: bytes
     weight: int
 
 
 class Duplex(Generic[Request, Response]):
-    """A stream of messages both ways. Methods get it in place of gRPC's iterator.
+    """A gRPC stream with messages both ways. Methods get it in place of gRPC's iterator.
 
-    A message counts once it has arrived whole: gRPC shows no part of it before.
+    The bytes of a message count after the whole message has arrived, because gRPC hides its parts.
     """
 
     def __init__(
@@ -141,9 +145,9 @@ class Duplex(Generic[Request, Response]):
         self._requests = requests
         self._answers = answers
         self._account = account
-        self._last = 0  # bytes of the message that was read last
-        self._held = 0  # bytes of that one, and of those that are kept
-        self._unsent = 0  # bytes of messages to send
+        self._last = 0  # counted bytes of the message that was read last
+        self._held = 0  # counted bytes of the last message and of kept messages
+        self._unsent = 0  # counted bytes of messages to send
         self._all_sent = asyncio.Event()
         self._closed = False
 
@@ -154,8 +158,8 @@ class Duplex(Generic[Request, Response]):
     async def read(self) -> Request | None:
         """Return the next message, or None when the client has ended its side.
 
-        The read waits until the caller's other messages leave room. The message counts until the
-        next read.
+        Wait first until the caller's limit allows another message. The message's bytes count until
+        the next read.
         """
         self.forget(self.keep())
         if not self._requests.has_room(self._account):
@@ -175,20 +179,21 @@ class Duplex(Generic[Request, Response]):
         return message  # type: ignore[no-any-return]
 
     def keep(self) -> int:
-        """Let the last message count until the number that this returns is given to ``forget``."""
+        """Count the last message's bytes until ``forget`` is called with the returned number."""
         kept, self._last = self._last, 0
         return kept
 
     def forget(self, kept: int) -> None:
-        """Stop counting a message that was kept."""
+        """Stop counting a message's bytes. ``kept`` is the number that ``keep`` returned."""
         if kept and not self._closed:
             self._held -= kept
             self._requests.change(self._account, kept, 0)
 
     async def room_for(self, results: int) -> int:
-        """Wait until an answer with that many results has room; return the bytes taken for it.
+        """Wait until the caller's limit allows an answer with ``results`` results.
 
-        Call it before the work has an effect: nothing is refused after it.
+        Count the most bytes that the answer can have, and return them. Call this method before the
+        work changes anything, because the answer is never refused afterwards.
         """
         most = results_weight(results)
         if most:
@@ -197,7 +202,7 @@ class Duplex(Generic[Request, Response]):
         return most
 
     def pack(self, message: Response, taken: int = 0) -> Packed:
-        """Serialize an answer; its own size replaces the bytes taken for it."""
+        """Serialize an answer, and count its real size in place of the ``taken`` bytes."""
         data = self._serialize(message)
         size = weight(len(data))
         if size != taken and not self._closed:
@@ -205,7 +210,7 @@ class Duplex(Generic[Request, Response]):
         return Packed(data, size)
 
     async def send(self, packed: Packed) -> None:
-        """Send an answer; one writer at a time."""
+        """Send a serialized answer. Only one task may send at a time."""
         try:
             await self._context.write(packed.data)
         except Exception as error:  # gRPC raises several kinds when a caller has left
@@ -213,11 +218,11 @@ class Duplex(Generic[Request, Response]):
         self._count_sent(packed.weight)
 
     async def write(self, message: Response) -> None:
-        """Send a message; one writer at a time."""
+        """Serialize and send a message. Only one task may send at a time."""
         await self.send(self.pack(message))
 
     def count_unsent(self, amount: int) -> None:
-        """Count that many more bytes as waiting to be sent; fewer if the amount is below 0."""
+        """Add ``amount`` to the bytes that wait to be sent. A negative amount means bytes sent."""
         if amount < 0:
             self._count_sent(-amount)
         elif amount and not self._closed:
@@ -233,19 +238,20 @@ class Duplex(Generic[Request, Response]):
 
     @property
     def has_room(self) -> bool:
-        """True if more messages may wait to be sent.
+        """Return True if more messages may wait to be sent on this stream.
 
-        Always true while none waits: one unread stream must not stop the caller's other streams.
+        The result is always True while no message waits on this stream. Otherwise one stream that
+        its client does not read would stop the caller's other streams.
         """
         return not self._unsent or self._answers.has_room(self._account)
 
     @property
     def caller_has_room(self) -> bool:
-        """True if the caller may have another answer, even if answers of this stream wait."""
+        """Return True if the caller's limit allows another answer, on any stream."""
         return self._answers.has_room(self._account)
 
     async def until_room(self) -> None:
-        """Wait until ``has_room``."""
+        """Wait until ``has_room`` is True."""
         self._all_sent.clear()
         if self.has_room:
             return
@@ -259,7 +265,7 @@ class Duplex(Generic[Request, Response]):
             await end(*ways)
 
     def close(self) -> None:
-        """Stop counting everything of this stream: it has ended."""
+        """Stop counting the bytes of all messages of this stream, because the stream has ended."""
         self._closed = True
         if self._held:
             self._requests.change(self._account, self._held, 0)

@@ -1,4 +1,4 @@
-"""OperatorService: the calls of operators."""
+"""Implement OperatorService, the gRPC service for operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Messages that wait to be sent to a worker: the server's end of a link's inbox."""
+"""Collect assignments, answers and other content until they are sent to a worker.
+
+The class ``Outgoing`` is the inbox of a worker that is connected by a stream.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,32 @@ from jobqueue.core.job import Assignment, WorkerStatus
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.wire import WORKER_STATUSES
 
-MAX_UNSENT = 64  # places of answers
-_JOB_BYTES = 512  # the bytes that an assignment takes beside its payload
+MAX_UNSENT = 64  # most unsent answers; each takes a place
+_JOB_BYTES = 512  # bytes of an assignment without its payload
 
 
 @dataclass(slots=True, eq=False)
 class _PendingMessage:
-    """Content that may travel in one message. The worker reads its fields in a fixed order."""
+    """Collects content for one message to a worker, which reads the fields in a fixed order."""
 
     message: pb.ConnectResponse = field(default_factory=pb.ConnectResponse)
     assignments: list[Assignment] = field(default_factory=list)
-    # A dict, so that a cancel that clients repeat is sent once.
+    # A dict, so that the server sends a repeated cancel only once.
     cancelled: dict[int, None] = field(default_factory=dict)
-    places: int = 0  # taken by its answers
-    # Outside the message, which would keep the memory of a pulse that is replaced.
+    places: int = 0  # places that this message's answers have taken
+    # Not in ``message``, which would keep the memory of a pulse that a newer pulse replaces.
     pulse: pb.Pulse | None = None
 
 
 class Outgoing:
-    """Collects content while the writer is busy, so that it sends as few messages as possible.
+    """Collects content for a worker while the writer is busy, and sends few large messages.
 
-    ``free`` counts the slots that the worker has granted, minus the jobs that it was assigned. No
-    job that is assigned after a drain may overtake the drain's answer, so that answer is the last
-    content of its message.
+    ``free`` is the number of slots that the worker has granted, minus its assigned jobs. A job
+    that is assigned after a drain must arrive after the drain's answer. Therefore the drain's
+    answer is the last content of its message.
 
-    A request that needs an answer takes a place until the answer is sent. So a worker that does not
-    read its answers is not read any further.
+    A request that needs an answer takes a place until the answer is sent. Without a free place the
+    server stops reading from the worker, so a worker that does not read its answers is stopped.
     """
 
     def __init__(self) -> None:
@@ -51,13 +54,13 @@ class Outgoing:
         self._wake = asyncio.Event()
         self._sending: list[Assignment] = []
         self._bytes_sending = 0
-        self._pulse_bytes = 0  # counted bytes of the heartbeat's answer that waits
+        self._pulse_bytes = 0  # counted bytes of the unsent answer to a heartbeat
         self._count: Callable[[int], None] | None = None
         self._finished = False
         self._failure: JobQueueError | None = None
 
     def counted_by(self, count: Callable[[int], None]) -> None:
-        """Call ``count`` with the bytes that wait to be sent, and (below 0) that were sent."""
+        """Call ``count`` with each change of the number of bytes that wait to be sent."""
         self._count = count
 
     # -- the inbox, called by the backend ------------------------------------------------------
@@ -78,15 +81,15 @@ class Outgoing:
         self._wake.set()
 
     def holds(self) -> None:
-        return  # only the worker's heartbeats tell
+        return  # only the worker's heartbeats list its leases
 
     def moved(self) -> None:
-        self.end(Unavailable("the worker is registered with another server: connect again"))
+        self.end(Unavailable("the worker is registered with another server; connect again"))
 
     # -- answers, added by the stream ----------------------------------------------------------
 
     def end(self, error: JobQueueError) -> None:
-        """End the stream with an error."""
+        """End the stream with ``error`` at its next message."""
         self._failure = error
         self._wake.set()
 
@@ -95,26 +98,26 @@ class Outgoing:
         self._wake.set()
 
     async def take_places(self, count: int = 1) -> None:
-        """Wait until the worker has read enough of its answers for that many more."""
+        """Wait until ``count`` places for answers are free, and take them."""
         for _ in range(count):
             await self._places.acquire()
 
     def ack(self, ack: pb.ReportAck, places: int = 1) -> None:
-        """Add the answer to reports; their places are free again when it is sent."""
+        """Add the answer to a batch of reports. Free its ``places`` when the answer is sent."""
         pending = self._last()
         pending.message.acks.append(ack)
         pending.places += places
         self._wake.set()
 
     def drained(self, number: int) -> None:
-        """Add the answer to a drain; its place is free again when it is sent."""
+        """Add the answer to the drain ``number``. Free its place when the answer is sent."""
         pending = self._last()
         pending.message.drained = number
         pending.places += 1
         self._wake.set()
 
     def pulse(self, pulse: pb.Pulse) -> None:
-        """Add the answer to a heartbeat; it replaces one that was not sent yet."""
+        """Add the answer to a heartbeat. It replaces an earlier answer that was not sent."""
         for pending in self._pending:
             pending.pulse = None
         self._last().pulse = pulse
@@ -131,14 +134,14 @@ class Outgoing:
     # -- the writer ----------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """End the writer when all is sent: nothing more comes."""
+        """Let ``next`` return None when all content is sent, because no more content comes."""
         self._finished = True
         self._wake.set()
 
     async def next(self) -> pb.ConnectResponse | None:
-        """Return the next message, or None after ``finish``; the message before counts as sent.
+        """Return the next message to send, or None after ``finish`` when all content is sent.
 
-        Raises the error that was given to ``end``.
+        A call means that the message returned before was sent. Raise the error given to ``end``.
         """
         if self._bytes_sending and self._count is not None:
             self._count(-self._bytes_sending)
@@ -169,7 +172,7 @@ class Outgoing:
         self._bytes_sending = size + count * _JOB_BYTES
         self._places_sending, pending.places = pending.places, 0
         wire = [assignment_to_pb(assignment) for assignment in self._sending]
-        if pending.assignments:  # send these first, and the rest of the part behind them
+        if pending.assignments:  # send these assignments first, and the remaining content later
             first = pb.ConnectResponse(acks=pending.message.acks, assignments=wire)
             if pending.message.HasField("welcome"):
                 first.welcome.CopyFrom(pending.message.welcome)
@@ -188,7 +191,10 @@ class Outgoing:
         return pending.message
 
     def undelivered(self) -> list[Assignment]:
-        """Remove and return the assignments that were not sent; the writer must have ended."""
+        """Remove and return the assignments that were not sent.
+
+        Call it after the writer has ended.
+        """
         left = self._sending
         for pending in self._pending:
             left += pending.assignments

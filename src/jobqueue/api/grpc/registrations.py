@@ -1,4 +1,7 @@
-"""Workers registered with this server, on a stream or by unary calls, and their heartbeats."""
+"""Track the workers registered with this server, and pass their heartbeats to the backend.
+
+A worker uses either a stream or unary calls.
+"""
 
 from __future__ import annotations
 
@@ -23,61 +26,66 @@ from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 
-# A worker that was silent for so long registers anew when it comes back.
+# The server deletes the registration of a worker that sent nothing for this long.
 _FORGET_AFTER = 60.0
 _LOOK_EVERY = 5.0
-# Heartbeats of one account that take a thread at a time. The default executor has five threads or
-# more, so there is one for others. Stores take few heartbeats side by side.
+# The most heartbeats of one account that use a thread at once. The default executor has at least
+# five threads, so one is left for other accounts. Stores process few heartbeats at once.
 _THREADS_PER_ACCOUNT = 4
 
 
 class Transport(Protocol):
-    """The way that jobs take to a worker: its stream, or its fetches."""
+    """Sends jobs to a worker: by its stream, or as answers to its fetches."""
 
     @property
     def live(self) -> bool:
-        """True while a stream or a fetch is under way."""
+        """Return True while a stream or a fetch is under way."""
         ...
 
     def connected(self, silent_for: float) -> bool:
-        """Return True if the worker may still report; its last call was that many seconds ago."""
+        """Return True if the worker may still report.
+
+        ``silent_for`` is the number of seconds since the worker's last call.
+        """
         ...
 
     async def retire(self) -> None:
-        """End it, withdraw the worker's slots and hand back undelivered jobs."""
+        """End the transport, withdraw the worker's slots and hand back undelivered jobs."""
         ...
 
 
 class Registration:
-    """One worker's registration.
+    """Represents one worker that is registered with this server.
 
-    It outlives the worker's stream: heartbeats still come, and the same incarnation may connect
-    again.
+    The registration outlives the worker's stream: the worker still sends heartbeats, and the same
+    incarnation may connect again.
     """
 
     def __init__(self, info: WorkerInfo, link: Link) -> None:
-        # Its names may be long, and only the backend needs them.
+        # The names of queues and types need much memory, and only the backend reads them.
         self.info = dataclasses.replace(info, queues=(), types=None)
         self.link = link
         self.transport: Transport
         self.last_seen = 0.0
 
     async def withdraw(self) -> None:
-        """Withdraw every slot; a failure is logged, not raised."""
+        """Withdraw every free slot of the worker. Log a failure instead of raising it."""
         try:
             await self.link.drain()
         except JobQueueError as error:
             log.warning(
-                "cannot withdraw the worker's free slots: %s; jobs assigned to them return to their"
-                " queues when its heartbeats do not list them",
+                "cannot withdraw the free slots of worker %s: %s; jobs assigned to these slots"
+                " return to their queues when the worker's heartbeats do not list them",
+                self.info.id,
                 error,
                 extra={"worker_id": self.info.id},
             )
 
     async def hand_back(self, assignments: Sequence[Assignment]) -> None:
-        """Return jobs that the worker never got.
+        """Hand back the assigned jobs that were never sent to the worker.
 
-        If that fails, they come back when the worker's heartbeats do not list them.
+        If the store cannot be written, the jobs return to their queues later, when the worker's
+        heartbeats do not list them.
         """
         if not assignments:
             return
@@ -85,16 +93,17 @@ class Registration:
             await self.link.report([Transition.handed_back(a.seq, a.lease) for a in assignments])
         except JobQueueError as error:
             log.warning(
-                "cannot hand back %d undelivered jobs of a worker: %s; they return to their queues"
-                " when its heartbeats do not list them",
+                "cannot hand back %d undelivered jobs of worker %s: %s; the jobs return to their"
+                " queues when the worker's heartbeats do not list them",
                 len(assignments),
+                self.info.id,
                 error,
                 extra={"worker_id": self.info.id},
             )
 
 
 class Registrations:
-    """All registrations by worker id. A new registration replaces the worker's old one."""
+    """Holds all registrations by worker id. A new registration replaces the worker's old one."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -113,7 +122,10 @@ class Registrations:
         return lock
 
     def put(self, registration: Registration, transport: Transport) -> None:
-        """Store a worker's registration, and drop those of workers that were silent for long."""
+        """Store a worker's registration.
+
+        Delete registrations of workers that were silent for long.
+        """
         now = self._now()
         if now - self._looked > _LOOK_EVERY:
             self._looked = now
@@ -124,25 +136,28 @@ class Registrations:
         self._by_id[registration.info.id] = registration
 
     def get(self, worker_id: str) -> Registration | None:
-        """Return a worker's registration of any incarnation."""
+        """Return the worker's registration whatever its incarnation; None without one."""
         return self._by_id.get(worker_id)
 
     def connected(self, worker_id: str) -> bool:
-        """Return True if the worker may still report on its stream, or by unary calls."""
+        """Return True if the worker is connected by a stream, or has made a call recently."""
         found = self._by_id.get(worker_id)
         return found is not None and found.transport.connected(self._now() - found.last_seen)
 
     def count(self) -> int:
-        """Count the workers that may report."""
+        """Return the number of connected workers."""
         return sum(1 for worker_id in self._by_id if self.connected(worker_id))
 
     def allows(self, worker_id: str, owner: str) -> bool:
-        """Return False if the worker's registration belongs to another caller."""
+        """Return True unless the worker's registration belongs to another caller than ``owner``."""
         found = self._by_id.get(worker_id)
         return found is None or owner_allows(found.info.owner, owner)
 
     def find(self, worker_id: str, incarnation: int, owner: str) -> Registration | None:
-        """Return the registration of this incarnation, unless it belongs to another caller."""
+        """Return the registration of the worker's incarnation; None without one.
+
+        A registration that belongs to another caller than ``owner`` is not returned.
+        """
         found = self._by_id.get(worker_id)
         if found is None or found.info.incarnation != incarnation:
             return None
@@ -152,26 +167,26 @@ class Registrations:
         return found
 
     def need(self, worker_id: str, incarnation: int, owner: str) -> Registration:
-        """Return the registration like ``find``; raise NotFound if there is none."""
+        """Return the registration like ``find``, but raise NotFound without one."""
         found = self.find(worker_id, incarnation, owner)
         if found is None:
-            raise NotFound(f"worker {worker_id!r} is not registered with this server: register it")
+            raise NotFound(f"worker {worker_id!r} is not registered with this server; register it")
         return found
 
     def remove(self, registration: Registration) -> None:
-        """Drop a registration, unless another one has replaced it."""
+        """Delete a registration, unless another registration has replaced it."""
         if self._by_id.get(registration.info.id) is registration:
             del self._by_id[registration.info.id]
 
     async def vacate(self, worker_id: str) -> None:
-        """End a worker's registration before another replaces it."""
+        """Delete the worker's registration and retire its transport, before another replaces it."""
         found = self._by_id.pop(worker_id, None)
         if found is not None:
             await found.transport.retire()
 
 
 class TakeHeartbeat(Protocol):
-    """Passes a heartbeat to the backend. Blocking."""
+    """Passes a heartbeat to the backend, and blocks until the backend answers."""
 
     def __call__(
         self,
@@ -185,9 +200,9 @@ class TakeHeartbeat(Protocol):
 
 
 class Heartbeats:
-    """Heartbeats on their way to the backend, each in a thread.
+    """Passes heartbeats to the backend, each in a thread.
 
-    Each account has its own few threads, so no account waits for the heartbeats of another.
+    Each account may use a few threads only, so no account waits for the heartbeats of another.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -195,7 +210,10 @@ class Heartbeats:
         self._threads = MessageBytes(1, per_caller=_THREADS_PER_ACCOUNT)
 
     async def pulse(self, beat: pb.Beat | pb.HeartbeatRequest, tell: TakeHeartbeat) -> Pulse:
-        """Pass on a heartbeat, and return the answer. Long lists are read in the account's turn."""
+        """Pass the heartbeat ``beat`` to the backend with ``tell``, and return the answer.
+
+        Long lists in the heartbeat are converted in the account's turn.
+        """
         place = Room(self._threads, account.get())
         try:
             await place.take()
@@ -212,7 +230,7 @@ class Heartbeats:
         except BaseException:
             place.close()
             raise
-        # The thread goes on when its call is given up, and keeps its place until it ends.
+        # The thread continues when its call is cancelled, and keeps its place until it ends.
         thread = self._calls.own(told)
         thread.add_done_callback(lambda _: place.close())
         return await asyncio.shield(thread)

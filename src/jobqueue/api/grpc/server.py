@@ -1,4 +1,4 @@
-"""The gRPC face of a server: its services over a backend, health checks, optional reflection."""
+"""Serve the gRPC API of a backend, with health checks and optional reflection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ AddService = Callable[[grpc.aio.Server, Calls], None]
 
 
 class GrpcFace:
-    """Serves one backend. ``stop`` may be called twice, or before ``start``."""
+    """Serves one backend over gRPC. ``stop`` may be called twice, or before ``start``."""
 
     def __init__(
         self,
@@ -60,15 +60,16 @@ class GrpcFace:
         budgets: Budgets | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        """``max_message_bytes`` should be the payload limit plus ``MESSAGE_MARGIN``.
+        """Prepare a server for ``backend``.
 
-        ``services`` are served beside those of jq.v1, by their full names.
+        ``max_message_bytes`` should be the payload limit plus ``MESSAGE_MARGIN``. ``services`` maps
+        the full names of further services, beside those of jq.v1, to functions that add them.
         """
         self._backend = backend
         self._added = dict(services or {})
         self._services = (*SERVICES, *self._added)
         self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
-        # At most a message: a fetch that lacks room for a job waits until a message has room.
+        # At most the size of a message: a fetch without memory for a job waits for one message.
         self._job_room = min(weight(max_message_bytes), self._max_message_bytes)
         self._reflection = reflection
         self._calls = Calls(on_call)
@@ -82,7 +83,7 @@ class GrpcFace:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port bound (0 asks for any free one)."""
+        """Start to listen, and return the port. Port 0 chooses any free port."""
         server = grpc.aio.server(options=server_options(self._max_message_bytes))
         calls, authorized = self._calls, self._authorizer.before(server)
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(
@@ -112,22 +113,23 @@ class GrpcFace:
         await server.start()
         self._server = server
         log.info(
-            "the gRPC API is listening",
+            "the gRPC API is listening on %s",
+            Endpoint(host, bound, "grpc.host", "grpc.port"),
             extra={"host": host, "port": bound, "tls": self._tls is not None},
         )
         return bound
 
     def begin_stop(self) -> None:
-        """Refuse new calls, except reports of connected workers. ``stop`` ends the rest."""
+        """Refuse new calls, except reports of connected workers. ``stop`` ends calls under way."""
         self._health.stop()
         self._calls.begin_stop()
 
     def connected(self, worker_id: str) -> bool:
-        """Return True if a worker is connected here, on a stream or by unary calls."""
+        """Return True if a worker is connected to this server, by a stream or unary calls."""
         return self._registrations.connected(worker_id)
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Refuse new calls, let those under way end within ``grace`` seconds, cancel the rest."""
+        """Refuse new calls. Cancel calls that are still under way after ``grace`` seconds."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -142,5 +144,6 @@ class GrpcFace:
                 await self._calls.settle()
         except TimeoutError:
             log.warning(
-                "workers' streams did not end within %g s; stopping without them", max(grace, 1.0)
+                "the cleanup of workers' streams did not end within %g s; stopping without it",
+                max(grace, 1.0),
             )

@@ -1,4 +1,7 @@
-"""Assignments, reports and heartbeats as protobuf messages, and back: every job passes here."""
+"""Convert assignments, reports and heartbeats to protobuf messages and back.
+
+Every job passes through these functions, so they are written for speed.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _KINDS = {
 }
 _MOVES = {kind: move for move, kind in _KINDS.items()}
 if _KINDS.keys() != REPORTABLE:
-    raise AssertionError("the wire must carry exactly the moves that a worker may report")
+    raise AssertionError("_KINDS must have exactly the moves that a worker may report")
 
 
 def assignment_to_pb(given: Assignment) -> worker_pb2.Assignment:
@@ -78,7 +81,7 @@ def report_to_pb(report: Transition) -> worker_pb2.Report:
     if kind is None:
         raise InvalidArgument("move", f"a worker may not report {report.move.value!r}")
     if report.lease is None:
-        raise InvalidArgument("lease", "a report must name its lease")
+        raise InvalidArgument("lease", "is missing; a report must have the lease of its assignment")
     try:
         return worker_pb2.Report(
             kind=kind,
@@ -95,14 +98,14 @@ def report_to_pb(report: Transition) -> worker_pb2.Report:
 
 
 def report_from_pb(message: worker_pb2.Report) -> Transition:
-    """Read a report; raise InvalidArgument for an unknown kind or a missing lease."""
+    """Convert a report. Raise InvalidArgument for an unknown kind or a missing lease."""
     move = _MOVES.get(message.kind)
     if move is None:
         allowed = ", ".join(f"{kind}" for kind in _MOVES)
         raise InvalidArgument("report.kind", f"unknown kind {message.kind}; allowed: {allowed}")
     lease = message.lease
     if not 0 < lease <= MAX_INT63:
-        raise InvalidArgument("report.lease", "must be the lease of the assignment")
+        raise InvalidArgument("report.lease", "must be the positive lease number of the assignment")
     has = message.HasField
     return Transition(
         message.seq,
@@ -118,11 +121,11 @@ def report_from_pb(message: worker_pb2.Report) -> Transition:
 
 
 def leases_from_pb(leases: Iterable[int]) -> list[int]:
-    """Read the leases of a heartbeat; raise InvalidArgument for a number that can be none."""
+    """Convert a heartbeat's leases. Raise InvalidArgument for a number that cannot be a lease."""
     held = list(leases)
     for lease in held:
         if not 0 < lease <= MAX_INT63:
-            raise InvalidArgument("leases", "must be the leases of assignments")
+            raise InvalidArgument("leases", "must be positive lease numbers of assignments")
     return held
 
 
@@ -149,9 +152,9 @@ def heartbeat_to_pb(
     )
 
 
-async def progress_from_pb(news: Sequence[worker_pb2.LeaseProgress]) -> dict[int, Progress]:
-    """Read the progress of a heartbeat by lease; of several for one lease the last counts."""
-    return dict(await in_turns(_lease_progress, news))
+async def progress_from_pb(entries: Sequence[worker_pb2.LeaseProgress]) -> dict[int, Progress]:
+    """Return the progress in a heartbeat by lease. The last entry for a lease wins."""
+    return dict(await in_turns(_lease_progress, entries))
 
 
 def _lease_progress(one: worker_pb2.LeaseProgress) -> tuple[int, Progress]:

@@ -1,4 +1,4 @@
-"""Server side of a worker's stream."""
+"""Implement the server's side of a worker's stream."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
 
-_FEW_LEASES = 200  # an answer with no more leases is too short to count
+_FEW_LEASES = 200  # the bytes of an answer with at most this many leases are not counted
 
 Stream = Duplex[pb.ConnectRequest, pb.ConnectResponse]
 
 
 class WorkStream:
-    """Serves one stream from the welcome to its end.
+    """Serves one worker's stream from the welcome until the stream ends.
 
-    The end of the stream does not deregister the worker: its leases stand until its heartbeats
-    stop, and it may connect again. But its free slots are withdrawn, and jobs that were not sent
-    are handed back.
+    The end of the stream does not deregister the worker. The worker keeps its leases until its
+    heartbeats stop, and may connect again. The server withdraws the worker's free slots, and hands
+    back jobs that were not sent.
 
-    Jobs that wait to be sent count for the caller. While they are too many, the slots of the
-    caller's workers are not offered.
+    The bytes of jobs that wait to be sent count against the caller's limit. Above the limit the
+    server offers no slots of the caller's workers to the scheduler.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class WorkStream:
         return self.live
 
     async def serve(self, stream: Stream) -> None:
-        """Serve until the worker ends it, the server stops, or another stream replaces it."""
+        """Serve ``stream`` until the worker or the server ends it, or another stream replaces it."""
         self._stream = stream
         self._outgoing.counted_by(self._count)
         self._runner = asyncio.create_task(self._run(stream))
         try:
             await asyncio.wait({self._runner})
             if self._runner.cancelled():
-                raise Conflict(f"worker {self._info.id!r} was deregistered or connected elsewhere")
+                raise Conflict(f"worker {self._info.id!r} was deregistered, or has connected again")
             self._runner.result()
         finally:
             await self.retire()
@@ -82,8 +82,8 @@ class WorkStream:
         await self._settle_reports()
         if self._beat is not None:
             await end(self._beat)
-        self._draining = True  # for good
-        await self._hold_back_no_more()
+        self._draining = True  # until the end
+        await self._end_hold_back()
         await self._registration.withdraw()
         await self._registration.hand_back(self._outgoing.undelivered())
 
@@ -110,7 +110,7 @@ class WorkStream:
     async def _read(self, stream: Stream) -> None:
         while (message := await stream.read()) is not None:
             await self._take(message, stream)
-            del message  # free it during the wait for the next one
+            del message  # free its memory during the wait for the next message
 
     async def _take(self, message: pb.ConnectRequest, stream: Stream) -> None:
         if message.HasField("hello"):
@@ -130,7 +130,7 @@ class WorkStream:
             self._outgoing.free = 0
             self._outgoing.drained(message.drain)
         if message.HasField("beat"):
-            if self._beat is not None:  # one at a time, because each takes a thread
+            if self._beat is not None:  # one heartbeat at a time, because each needs a thread
                 await asyncio.wait({self._beat})
             self._beat = asyncio.create_task(self._pulse(message.beat))
             if kept := stream.keep():
@@ -139,18 +139,22 @@ class WorkStream:
     def _count_free(self, slots: int, field: str) -> None:
         if self._outgoing.free + slots > self._info.concurrency:
             raise InvalidArgument(
-                field, f"more slots would be free than the concurrency of {self._info.concurrency}"
+                field,
+                f"free slots would exceed the worker's concurrency of {self._info.concurrency}",
             )
         self._outgoing.free += slots
 
     def _count(self, amount: int) -> None:
-        """Count bytes of jobs that wait to be sent, or (below 0) that were sent."""
+        """Change the number of counted bytes that wait to be sent by ``amount``."""
         self._stream.count_unsent(amount)
         if amount > 0:
             self._may_have_more()
 
     def _may_have_more(self) -> bool:
-        """Return True if free slots may be offered now; else they are once the caller has room."""
+        """Return True if free slots may be offered to the scheduler now.
+
+        Otherwise start a task that offers them when the caller's limit allows more jobs.
+        """
         if self._holding_back is None and not self._draining:
             if self._stream.has_room:
                 return True
@@ -160,22 +164,22 @@ class WorkStream:
     async def _hold_back(self) -> None:
         await self._registration.withdraw()
         await self._settle_reports()
-        await self._registration.withdraw()  # slots that a report has freed since
+        await self._registration.withdraw()  # slots that a report has freed meanwhile
         await self._stream.until_room()
         self._holding_back = None
         if self._outgoing.free > 0:
             self._link.grant(self._outgoing.free)
 
-    async def _hold_back_no_more(self) -> None:
+    async def _end_hold_back(self) -> None:
         task, self._holding_back = self._holding_back, None
         if task is not None:
             await end(task)
 
     async def _drain(self) -> None:
-        """Withdraw every slot, including those that are held back."""
+        """Withdraw every free slot, including slots that are not offered at the moment."""
         await self._settle_reports()
         self._draining = True
-        await self._hold_back_no_more()
+        await self._end_hold_back()
         await self._link.drain()
         self._draining = False
 
@@ -189,7 +193,7 @@ class WorkStream:
         try:
             reports = [report_from_pb(report) for report in batch.reports]
         except InvalidArgument as error:
-            # The stream goes on: a worker of a later version may send reports unknown here.
+            # The stream continues: a newer worker may send kinds of reports that are unknown here.
             ack = pb.ReportAck(number=batch.number, error=error_to_pb(error))
             self._outgoing.ack(ack, places)
             return
@@ -210,7 +214,8 @@ class WorkStream:
             self._outgoing.free -= batch.freed
         except Exception:
             log.exception(
-                "cannot write a worker's reports; answering INTERNAL",
+                "cannot write the reports of worker %s; answering INTERNAL",
+                self._info.id,
                 extra={"worker_id": self._info.id},
             )
             failure = Internal("internal error; the server's log has the details")
@@ -220,18 +225,19 @@ class WorkStream:
 
     async def _pulse(self, beat: pb.Beat) -> None:
         try:
-            # On the stream it is fresh: the worker made it after the end of its earlier streams.
+            # A heartbeat on the stream is fresh: the worker's earlier streams had ended before it.
             pulse = await self._heartbeats.pulse(beat, partial(self._link.pulse, fresh=True))
         except InvalidArgument as error:
             self._outgoing.end(error)
         except JobQueueError as error:
             log.warning(
-                "cannot record a heartbeat: %s; waiting for the next one",
+                "cannot record a heartbeat of worker %s: %s; waiting for its next heartbeat",
+                self._info.id,
                 error,
                 extra={"worker_id": self._info.id},
             )
         else:
-            if not self._stream.caller_has_room:  # the next answer tells of the others
+            if not self._stream.caller_has_room:  # the next answer has the others
                 del pulse.lost[_FEW_LEASES:], pulse.cancelled[_FEW_LEASES:]
             self._outgoing.pulse(pulse_to_pb(pulse))
 

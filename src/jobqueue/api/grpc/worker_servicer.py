@@ -1,4 +1,7 @@
-"""WorkerService: a stream with credits, and unary calls for workers that fetch."""
+"""Implement WorkerService, the gRPC service for workers.
+
+A worker connects by a stream with credits, or fetches jobs by unary calls.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ from jobqueue.wire import WORKER_STATUSES
 
 MAX_FETCH_WAIT = 30.0
 HELLO_TIMEOUT = 10.0
-_MOST_BYTES = weight(CLIENT_RECEIVE_BYTES)  # of the jobs in one answer, if there are several
-# A worker without a stream counts as gone after two heartbeats at the default interval.
+_MOST_BYTES = weight(CLIENT_RECEIVE_BYTES)  # of the jobs in an answer with several jobs
+# A worker without a stream counts as disconnected after two default heartbeat intervals of silence.
 _SILENT_AFTER = 10.0
-_FILL_UP = 0.05  # seconds that a fetch waits for the next claim if the last one was cut short
+_FILL_UP = 0.05  # seconds that a fetch waits for the next claim if the last claim was incomplete
 
 
 class WorkerBackend(DispatchApi, AttendanceApi, Protocol):
-    """The APIs of a backend that workers use."""
+    """Combines the APIs of a backend that workers use."""
 
 
 class WorkerServicer(rpc.WorkerServiceServicer):
@@ -49,7 +52,10 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         welcome: pb.Welcome,
         job_room: int,
     ) -> None:
-        """``job_room``: bytes taken for a job that is to be fetched, before its size is known."""
+        """Serve workers of ``backend``.
+
+        ``job_room`` is the number of bytes to count for a fetched job before its size is known.
+        """
         self._backend = backend
         self._registrations = registrations
         self._welcome = welcome
@@ -81,9 +87,10 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         return pb.RegisterResponse(server_version=self._welcome.server_version)
 
     async def _register(self, info: WorkerInfo, inbox: Inbox) -> Registration:
-        """Register a worker, and end its earlier registration with this server.
+        """Register a worker with the backend, and end its earlier registration with this server.
 
-        A registration of another caller ends only after the store has given this caller the id.
+        An earlier registration of another caller ends only after the store has accepted this
+        caller as the owner of the worker's id.
         """
         own = self._registrations.allows(info.id, info.owner)
         if own:
@@ -98,12 +105,12 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         registration = await self._need(request)
         fetcher = registration.transport
         if not isinstance(fetcher, Fetcher):
-            raise Conflict(f"worker {request.worker_id!r} gets its jobs on its stream")
+            raise Conflict(f"worker {request.worker_id!r} receives its jobs by its stream")
         most = registration.info.concurrency
         if not 1 <= request.limit <= most:
             raise InvalidArgument("limit", f"must be from 1 to the worker's concurrency ({most})")
         wait = check_wait(request.wait_seconds, MAX_FETCH_WAIT)
-        if self.calls.stopping:  # the worker itself goes on, and looks for another server
+        if self.calls.stopping:  # the worker does not stop, and looks for another server
             fetcher.buffer.moved()
             raise server_stopping()
         jobs: list[Assignment] | None = None
@@ -111,7 +118,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
             room = answer_room.get()
             jobs = await self.calls.until_stopped(fetcher.fetch(request.limit, wait, room))
         finally:
-            if jobs is None:  # the caller is gone: jobs that came for it are handed back
+            if jobs is None:  # the caller has left: hand back the jobs assigned to its fetch
                 await asyncio.shield(self.calls.own(fetcher.retire()))
         return pb.FetchResponse(
             assignments=[assignment_to_pb(job) for job in jobs],
@@ -128,8 +135,8 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         worker_id, owner = request.worker_id, current_caller().name
         incarnation = check_incarnation(request.incarnation)
         if not self._registrations.allows(worker_id, owner):
-            # The registration may be left over from an owner whose worker is gone. An empty
-            # heartbeat asks the store, which refuses it to all but the owner.
+            # The registration may belong to an owner whose worker has left. An empty heartbeat
+            # reads the store, which refuses the heartbeat to every caller but the owner.
             tell = partial(self._backend.pulse, worker_id, incarnation, owner=owner)
             await self._heartbeats.pulse(pb.Beat(incomplete=True), tell)
         return self._registrations.need(worker_id, incarnation, owner)
@@ -139,7 +146,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         incarnation = check_incarnation(request.incarnation)
         owner = current_caller().name
         registration = self._registrations.find(request.worker_id, incarnation, owner)
-        if registration is None:  # a worker of another server
+        if registration is None:  # another server's worker
             tell = partial(self._backend.pulse, request.worker_id, incarnation, owner=owner)
             return pb.HeartbeatResponse(
                 pulse=pulse_to_pb(await self._heartbeats.pulse(request, tell))
@@ -156,7 +163,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         async with self._registrations.changing(request.worker_id):
             owner = current_caller().name
             registration = self._registrations.find(request.worker_id, request.incarnation, owner)
-            if registration is None:  # a worker of another server, or one that is gone
+            if registration is None:  # another server's worker, or a worker that has left
                 await self._backend.leave(request.worker_id, request.incarnation, owner=owner)
             else:
                 await registration.transport.retire()
@@ -175,7 +182,7 @@ async def _hello(stream: Stream) -> WorkerInfo:
         async with asyncio.timeout(HELLO_TIMEOUT):
             message = await stream.read()
     except TimeoutError:
-        raise InvalidArgument("hello", f"did not come within {HELLO_TIMEOUT:g} s") from None
+        raise InvalidArgument("hello", f"did not arrive within {HELLO_TIMEOUT:g} s") from None
     if message is None or not message.HasField("hello"):
         raise InvalidArgument("hello", "must be the first message")
     if message.reports or message.slots or message.drain or message.HasField("beat"):
@@ -184,27 +191,29 @@ async def _hello(stream: Stream) -> WorkerInfo:
 
 
 class FetchBuffer:
-    """An inbox that keeps jobs until they are fetched. Cancels reach the worker by heartbeat.
+    """An inbox that stores jobs until the worker fetches them.
 
-    A job is claimed for a fetch only when its answer has room, so no claimed job is refused.
+    Cancels reach the worker with the answers to its heartbeats. A job is claimed for a fetch only
+    while the memory limit allows the job in the answer, so no claimed job is refused.
     """
 
     def __init__(self, job_room: int) -> None:
-        """``job_room``: bytes taken for a job before its size is known."""
+        """Create an empty buffer. ``job_room`` is the bytes to count for a job of unknown size."""
         self.status = WorkerStatus.ONLINE
         self.elsewhere = False
         self._job_room = job_room
         self._room: AnswerRoom | None = None  # of the answer to the fetch under way
-        self.lacks_room: Callable[[], None] = lambda: None  # called when a job finds no room
+        # Called when the memory limit refuses a job.
+        self.lacks_room: Callable[[], None] = lambda: None
         self._jobs: list[Assignment] = []
         self._bytes = 0
-        self._came = 0  # jobs of the claim under way
-        self._cut = False  # there was no room for all jobs that could have been claimed
-        self._goes_on = False  # the last claim could have brought more
+        self._came = 0  # jobs that the claim under way has assigned
+        self._cut = False  # the memory limit kept the claim below the free slots
+        self._goes_on = False  # the next claim may assign more jobs
         self._changed = asyncio.Event()
 
     def begin(self, room: AnswerRoom | None) -> None:
-        """Begin a fetch whose answer takes this room."""
+        """Begin a fetch. ``room`` counts the bytes of its answer."""
         self._room = room
         self._bytes = 0
         self._goes_on = False
@@ -232,7 +241,7 @@ class FetchBuffer:
             self._room.change(self._room.taken - slots * self._job_room)
         self._goes_on = self._cut and self._came == slots
         self._came = 0
-        if self._jobs:  # else a fetch waits on
+        if self._jobs:  # without jobs, a fetch continues to wait
             self._changed.set()
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
@@ -253,7 +262,7 @@ class FetchBuffer:
         self._changed.set()  # ends a fetch that waits
 
     def holds(self) -> None:
-        return  # only the worker's heartbeats tell
+        return  # only the worker's heartbeats list its leases
 
     def moved(self) -> None:
         self.elsewhere = True
@@ -263,19 +272,19 @@ class FetchBuffer:
         return len(self._jobs)
 
     def take(self) -> list[Assignment]:
-        """Remove and return all jobs."""
+        """Remove and return all jobs in the buffer."""
         jobs, self._jobs = self._jobs, []
         return jobs
 
     async def wait(self, seconds: float) -> None:
-        """Wait for a job or a change of the worker's status."""
+        """Wait up to ``seconds`` for a job or a change of the worker's status."""
         self._changed.clear()
         if self._jobs or self.elsewhere or self.status is not WorkerStatus.ONLINE:
             return
         await is_set_within(self._changed, seconds)
 
     async def fill_up(self, limit: int) -> None:
-        """Wait for further claims while the last one could have brought more."""
+        """Wait for further claims until ``limit`` jobs are here or no claim can assign more."""
         while self._goes_on and len(self) < limit and self._bytes < BATCH_BYTES:
             self._goes_on = False
             self._changed.clear()
@@ -283,7 +292,10 @@ class FetchBuffer:
 
 
 class Fetcher:
-    """The transport of a worker that fetches: it has free slots only while a fetch is under way."""
+    """The transport of a worker that fetches jobs by unary calls.
+
+    Such a worker has free slots only while a fetch is under way.
+    """
 
     def __init__(self, registration: Registration, buffer: FetchBuffer) -> None:
         self._registration = registration
@@ -304,7 +316,10 @@ class Fetcher:
     async def fetch(
         self, limit: int, wait: float, room: AnswerRoom | None = None
     ) -> list[Assignment]:
-        """Return up to ``limit`` jobs as soon as there are any and ``room`` for them."""
+        """Wait up to ``wait`` seconds for jobs, and return at most ``limit`` jobs.
+
+        ``room`` counts and limits the bytes of the answer.
+        """
         async with self._one_at_a_time:
             self._room = room
             self.buffer.begin(room)
@@ -322,7 +337,7 @@ class Fetcher:
             if self.buffer.elsewhere:
                 worker_id = self._registration.info.id
                 raise NotFound(
-                    f"worker {worker_id!r} is registered with another server: register it"
+                    f"worker {worker_id!r} is registered with another server; register it"
                 )
             return self.buffer.take()
 

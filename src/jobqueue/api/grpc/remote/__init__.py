@@ -1,4 +1,4 @@
-"""The backend behind a gRPC server, for clients, operators and workers in other processes."""
+"""Call a backend through a gRPC server, for clients, operators and workers in other processes."""
 
 from jobqueue.api.grpc.remote.backend import GrpcBackend
 

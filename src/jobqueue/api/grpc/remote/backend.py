@@ -1,4 +1,4 @@
-"""A backend on the other side of gRPC connections."""
+"""Implement the backend API by calls to gRPC servers."""
 
 from __future__ import annotations
 
@@ -57,14 +57,18 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 
 
 class GrpcBackend:
-    """Implements ``core.api.Backend``. It connects at the first call; every call has a deadline."""
+    """Implements ``core.api.Backend`` by gRPC calls, each with a deadline.
+
+    The first call connects.
+    """
 
     def __init__(
         self, target: str, *, timeout: float = 10.0, credentials: Credentials | None = None
     ) -> None:
-        """``target`` is ``host:port``, or several with commas between them.
+        """Prepare the calls; nothing connects yet.
 
-        ``timeout``: seconds of one call at one server.
+        ``target`` is ``host:port``, or several of them with commas between. ``timeout`` is the most
+        seconds for one call to one server.
         """
         self._dialers = [Dialer(one, credentials) for one in target.split(",")]
         self._timeout = timeout
@@ -72,10 +76,10 @@ class GrpcBackend:
         self._links: dict[str, RemoteLink] = {}
 
     async def start(self) -> None:
-        """Do nothing yet: the first call connects."""
+        """Do nothing, because the first call connects."""
 
     async def stop(self) -> None:
-        """End links without deregistering, fail waiting submits, close the channels."""
+        """End the links without deregistering workers, fail waiting submits, close the channels."""
         opened, self._open = self._open, None
         for link in list(self._links.values()):
             await link.abandon()
@@ -154,8 +158,8 @@ class GrpcBackend:
         return Cancellation(**record_fields(answer, Cancellation))
 
     async def list_jobs(self, query: JobQuery) -> Page:
-        if not 1 <= query.limit <= MAX_PAGE:  # also more than the wire can carry
-            raise InvalidArgument("limit", f"must be 1 to {MAX_PAGE}")
+        if not 1 <= query.limit <= MAX_PAGE:  # protobuf cannot encode every larger number
+            raise InvalidArgument("limit", f"must be from 1 to {MAX_PAGE}")
         page = await self._servers.call(lambda at: at.client.ListJobs, job_query_to_pb(query))
         return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
 

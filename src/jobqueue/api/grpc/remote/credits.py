@@ -1,14 +1,15 @@
-"""A worker's free slots, counted so that the server never has more of them than are free."""
+"""Count a worker's free slots, so that the server never gets more slots than are free."""
 
 from __future__ import annotations
 
 
 class Credits:
-    """``free`` counts the slots sent to the server, minus the jobs that came.
+    """Counts the free slots that the worker has sent to the server.
 
-    It is below zero when jobs came for slots that a report freed whose answer was lost: the worker
-    will free them again, and the server must not get them twice. Slots that come free during a
-    drain are offered after it.
+    ``free`` is the number of slots sent minus the jobs that arrived. A report frees slots. If the
+    report's answer is lost, jobs may arrive for slots that the worker does not count as sent, and
+    ``free`` becomes negative. The worker frees these slots again later, and must not send them to
+    the server twice. Slots that become free during a drain are sent after the drain.
     """
 
     __slots__ = ("_later", "_unsent", "draining", "free")
@@ -20,7 +21,7 @@ class Credits:
         self._later = 0
 
     def grant(self, slots: int) -> None:
-        """Add free slots of the worker."""
+        """Add ``slots`` free slots, which the next message or the end of a drain sends."""
         if self.draining:
             self._later += slots
         else:
@@ -28,17 +29,20 @@ class Credits:
 
     @property
     def waiting(self) -> bool:
-        """True if there are slots to send."""
+        """Return True if there are free slots to send to the server."""
         return self._unsent > 0
 
     def send(self) -> int:
-        """Return the slots to put into the next message."""
+        """Return the number of slots to put into the next message, and count them as sent."""
         slots = self._sent(self._unsent)
         self._unsent = 0
         return slots
 
     def send_freed(self, freed: int) -> int:
-        """Return the slots to put into a report; the server counts them when it is written."""
+        """Return the number of freed slots to put into a report, and count them as sent.
+
+        The server counts these slots when it has written the report.
+        """
         return self._sent(freed)
 
     def _sent(self, slots: int) -> int:
@@ -46,26 +50,26 @@ class Credits:
         return max(0, self.free) - max(0, before)
 
     def not_freed(self, freed: int) -> None:
-        """Take back slots of a report that was not written, or perhaps not."""
+        """Subtract the slots of a report that was not written, or whose answer was lost."""
         self.free -= freed
 
     def assigned(self, count: int) -> None:
-        """Take away the slots of jobs that came."""
+        """Subtract the slots of ``count`` jobs that arrived."""
         self.free -= count
 
     def drain(self) -> None:
-        """Withdraw all slots; none is offered until ``drained``."""
+        """Begin a drain: send no slots until ``drained``."""
         self._unsent = 0
         self.draining = True
 
     def drained(self) -> None:
-        """Note that the server has no slot left."""
+        """End a drain: the server has no slot left. Send slots again."""
         self.free = min(self.free, 0)
         self._unsent += self._later
         self._later = 0
         self.draining = False
 
     def reconnect(self) -> None:
-        """Offer all free slots again: a new stream begins without any."""
+        """Send all free slots again, because the server has no slots of a new stream."""
         self._unsent += max(self.free, 0)
-        self.free = min(self.free, 0)  # a debt remains
+        self.free = min(self.free, 0)  # keep a negative number

@@ -1,4 +1,4 @@
-"""A worker's link over the Connect stream. It reconnects by itself."""
+"""Implement a worker's link by the gRPC stream Connect, with automatic reconnects."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ from jobqueue.wire import WORKER_STATUSES
 
 log = logging.getLogger("jobqueue.grpc")
 
-# A refused connection costs little, so a server that returns is found within a second.
+# A refused connection is cheap, so the link finds a server that returns within a second.
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
-_MESSAGE_ROOM = 64 * 1024  # beside the reports
+_MESSAGE_ROOM = 64 * 1024  # bytes of a message that are not reports
 _Stream = grpc.aio.StreamStreamCall[pb.ConnectRequest, pb.ConnectResponse]
 
 
 @dataclass(slots=True, eq=False)
 class _PendingReport:
-    """A batch of reports that waits to be sent or answered."""
+    """Holds a batch of reports that waits to be sent or answered."""
 
     batch: pb.ReportBatch
     freed: int
     future: asyncio.Future[list[bool]]
     sent: bool = False
-    later: bool = False  # sent during a drain: its slots are offered after it
+    later: bool = False  # sent during a drain: its freed slots are sent after the drain
 
     def fail(self, error: JobQueueError) -> None:
         if not self.future.done():
@@ -62,7 +62,7 @@ class _PendingReport:
 
 
 class RemoteLink:
-    """A worker's link to a server. It owns one task, and one stream at a time."""
+    """A worker's link to a server. The link has one task, and one stream at a time."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class RemoteLink:
     ) -> None:
         self.info = info
         self._servers = servers
-        self._server = servers.pick()  # the server that it is connected to, or tries
+        self._server = servers.pick()  # the server of the stream, or the server to try next
         self._hello = pb.ConnectRequest(hello=pb.Hello(worker=info_to_pb(info)))
         self._inbox = inbox
         self._on_closed = closed
@@ -87,15 +87,15 @@ class RemoteLink:
         self._wake = asyncio.Event()
         self._stream: _Stream | None = None
         self._connected = False
-        self._listed = False  # True once this stream was told the worker's leases
-        self._moving = False  # to another server: this stream ends once its reports are answered
+        self._listed = False  # True if the worker's leases were sent on this stream
+        self._moving = False  # to another server: the stream ends when its reports are answered
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
         self._opened: asyncio.Future[None] = self._loop.create_future()
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Register the worker; raise the error of the first attempt if it fails."""
+        """Connect and register the worker. Raise the error if no server accepts the worker."""
         self._task = self._loop.create_task(self._run(), name=f"link-{self.info.id}")
         try:
             await self._opened
@@ -106,7 +106,7 @@ class RemoteLink:
     # -- calls of the worker -------------------------------------------------------------------
 
     def move(self) -> None:
-        """Move to the server in use, once the reports under way are answered."""
+        """Reconnect to the process's current server after the reports under way are answered."""
         if self._connected and self._server is not self._servers.pick():
             self._moving = True
             self._wake.set()
@@ -116,13 +116,15 @@ class RemoteLink:
         self._wake.set()
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
-        # A report that was not sent yet waits for a connection, up to the timeout.
+        # A report waits for a connection up to the timeout.
         self._number += 1
         batch = pb.ReportBatch(
             number=self._number, reports=[report_to_pb(report) for report in reports]
         )
         if batch.ByteSize() + _MESSAGE_ROOM > self._limit:
-            raise InvalidArgument("reports", f"too large: the server takes {self._limit} bytes")
+            raise InvalidArgument(
+                "reports", f"are too large; the server accepts {self._limit} bytes in one message"
+            )
         if self._closed:
             raise Unavailable("the link is closed")
         entry = _PendingReport(batch, freed, self._loop.create_future())
@@ -133,10 +135,10 @@ class RemoteLink:
                 return await entry.future
         except TimeoutError:
             if not entry.sent:
-                raise Unavailable("the server could not be reached in time") from None
-            # The server may or may not count the freed slots: a new stream begins from zero.
+                raise Unavailable("the report could not be sent in time") from None
+            # The server may have counted the freed slots or not: a new stream begins from zero.
             self._cut()
-            raise OutcomeUnknown("the report was not answered in time") from None
+            raise OutcomeUnknown("the server did not answer the report in time") from None
         finally:
             if not entry.sent and entry in self._queue:
                 self._queue.remove(entry)
@@ -150,7 +152,7 @@ class RemoteLink:
         progress: Mapping[int, Progress] = NO_PROGRESS,
         overrun: int | None = None,
     ) -> Pulse:
-        # A fresh list goes on the stream instead (``_compose``).
+        # The stream sends the fresh list of leases instead (``_compose``).
         if self._closed:
             raise Unavailable("the link is closed")
         request = heartbeat_to_pb(
@@ -165,7 +167,7 @@ class RemoteLink:
         self._credits.drain()
         for entry in self._queue:
             entry.freed = 0
-        if not self._connected:  # the end of the stream has withdrawn them
+        if not self._connected:  # the end of the stream has withdrawn the slots
             self._credits.drained()
             return
         if self._drain is None:
@@ -192,14 +194,15 @@ class RemoteLink:
             )
         except JobQueueError as error:
             log.warning(
-                "cannot deregister the worker: %s; the server will notice that its heartbeats stop",
+                "cannot deregister worker %s: %s; the server removes it when its heartbeats stop",
+                self.info.id,
                 error,
                 extra={"worker_id": self.info.id},
             )
         await self.abandon()
 
     async def abandon(self) -> None:
-        """End the link without deregistering the worker."""
+        """Close the link without deregistering the worker."""
         self._closed = True
         task, self._task = self._task, None
         if task is not None:
@@ -236,7 +239,9 @@ class RemoteLink:
                 refused = isinstance(error, Conflict | Unauthenticated | PermissionDenied)
                 if refused and not self._closed:
                     log.error(  # noqa: TRY400
-                        "the server refused the worker, which stops now: %s",
+                        "the server at %s refused worker %s: %s; the worker stops",
+                        self._server.target,
+                        self.info.id,
                         error,
                         extra={"worker_id": self.info.id},
                     )
@@ -245,18 +250,20 @@ class RemoteLink:
                     return
                 if self._connected and not self._closed:
                     log.warning(
-                        "the worker's stream broke: %s; reconnecting",
+                        "the stream of worker %s to %s broke: %s; reconnecting",
+                        self.info.id,
+                        self._server.target,
                         error,
                         extra={"worker_id": self.info.id},
                     )
             self._broken()
-            # A random pause: the workers of a lost server must not all reconnect at once.
+            # The pause is random so that the workers of a lost server do not reconnect all at once.
             await asyncio.sleep(jittered(search.pause.most))
             if not more:
                 search.pause.grow()
 
     async def _serve(self, connection: ServerConnection) -> None:
-        """Run one stream, which always ends with an error."""
+        """Open and run one stream until it ends. A stream always ends with an error."""
         tasks: list[asyncio.Task[None]] = []
         try:
             stream = self._stream = connection.worker.Connect(metadata=self._server.metadata)
@@ -264,8 +271,8 @@ class RemoteLink:
             reader = self._loop.create_task(self._read(stream))
             writer = self._loop.create_task(self._write(stream, reader))
             tasks = [reader, writer]
-            # Not the writer alone: if the server reads nothing, a write ends long after its stream
-            # was cut.
+            # Wait for the reader, too: if the server reads nothing, a write ends long after its
+            # stream was cancelled.
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if writer.done():
                 writer.result()
@@ -281,8 +288,8 @@ class RemoteLink:
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            # ``_cut`` did it before the server had answered: gRPC raises this for a local cancel.
-            raise Unavailable("the stream was cut") from None
+            # gRPC raises this after ``_cut``, if the server has not answered yet.
+            raise Unavailable("the stream was cancelled") from None
         finally:
             await end(*tasks)
             self._cut()
@@ -296,7 +303,7 @@ class RemoteLink:
         except TimeoutError:
             raise Unavailable("the server could not be reached in time") from None
         except asyncio.InvalidStateError:
-            raise Unavailable("the stream broke at its beginning") from None
+            raise Unavailable("the stream broke when it began") from None
         if not isinstance(first, pb.ConnectResponse) or not first.HasField("welcome"):
             raise Unavailable("the server did not welcome the worker")
         if first.welcome.max_message_bytes:
@@ -308,7 +315,12 @@ class RemoteLink:
         if not self._opened.done():
             self._opened.set_result(None)
         else:
-            log.info("the worker is connected again", extra={"worker_id": self.info.id})
+            log.info(
+                "worker %s is connected again, to %s",
+                self.info.id,
+                self._server.target,
+                extra={"worker_id": self.info.id},
+            )
         self._take(first)
 
     async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
@@ -328,10 +340,13 @@ class RemoteLink:
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            return  # ``_cut`` did it
+            return  # ``_cut`` has cancelled the stream
 
     def _compose(self) -> pb.ConnectRequest | None:
-        """Put everything that waits into one message; the first message has the worker's leases."""
+        """Return the next message with all that waits to be sent, or None if nothing waits.
+
+        The first message of a stream has the worker's leases.
+        """
         if not self._listed:
             self._listed = True
             leases = self._inbox.holds()
@@ -360,7 +375,7 @@ class RemoteLink:
         return request
 
     async def _read(self, stream: _Stream) -> None:
-        """Process the server's messages; raise when the stream has ended."""
+        """Process the server's messages. Raise an error when the stream has ended."""
         try:
             while True:
                 message = await stream.read()
@@ -370,8 +385,8 @@ class RemoteLink:
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            # ``_cut`` did it: gRPC raises this for a local cancel.
-            raise Unavailable("the stream was cut") from None
+            # gRPC raises this after ``_cut`` has cancelled the stream.
+            raise Unavailable("the stream was cancelled") from None
 
     def _take(self, message: pb.ConnectResponse) -> None:
         for ack in message.acks:
@@ -411,17 +426,17 @@ class RemoteLink:
             self._wake.set()
 
     def _cut(self) -> None:
-        """Cancel the stream; the server withdraws its slots."""
+        """Cancel the stream. The server then withdraws the worker's slots."""
         if self._stream is not None:
             self._stream.cancel()
             self._stream = None
 
     def _broken(self) -> None:
-        """Settle reports and drains that were under way on a stream that has ended."""
+        """Fail the reports and end the drain that were under way when the stream ended."""
         self._connected = self._moving = False
         unanswered, self._unanswered = self._unanswered, {}
         for entry in unanswered.values():
             if not entry.later:
                 self._credits.not_freed(entry.freed)
-            entry.fail(OutcomeUnknown("the stream broke before the report was answered"))
+            entry.fail(OutcomeUnknown("the stream broke before the server answered the report"))
         self._end_drain()

@@ -1,4 +1,4 @@
-"""The connections to one server, and the errors of calls on them."""
+"""Make calls to one server, and convert the errors of these calls."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _Beat = Callable[..., worker_pb2.HeartbeatResponse]
 
 
 class ServerConnection:
-    """One connection to a server: its channel and stubs."""
+    """Holds the channel and the stubs of one connection to a server."""
 
     def __init__(self, opened: grpc.aio.Channel, most: int) -> None:
-        """``most``: the most long polls and streams that it carries."""
+        """Use the channel ``opened`` for at most ``most`` long polls and streams at once."""
         self.channel = opened
         self.client = client_pb2_grpc.ClientServiceStub(opened)
         self.worker = worker_pb2_grpc.WorkerServiceStub(opened)
@@ -44,15 +44,15 @@ class ServerConnection:
 
 
 class RemoteServer:
-    """One server, as its clients call it. Create it on the loop that uses it."""
+    """Makes calls to one server. Create it on the event loop that uses it."""
 
     def __init__(self, dialer: Dialer, timeout: float) -> None:
         self.timeout = timeout
-        self.met = False  # the server has answered once, so a failed call may wait for it
-        self.metadata = dialer.metadata  # carried by every call
+        self.met = False  # the server has answered before, so a failed call may wait for the server
+        self.metadata = dialer.metadata  # sent with every call
         self.target = dialer.target
         self._dialer = dialer
-        # Most calls on the first connection are short ones.
+        # The first connection is mostly for short calls.
         first = ServerConnection(dialer.open(), channel.CALLS_PER_CONNECTION // 4)
         self._connections = [first]
         self._short = asyncio.Semaphore(channel.CALLS_PER_CONNECTION - first.most)
@@ -72,10 +72,11 @@ class RemoteServer:
         timeout: float | None = None,
         lasting: bool = False,
     ) -> Response:
-        """Make a call within its deadline. ``changes``: a lost answer is an OutcomeUnknown.
+        """Make a call and return its answer within ``timeout`` seconds.
 
-        A server refuses the calls of a connection that has too many. So short calls wait for a
-        place; a ``lasting`` call has one already, from ``lasting()``.
+        ``changes`` says that the call changes something, so that a lost answer is an
+        OutcomeUnknown. A server limits the calls of one connection. Therefore short calls wait for
+        a place. With ``lasting`` the caller has taken a place by ``lasting()``.
         """
         if timeout is None:
             timeout = self.timeout
@@ -87,7 +88,7 @@ class RemoteServer:
                 async with asyncio.timeout(timeout):
                     await self._short.acquire()
             except TimeoutError:
-                raise Unreachable("the server did not answer the calls before in time") from None
+                raise Unreachable("the server did not answer earlier calls in time") from None
             timeout = max(0.0, timeout - (time.monotonic() - began))
         else:
             await self._short.acquire()  # succeeds at once
@@ -118,14 +119,15 @@ class RemoteServer:
             raise (OutcomeUnknown(text) if changes else Unavailable(text)) from None
 
     def cut_off(self) -> bool:
-        """Return True if a CancelledError ends the connection, and not the caller's task."""
+        """Return True if a CancelledError comes from ``close``, and not from the caller's task."""
         return self._closed and not cancel_requested()
 
     @contextlib.contextmanager
     def lasting(self) -> Iterator[ServerConnection]:
-        """Take a place for a long poll or a stream; short calls do not wait for these.
+        """Take a place for a long poll or a stream, and yield the connection to use.
 
-        A server bounds the calls of one connection, so further connections are opened as needed.
+        These places are separate from those of short calls. A server limits the calls of one
+        connection, so this method opens another connection when all places are taken.
         """
         connection = next((one for one in self._connections if one.lasting < one.most), None)
         if connection is None:
@@ -142,24 +144,27 @@ class RemoteServer:
             connection.lasting -= 1
 
     async def opened(self, stream: grpc.aio.StreamStreamCall[Any, Any]) -> None:
-        """Wait until the server has accepted a stream; raise its error if it refuses.
+        """Wait until the server has accepted a stream. Raise the server's error if it refuses.
 
-        A message written to a stream that is being refused could hide the reason
-        (https://github.com/grpc/grpc/issues/36066).
+        Call this before the first write: a write to a stream that the server is refusing could hide
+        the reason (https://github.com/grpc/grpc/issues/36066).
         """
         try:
             async with asyncio.timeout(self.timeout):
                 if STREAM_OPEN not in tuple(await stream.initial_metadata()):
                     await stream.code()
                     await stream.wait_for_connection()  # raises the status
-                    raise Unavailable("the server ended the stream at its beginning")
+                    raise Unavailable("the server ended the stream when it began")
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
         except (TimeoutError, grpc.aio.UsageError):
-            raise Unreachable("the server could not be reached in time") from None
+            raise Unreachable(f"the server at {self.target} could not be reached in time") from None
 
     def heartbeat(self, request: worker_pb2.HeartbeatRequest, timeout: float) -> Pulse:
-        """Send a heartbeat. Blocking, from any thread, on a channel that needs no loop."""
+        """Send a heartbeat and return the answer. Blocks; may be called from any thread.
+
+        The call uses a channel that does not need an event loop.
+        """
         try:
             answer = self._beat_call()(request, timeout=timeout, metadata=self.metadata)
             return pulse_from_pb(answer.pulse)
@@ -186,7 +191,7 @@ class RemoteServer:
             return self._blocking[1]
 
     async def close(self) -> None:
-        """Close the connections; calls under way end with an error."""
+        """Close all connections to the server. Calls under way end with an error."""
         with self._lock:
             self._closed = True
             blocking, self._blocking = self._blocking, None

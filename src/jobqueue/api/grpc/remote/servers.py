@@ -1,8 +1,9 @@
-"""One server, or several replicas, and the choice of the server that a call goes to.
+"""Choose the server of each call, and repeat failed calls at other servers.
 
-All calls of a process go to one server, first a random one, until it fails, is slow, or has more
-than its share of workers or clients: every few seconds the servers are compared (``Balancer``). A
-call is repeated at another server only if it had no effect, or if repeating it is safe.
+A process sends all its calls to one server, which is random at first. It moves to another server if
+the server fails, is slow, or has more than its share of workers or clients. ``Balancer`` compares
+the servers every few seconds. A call is repeated at another server only if it had no effect, or if
+a repetition is safe.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ _SHORTEST_BEAT = 1.0
 _COMPARE_EVERY = 4.0  # seconds
 _COMPARE_TIMEOUT = 2.0
 CountedAs = Literal["workers", "clients"]
-"""The group in which a server counts this process."""
+"""Names the group in which a server counts this process."""
 
 
 class Effect(enum.Enum):
-    """The effect of a call at a server, and so the meaning of a lost answer."""
+    """Says whether a call changes something on a server, and what to do if its answer is lost."""
 
-    NONE = enum.auto()  # ask the next server
-    ONCE = enum.auto()  # an OutcomeUnknown
-    REPEATABLE = enum.auto()  # an OutcomeUnknown, but ask the next server first
+    NONE = enum.auto()  # changes nothing: call the next server
+    ONCE = enum.auto()  # must not be repeated: raise OutcomeUnknown
+    REPEATABLE = enum.auto()  # call the next server; if that fails, raise OutcomeUnknown
 
 
 class Servers:
-    """The servers of one address list. Create it on the loop that uses it."""
+    """Makes calls to the servers of one address list. Create it on the event loop that uses it."""
 
     def __init__(self, dialers: Sequence[Dialer], timeout: float) -> None:
         self.timeout = timeout
@@ -65,11 +66,11 @@ class Servers:
 
     @property
     def met(self) -> bool:
-        """True once a server has answered: then a failed call may wait for one."""
+        """Return True if a server has answered before. Then a failed call may wait for a server."""
         return any(server.met for server in self._all)
 
     def pick(self, tried: Collection[RemoteServer] = ()) -> RemoteServer:
-        """Return the server in use, or the next one that was not tried."""
+        """Return the process's current server, or the next server that is not in ``tried``."""
         count = len(self._all)
         for step in range(count):
             server = self._all[(self._current + step) % count]
@@ -78,18 +79,18 @@ class Servers:
         return self._all[self._current]
 
     def leave(self, server: RemoteServer) -> None:
-        """Use the next server from now on if this failed one is in use."""
+        """Switch to the next server if ``server``, which failed, is the current server."""
         if self._all[self._current] is server:
             self._current = (self._current + 1) % len(self._all)
 
     def compare(
         self, counted_as: Callable[[], CountedAs | None], moved: Callable[[], None]
     ) -> None:
-        """Begin to compare the servers.
+        """Start to compare the servers every few seconds.
 
-        ``counted_as`` returns the group of this process, or None if it has no stream open.
-        ``moved`` is called after each comparison: streams to other servers than the one in use
-        should move to it.
+        ``counted_as`` returns the group of this process, or None if the process has no open stream.
+        ``moved`` is called after each comparison. It should move the process's streams to the
+        current server.
         """
         if len(self._all) > 1:
             self._comparing = asyncio.create_task(self._compare(counted_as, moved), name="servers")
@@ -101,7 +102,7 @@ class Servers:
         while True:
             await asyncio.sleep(_COMPARE_EVERY * random.uniform(0.5, 1.5))
             group = counted_as()
-            if group is None:  # its calls are few, and it may lack the right to ask
+            if group is None:  # the process makes few calls, and may lack the role for GetLoad
                 continue
             samples = await asyncio.gather(*(self._sample(server, group) for server in self._all))
             before, self._current = self._current, balancer.choose(self._current, samples)
@@ -116,7 +117,7 @@ class Servers:
     async def _sample(self, server: RemoteServer, group: CountedAs) -> LoadSample | None:
         began = time.monotonic()
         try:
-            # In a place of its own: behind this process's calls it would measure their wait.
+            # The call has its own place: behind other calls it would measure the wait for them.
             with server.lasting() as connection:
                 load = await server.call(
                     connection.client.GetLoad,
@@ -128,7 +129,7 @@ class Servers:
             return LoadSample(math.inf, None)
         except Unavailable:
             return None
-        except JobQueueError:  # a server of an earlier version does not know this call
+        except JobQueueError:  # an older server does not know this call
             return LoadSample(time.monotonic() - began, None)
         took = time.monotonic() - began + load.store_seconds if load.ready else math.inf
         users = {"workers": load.workers, "clients": load.clients}
@@ -143,7 +144,10 @@ class Servers:
         timeout: float | None = None,
         first: RemoteServer | None = None,
     ) -> Response:
-        """Make a call, at each server once at most."""
+        """Make a call, at most once at each server, and return the answer.
+
+        ``first`` is the server to try first, in place of the current server.
+        """
         changes = effect is not Effect.NONE
         tried: list[RemoteServer] = []
         unsure: OutcomeUnknown | None = None
@@ -155,7 +159,7 @@ class Servers:
                 return await server.call(method(server), request, changes=changes, timeout=timeout)
             except Unavailable:
                 self.leave(server)
-                if last and unsure is not None:  # no effect here, but perhaps at another server
+                if last and unsure is not None:  # no effect here, but perhaps at an earlier server
                     raise unsure from None
                 if last:
                     raise
@@ -164,14 +168,14 @@ class Servers:
                 if last or effect is not Effect.REPEATABLE:
                     raise
                 unsure = error
-            except DeadlineExceeded:  # the caller's time is up; the next call goes elsewhere
+            except DeadlineExceeded:  # the caller's time is over; the next call uses another server
                 self.leave(server)
                 raise
 
     def heartbeat(self, request: worker_pb2.HeartbeatRequest, first: RemoteServer) -> Pulse:
-        """Send a heartbeat to any server that answers, beginning with the worker's own.
+        """Send a heartbeat to ``first``, then to the other servers until a server answers.
 
-        May be called from any thread.
+        This method may be called from any thread.
         """
         others = [server for server in self._all if server is not first]
         random.shuffle(others)
@@ -188,11 +192,11 @@ class Servers:
         raise failure
 
     def search(self, first: float, longest: float) -> ServerSearch:
-        """Begin a search whose pauses grow from ``first`` to ``longest`` seconds."""
+        """Return a new search, whose pauses grow from ``first`` to ``longest`` seconds."""
         return ServerSearch(self, GrowingPause(first, longest))
 
     async def close(self) -> None:
-        """Close all connections; calls under way end with an error."""
+        """Close the connections to all servers. Calls under way end with an error."""
         if self._comparing is not None:
             await end(self._comparing)
         for server in self._all:
@@ -200,26 +204,29 @@ class Servers:
 
 
 class ServerSearch:
-    """A search for a server that answers: each is tried once, and again after a pause."""
+    """Searches for a server that answers: tries each server once per round, with pauses between."""
 
     def __init__(self, servers: Servers, pause: GrowingPause) -> None:
         self.pause = pause
         self._servers = servers
-        self._tried: list[RemoteServer] = []  # those that failed in this round
+        self._tried: list[RemoteServer] = []  # servers that failed in this round
         self._since: float | None = None
 
     def pick(self) -> RemoteServer:
-        """Return the server to try next."""
+        """Return the server to try next in this round."""
         return self._servers.pick(self._tried)
 
     def answered(self) -> None:
-        """End the search: a server has answered."""
+        """Reset the search, because a server has answered."""
         self._tried.clear()
         self._since = None
         self.pause.reset()
 
     def failed(self, server: RemoteServer) -> bool:
-        """Note that a server failed; return True if another one can be tried at once."""
+        """Record that a server failed. Return True if the round has a server that was not tried.
+
+        Otherwise the round has ended, and the caller should pause.
+        """
         if self._since is None:
             self._since = time.monotonic()
         self._servers.leave(server)
@@ -230,12 +237,12 @@ class ServerSearch:
         return False
 
     def lasted(self) -> float:
-        """Return the seconds since the first failure."""
+        """Return the seconds since the search's first failure."""
         return 0.0 if self._since is None else time.monotonic() - self._since
 
 
-# A server becomes slow when its answers take several times as long as the best server's, and stops
-# being slow when they come about as fast; both a few times in a row. Short times are never slow.
+# A server counts as slow when its answers take several times as long as the best server's, and no
+# longer when they are about as fast, both a few times in a row. Short times never count as slow.
 _SLOWER, _AS_FAST = 5.0, 2.0
 _QUICK = 0.2
 _IN_A_ROW = 3
@@ -243,16 +250,19 @@ _IN_A_ROW = 3
 
 @dataclass(frozen=True, slots=True)
 class LoadSample:
-    """One measurement of a server. ``seconds`` is infinite if it is silent or not ready."""
+    """Holds one measurement of a server.
+
+    ``seconds`` is the server's response time, infinite if the server is silent or not ready.
+    """
 
     seconds: float
-    users: int | None  # processes of this one's group connected there; None: it does not say
+    users: int | None  # connected processes of the same group; None: unknown
 
 
 class Balancer:
-    """Chooses a server that is not slow and has no more than its share of processes.
+    """Chooses a server that is not slow and has at most its share of the processes.
 
-    Servers are named by their places in the list.
+    Servers are identified by their indexes in the list of servers.
     """
 
     def __init__(self, servers: int) -> None:
@@ -260,7 +270,7 @@ class Balancer:
         self._row = [0] * servers  # samples in a row that contradict ``_slow``
 
     def choose(self, current: int, samples: Sequence[LoadSample | None]) -> int:
-        """Return the place of the server to use. A sample of None: the server is gone."""
+        """Return the index of the server to use. A sample is None if its server is unreachable."""
         self._judge(samples)
         good = {
             place: one
@@ -278,7 +288,7 @@ class Balancer:
         least = min(users, key=lambda place: (users[place], random.random()))
         if users[current] - users[least] < 2:
             return current
-        # Only as many processes move as are too many, not every process that sees the excess.
+        # Only the excess processes move, not every process that sees the excess.
         excess = users[current] - sum(users.values()) / len(users)
         return least if random.random() * users[current] < excess else current
 
@@ -286,7 +296,7 @@ class Balancer:
         best = min((one.seconds for one in samples if one is not None), default=math.inf)
         for place, one in enumerate(samples):
             if one is None:
-                self._slow[place], self._row[place] = False, 0  # it is judged anew when it returns
+                self._slow[place], self._row[place] = False, 0  # a returning server starts anew
                 continue
             if self._slow[place]:
                 against = one.seconds <= max(_QUICK / 2, best * _AS_FAST)

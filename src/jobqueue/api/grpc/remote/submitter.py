@@ -1,12 +1,13 @@
-"""Submits of one process, coalesced onto one stream.
+"""Submit the jobs of one process, in batches on one stream.
 
-While batches are in flight the next one fills: no timers, and no waiting when idle. A stream that
-breaks is opened again, and specs that were not sent go there. Specs that were sent without an
-answer are repeated if all have keys, and are an OutcomeUnknown otherwise. A server that announced
-its stop answers all batches that had an effect, so the others are simply repeated.
+While the server works on batches, the next batch fills. There are no timers, and an idle stream
+sends a submit at once. A stream that breaks is opened again, and sends the specs that were not
+sent. Specs that were sent but not answered are sent again if all of them have idempotency keys;
+otherwise their submit raises OutcomeUnknown. A server that has announced its stop answers every
+batch that had an effect, so the other batches are sent again.
 
-A server bounds the streams of one caller. If it has no place for this one, batches go by calls for
-a while.
+A server limits the streams of one caller. If the server refuses the stream, the batches are sent by
+unary calls for a while.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from jobqueue.pb.jq.v1 import client_pb2 as pb
 from jobqueue.pb.jq.v1 import types_pb2
 
 MAX_IN_FLIGHT = 3
-# A larger spec goes by a call of its own: if the server refuses its size, no other spec suffers.
+# A larger spec is sent by its own call: if the server refuses its size, other specs do not fail.
 LARGE = BATCH_BYTES // 2
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
-BY_CALLS = 30.0  # seconds until a stream is asked for again
+BY_CALLS = 30.0  # seconds of unary calls after which a stream is tried again
 _Stream = grpc.aio.StreamStreamCall[pb.SubmitStreamRequest, pb.SubmitStreamResponse]
 
 
 @dataclass(slots=True, eq=False)
 class _Chunk:
-    """Specs of one caller that travel together."""
+    """Holds specs of one submit that are sent in one message."""
 
     specs: list[types_pb2.JobSpec]
     size: int
@@ -56,27 +57,31 @@ class _Chunk:
     deadline: float
     future: asyncio.Future[list[SubmitResult]]
     sent: bool = False  # on the open stream
-    unsure: bool = False  # sent on a stream that broke, so it may have had an effect
+    unsure: bool = False  # sent on a stream that broke, so the jobs may exist
 
     def fail(self, error: JobQueueError) -> None:
         if self.future.done():
             return
         if self.unsure and not isinstance(error, OutcomeUnknown):
             error = OutcomeUnknown(
-                f"an answer was lost when the connection broke; sent again: {error.message}"
+                "the connection broke before an answer arrived; the repetition failed:"
+                f" {error.message}"
             )
         self.future.set_exception(error)
 
     def give_up(self) -> None:
-        """Fail at the deadline."""
+        """Fail the submit at its deadline."""
         if self.sent:
-            self.fail(OutcomeUnknown("the connection broke before the answer came"))
+            self.fail(OutcomeUnknown("the connection broke before the answer arrived"))
         else:
             self.fail(Unavailable("the server could not be reached in time"))
 
 
 class Submitter:
-    """Submits the specs of all callers. Its task and its stream begin with the first submit."""
+    """Submits the specs of all callers in a process.
+
+    The first submit starts its task and stream.
+    """
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -90,19 +95,19 @@ class Submitter:
         self._server: RemoteServer | None = None  # the server of the stream
         self._watchdog: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        self._closing = False  # send no more on this stream: the server asked so, or ``move``
+        self._closing = False  # send no more on this stream, because of the server or ``move``
         self._moving = False  # to another server
-        self._refused = False  # the server has no place for the stream
+        self._refused = False  # the server has refused the stream
         self._by_calls_until = 0.0
         self._stopped = False
 
     @property
     def connected(self) -> bool:
-        """True while the stream is open."""
+        """Return True while the stream is open."""
         return self._stream is not None
 
     def move(self) -> None:
-        """Move to the server in use, once the batches under way are answered."""
+        """Move the stream to the current server when the batches under way are answered."""
         if self._stream is not None and self._server is not self._servers.pick():
             self._moving = self._closing = True
             self._wake.set()
@@ -110,7 +115,7 @@ class Submitter:
     # -- callers -------------------------------------------------------------------------------
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        """Submit specs; return one result for each, in order."""
+        """Submit specs, and return one result for each spec in the same order."""
         if len(specs) == 1:
             spec = specs[0]
             try:
@@ -185,7 +190,7 @@ class Submitter:
                     raise
                 return [SubmitResult.refused(InvalidArgument("payload", error.message))]
             except Unavailable:
-                if unsure is not None:  # no effect this time, but perhaps before
+                if unsure is not None:  # no effect this time, but perhaps of an earlier call
                     raise unsure from None
                 raise
             except OutcomeUnknown as error:
@@ -210,7 +215,7 @@ class Submitter:
         return future
 
     async def stop(self) -> None:
-        """Fail the specs that wait, and cancel the stream."""
+        """Cancel the stream, and fail all submits that wait for an answer."""
         self._stopped = True
         task, self._task = self._task, None
         if task is not None:
@@ -219,7 +224,7 @@ class Submitter:
         while self._waiting:
             chunk = self._waiting.popleft()
             if chunk.sent:
-                chunk.fail(OutcomeUnknown("the client was stopped before the answer came"))
+                chunk.fail(OutcomeUnknown("the client was stopped before the answer arrived"))
             else:
                 chunk.fail(Unavailable("the client is stopped"))
 
@@ -279,10 +284,13 @@ class Submitter:
             self._stream = None
 
     def _failed(self, error: JobQueueError, *, more: bool) -> None:
-        """Settle a stream that broke or was not opened; ``more``: another server is tried next."""
+        """Handle a stream that broke or was not opened.
+
+        With ``more`` another server is tried next.
+        """
         passing = isinstance(error, Unavailable | OutcomeUnknown)
-        # The server itself ended the stream with such an error, after it had announced its stop, or
-        # never accepted it: batches without an answer had no effect.
+        # With such an error the server ended the stream after it announced its stop, or never
+        # accepted the stream. Then batches without an answer had no effect.
         self._broken(exact=isinstance(error, Unavailable | Unauthenticated | PermissionDenied))
         if more or (passing and self._servers.met):
             self._expire()
@@ -291,9 +299,9 @@ class Submitter:
             self._waiting.popleft().fail(_again(error))
 
     def _broken(self, *, exact: bool, number: int | None = None) -> None:
-        """Repeat or fail the batches in flight, or one of them: their answers do not come.
+        """Repeat or fail batches in flight whose answers are lost.
 
-        ``exact``: they had no effect.
+        ``number`` selects one batch; None means all. With ``exact`` the batches had no effect.
         """
         numbers = list(self._in_flight) if number is None else [number]
         again: list[_Chunk] = []
@@ -305,7 +313,7 @@ class Submitter:
                     chunk.unsure = chunk.unsure or not exact
                     again.append(chunk)
                 else:
-                    chunk.fail(OutcomeUnknown("the connection broke before the answer came"))
+                    chunk.fail(OutcomeUnknown("the connection broke before the answer arrived"))
         self._waiting.extendleft(reversed(again))
 
     def _expire(self) -> None:
@@ -322,8 +330,8 @@ class Submitter:
         reader = self._loop.create_task(self._read(stream))
         writer = self._loop.create_task(self._write(stream, reader))
         try:
-            # Not the writer alone: if the server reads nothing, a write ends long after its stream
-            # was cancelled.
+            # Wait for the reader, too: if the server reads nothing, a write ends long after its
+            # stream was cancelled.
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if not reader.done():
                 await asyncio.wait({reader}, timeout=1.0)  # it has the error
@@ -336,7 +344,7 @@ class Submitter:
         reader.result()
 
     async def _serve_by_calls(self, server: RemoteServer) -> None:
-        """Send the waiting batches by unary calls; return when all are answered."""
+        """Send the waiting batches by unary calls, and return when all batches are answered."""
         calls: set[asyncio.Task[None]] = set()
         try:
             while self._waiting or calls:
@@ -371,7 +379,7 @@ class Submitter:
         self._answered(answer)
 
     async def _write(self, stream: _Stream, reader: asyncio.Task[None]) -> None:
-        """Send batches until the stream has ended."""
+        """Send batches on the stream until it has ended."""
         try:
             while not reader.done():
                 if self._closing:
@@ -390,7 +398,7 @@ class Submitter:
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            return  # the watchdog did it: gRPC raises this for a local cancel
+            return  # gRPC raises this after the watchdog has cancelled the stream
 
     def _fill(self) -> pb.SubmitStreamRequest | None:
         waiting = self._waiting
@@ -403,7 +411,7 @@ class Submitter:
             ):
                 break
             waiting.popleft()
-            if chunk.future.done():  # its caller has gone
+            if chunk.future.done():  # its caller has stopped waiting
                 continue
             items += len(chunk.specs)
             size += chunk.size
@@ -421,7 +429,7 @@ class Submitter:
         return request
 
     def _watch(self, number: int) -> None:
-        """Cancel the stream if this batch is not answered by now; watch the oldest one next."""
+        """Cancel the stream if batch ``number`` is not answered; else watch the oldest batch."""
         self._watchdog = None
         if number in self._in_flight:
             if self._stream is not None:
@@ -431,7 +439,7 @@ class Submitter:
             self._watchdog = self._loop.call_later(self._servers.timeout, self._watch, oldest)
 
     async def _read(self, stream: _Stream) -> None:
-        """Process answers; raise when the stream has ended."""
+        """Process the server's answers. Raise an error when the stream has ended."""
         try:
             while True:
                 response = await stream.read()
@@ -449,8 +457,8 @@ class Submitter:
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
-            # The watchdog did it: gRPC raises this for a local cancel.
-            raise OutcomeUnknown("no answer came in time") from None
+            # gRPC raises this after the watchdog has cancelled the stream.
+            raise OutcomeUnknown("the server did not answer in time") from None
 
     def _answered(self, response: pb.SubmitStreamResponse) -> None:
         batch = self._in_flight.pop(response.number, None)
@@ -474,12 +482,12 @@ class Submitter:
 
 
 def _again(error: JobQueueError) -> JobQueueError:
-    """Copy an error for another caller: an exception should be raised once."""
+    """Return a copy of an error for another caller, because an exception should be raised once."""
     return error_from_pb(error_to_pb(error))
 
 
 def _of_all(answers: Sequence[list[SubmitResult] | BaseException]) -> BaseException:
-    """Choose the error to raise when parts of one caller's batch failed."""
+    """Return the error to raise when some parts of one caller's batch failed."""
     errors = [answer for answer in answers if isinstance(answer, BaseException)]
     if len(errors) < len(answers) and isinstance(errors[0], Unavailable):
         return OutcomeUnknown("a part of the batch was submitted, another part was not")
