@@ -1,4 +1,4 @@
-"""The checks of all input: every limit, and every message with its field."""
+"""Check all input of callers: raise InvalidArgument with the name of the wrong field."""
 
 from __future__ import annotations
 
@@ -47,7 +47,11 @@ _NAME_RULE = "1 to 100 letters, digits, '.', '_' or '-', the first a letter or d
 
 
 def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) -> None:
-    """Refuse a job that could not be carried out as asked; ``now`` is there to judge ``run_at``."""
+    """Raise InvalidArgument unless all fields of a job are valid.
+
+    ``now`` is needed to refuse a ``run_at`` after the end of the job's TTL. Without ``now`` this
+    is not checked.
+    """
     _check_name("queue", spec.queue)
     size = len(spec.payload)
     if size == 0:
@@ -83,7 +87,10 @@ def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) 
 def check_start_within(
     spec: JobSpec, ttl: float, now: float | None, whose: str = "its ttl"
 ) -> None:
-    """Refuse a job that would expire before it may start: the TTL counts from the submit."""
+    """Raise InvalidArgument if a delayed job would expire before it may start.
+
+    The TTL counts from the submit. ``whose`` says in the error where the TTL comes from.
+    """
     if spec.delay is not None:
         field, wait = "delay", spec.delay
     elif spec.run_at is not None and now is not None:
@@ -99,24 +106,30 @@ def check_start_within(
 
 
 def check_queue(queue: Queue) -> None:
-    """Refuse a queue with a wrong name or setting."""
+    """Raise InvalidArgument unless a queue's name and settings are valid."""
     _check_name("name", queue.name)
     queue.check()
 
 
 def check_queue_spec(spec: QueueSpec) -> None:
-    """Refuse a wrong queue where the server's settings are not known."""
-    # A base or a maximum alone may fit the profile of the server.
+    """Raise InvalidArgument if a queue's name or settings are wrong on every server.
+
+    Callers that do not know the settings of the server use this instead of ``check_queue``.
+    """
+    # The retry base or maximum alone may fit the retry profile of the server.
     check_queue(spec.resolve(QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS)))
 
 
 def check_worker_id(worker_id: str) -> None:
-    """Refuse an id that no worker can have, and that some stores could not read."""
+    """Raise InvalidArgument for an id that no worker can have.
+
+    Some stores cannot read such an id.
+    """
     check_printable("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
 
 
 def check_worker(info: WorkerInfo) -> None:
-    """Refuse a worker with a wrong name, number or list."""
+    """Raise InvalidArgument unless a worker's id, numbers, queues and types are valid."""
     check_worker_id(info.id)
     if info.hostname:
         check_printable("hostname", info.hostname, MAX_HOSTNAME_LENGTH)
@@ -141,7 +154,7 @@ def check_worker(info: WorkerInfo) -> None:
 
 def _check_types(types: frozenset[str]) -> None:
     if not types:
-        raise InvalidArgument("types", "name at least one, or give no list for every type")
+        raise InvalidArgument("types", "name at least one type, or give no list for all types")
     _check_most("types", len(types), MAX_TYPES)
     for type in types:
         if type:  # the empty text stands for jobs without a type
@@ -149,13 +162,13 @@ def _check_types(types: frozenset[str]) -> None:
 
 
 def check_query(query: JobQuery) -> None:
-    """Refuse a query with a wrong field, or for a page that is too large."""
+    """Raise InvalidArgument unless the conditions and the page size of a query are valid."""
     _check_range("limit", query.limit, 1, MAX_PAGE)
     _check_conditions(query)
 
 
 def check_retry_query(query: RetryQuery) -> None:
-    """Refuse a query that no dead letter can match."""
+    """Raise InvalidArgument for invalid conditions, or for reasons that no dead letter has."""
     _check_conditions(query)
     if not query.reasons:
         raise InvalidArgument("reasons", f"name at least one of {', '.join(sorted(DEATHS))}")
@@ -163,7 +176,7 @@ def check_retry_query(query: RetryQuery) -> None:
         if reason not in DEATHS:
             raise InvalidArgument(
                 "reasons",
-                f"no job is dead-lettered for {reason}; allowed: {', '.join(sorted(DEATHS))}",
+                f"{reason} is no reason of a dead letter; allowed: {', '.join(sorted(DEATHS))}",
             )
 
 
@@ -181,7 +194,7 @@ def _check_conditions(query: JobConditions) -> None:
 
 
 def check_time_query(query: TimeQuery) -> None:
-    """Refuse a query with a wrong field, or with an offset that no store can count to."""
+    """Raise InvalidArgument unless limit, offset, queue and type of a query are valid."""
     _check_range("limit", query.limit, 1, MAX_PAGE)
     _check_range("offset", query.offset, 0, MAX_OFFSET)
     _check_name("queue", query.queue)
@@ -190,17 +203,17 @@ def check_time_query(query: TimeQuery) -> None:
 
 
 def write_page_token(seq: int) -> str:
-    """Return the token of the page that begins after this job."""
+    """Return the token of the page that begins after the job with the number ``seq``."""
     return f"s{seq:x}"
 
 
 def read_page_token(token: str) -> int | None:
-    """Return the job number in a page token; None: the first page."""
+    """Return the job number in a page token, or None if the token is empty (the first page)."""
     if not token:
         return None
     if not re.fullmatch(r"s[0-9a-f]{1,15}", token):
         raise InvalidArgument(
-            "page_token", "is not one that a list call returned as next_page_token"
+            "page_token", "is not a token that a list call returned as next_page_token"
         )
     return int(token[1:], 16)
 
@@ -211,7 +224,7 @@ def check_queue_names(names: Sequence[str]) -> None:
 
 
 def check_may_exist(name: str) -> None:
-    """Refuse to look for a queue that cannot exist, and whose name some stores could not read."""
+    """Raise NotFound for a name that no queue can have. Some stores cannot read such a name."""
     if not _NAME.fullmatch(name):
         raise NotFound(f"queue: there is no queue {name[:120]!r}: a name is {_NAME_RULE}")
 
@@ -244,14 +257,17 @@ def _check_time(field: str, moment: float | None) -> None:
 
 
 class QueueTtls:
-    """The TTLs of queues, for delayed jobs without one. Each is read at most once a second."""
+    """Reads the TTLs of queues, which apply to delayed jobs without a TTL of their own.
+
+    The TTL of each queue is read from the store at most once a second.
+    """
 
     def __init__(self, queues: QueueStore) -> None:
         self._queues = queues
         self._known: dict[str, tuple[float, float | None]] = {}  # time of reading, and the TTL
 
     async def of(self, specs: Sequence[JobSpec]) -> dict[str, float]:
-        """Return the TTLs that matter to these jobs, by queue."""
+        """Return the TTLs, by queue, that apply to the delayed jobs among ``specs``."""
         names = {
             spec.queue
             for spec in specs

@@ -1,7 +1,8 @@
-"""Natural batching: while one batch is in flight the next one fills.
+"""Combine concurrent calls into batches.
 
-There are no timers and no added latency when idle: a call that finds no batch in flight goes at
-once. Where more calls wait than fit into a batch, accounts take turns.
+Calls that arrive while a batch is written form the next batch. No timer delays a call: if no batch
+is in progress, a call is written at once. If the waiting calls do not fit into one batch, accounts
+take turns.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Call, Answer]):
-    """Coalesces concurrent calls into one flush at a time, or a few where that helps.
+    """Combines concurrent calls into batches and passes each batch to ``flush``.
 
-    ``flush`` gets the calls, those of one account in their order, and returns one answer each; if
-    it raises, every call of that batch gets the error. A call is never split, and never dropped
-    once its flush began. With more than one of the ``lanes``, a second flush begins beside one in
-    flight once as much as ``worth`` waits for it.
+    ``flush`` gets calls, those of one account in their order, and returns one answer for each call.
+    If ``flush`` raises, each call of the batch gets the error. A call is never split, and never
+    dropped after its flush began. The weights of a batch's calls add up to about ``limit``. Up to
+    ``lanes`` flushes run at the same time, but a further flush starts beside a running one only
+    when the waiting calls weigh at least ``worth``.
     """
 
     def __init__(
@@ -41,16 +43,16 @@ class Batcher(Generic[Call, Answer]):
         self._weigh = weigh
         self._lanes = lanes
         self._worth = worth
-        # By account, the next account first.
+        # The calls of each account; the account whose turn is next comes first.
         self._waiting: dict[str, deque[tuple[Call, asyncio.Future[Answer]]]] = {}
         self._weight = 0  # of the waiting calls
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     async def add(self, call: Call) -> Answer:
-        """Join the next batch and wait for the answer."""
+        """Add a call to the next batch, wait for the call's answer and return it."""
         if self._closed:
-            raise Unavailable("shutting down")
+            raise Unavailable("the engine is shutting down")
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(account.get(), deque()).append((call, future))
         self._weight += self._weigh(call)
@@ -61,7 +63,7 @@ class Batcher(Generic[Call, Answer]):
         return await future
 
     async def close(self) -> None:
-        """Refuse new calls and wait for the others."""
+        """Refuse new calls, and wait until the calls that were already added have ended."""
         self._closed = True
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -80,7 +82,7 @@ class Batcher(Generic[Call, Answer]):
                     if not future.done():
                         future.set_result(answer)
         finally:
-            # At once, not in a callback: a call that comes now must not rely on this task.
+            # Not in a callback, which runs later: a call that arrives now needs a new task.
             self._tasks.discard(asyncio.current_task())
 
     def _take(self) -> list[tuple[Call, asyncio.Future[Answer]]]:

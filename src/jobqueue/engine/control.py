@@ -1,4 +1,4 @@
-"""Changes that other servers made to the workers connected here."""
+"""Apply the changes that other servers have made to workers connected to this server."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 
 _log = logging.getLogger("jobqueue.engine.control")
-_PAUSE = 0.05  # between two looks, so that many changes are one look
+_PAUSE = 0.05  # between two reads, so that many changes cause one read
 _AFTER_FAILURE = 1.0
 
 
 class Control(Background):
-    """Compares the sessions with the store when it reports a change. One task, one look at a time.
+    """Compares the sessions of workers with the store when the store reports a change.
 
-    An operator may drain a worker, or cancel its job, at any server, and a worker may connect to
-    another server before this one notices. Without a report from the store, the worker's next
-    heartbeat has the same effect.
+    An operator may drain a worker, or cancel its job, through any server. A worker may connect to
+    another server before this server notices that it left. If the store reports no change, the
+    worker's next heartbeat has the same effect.
     """
 
     def __init__(self, workers: WorkerStore, scheduler: Scheduler) -> None:
@@ -35,7 +35,7 @@ class Control(Background):
         self._begin(self._run(), "control")
 
     def heard(self) -> None:
-        """Look soon: something may have changed."""
+        """Compare the sessions with the store soon, because the store has changed."""
         self._wake.set()
 
     async def _run(self) -> None:
@@ -46,11 +46,18 @@ class Control(Background):
             try:
                 await self.look()
             except JobQueueError as error:
-                _log.debug("cannot read workers and leases from the store: %s", error)
                 pause = _AFTER_FAILURE
+                _log.debug(
+                    "cannot read workers and leases from the store: %s; trying again in %g s",
+                    error,
+                    pause,
+                )
                 self._wake.set()
             except Exception:
-                _log.exception("comparing the connected workers with the store failed")
+                _log.exception(
+                    "comparing the connected workers with the store failed; trying again after the"
+                    " next change"
+                )
             await asyncio.sleep(pause)
 
     async def look(self) -> None:
@@ -58,7 +65,7 @@ class Control(Background):
         sessions = self._scheduler.sessions.all()
         if not sessions:
             return
-        # Before the store is read: its answer lacks later deliveries and tells.
+        # Copied before the store is read, because its answer lacks later deliveries and changes.
         tells = {session: session.tells for session in sessions}
         delivered = {lease: session for session in sessions for lease in session.held}
         workers = {worker.info.id: worker for worker in await self._workers.all()}
@@ -83,8 +90,8 @@ class Control(Background):
             self._scheduler.dismiss(info.id)  # its next heartbeat is answered: register again
         elif worker.info.incarnation != info.incarnation:
             _log.warning(
-                "another process has registered worker %s at another server; the one connected here"
-                " is stopped",
+                "another process has registered worker %s at another server; stopping the process"
+                " that is connected here",
                 info.id,
                 extra={"worker_id": info.id},
             )

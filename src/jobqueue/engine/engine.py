@@ -1,4 +1,4 @@
-"""The engine: the client, dispatch and operator APIs on a store."""
+"""Implement the client, dispatch and operator APIs on a store."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ from jobqueue.engine.worker_names import WorkerNames
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine")
 _LANES = 2  # batches in flight, if the store's writes run beside each other
-_CANCEL_TRIES = 10  # a job can change between the look and the write, but not for ever
+_CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
 
 
 class Engine(OperatorCalls):
-    """Implements ``core.api.Backend``."""
+    """Implements ``core.api.Backend`` on a store."""
 
     def __init__(
         self,
@@ -82,7 +82,11 @@ class Engine(OperatorCalls):
         stream: StreamRunner | None = None,
         hints: HintSource | None = None,
     ) -> None:
-        """``hints`` wake a roster; without them it reads the store, later."""
+        """Create an engine, which is not started yet.
+
+        ``hints`` report changes to the engine's roster at once. Without ``hints`` the roster finds
+        the changes when it next reads the store.
+        """
         self._store = store
         self._stream = stream
         self._hints = hints
@@ -104,7 +108,10 @@ class Engine(OperatorCalls):
         return self._store
 
     async def prepare(self) -> None:
-        """Open the store and create the default queue, but start no task: for inline mode."""
+        """Open the store and create the default queue, but start no background task.
+
+        ``start`` calls this method first. Inline mode calls only this method.
+        """
         await self._store.open()
         lanes = _LANES if self._store.parallel else 1
         self._submits: Batcher[Sequence[NewJob], list[SubmitResult]] = Batcher(
@@ -151,7 +158,7 @@ class Engine(OperatorCalls):
             self._scheduler.start()
             self._sweeper.start()
             self._unserved.start()
-        if self._stream is not None:  # without a term it only tells how far behind the leader is
+        if self._stream is not None:  # without a term it only measures the leader's lag
             self._stream.start(self._store.stream, self._leads_under)
         if self._roster is not None:
             self._roster.start(self._scheduler, self._sweeper)
@@ -162,7 +169,7 @@ class Engine(OperatorCalls):
         self._started = True
 
     async def see_workers_off(self, connected: Callable[[str], bool], within: float) -> None:
-        """Prepare a stop: see ``Scheduler.see_off``."""
+        """Wait before a stop until workers have reported their jobs: see ``Scheduler.see_off``."""
         if self._started and self._roster is None:  # a roster's workers report to the store
             await self._scheduler.see_off(connected, within)
 
@@ -192,7 +199,10 @@ class Engine(OperatorCalls):
         await self._store.close()
 
     async def sweep(self) -> int:
-        """Make every move that is due; returns their number. Background tasks do the same."""
+        """Make all transitions that are due and return their number.
+
+        A started engine also does this in the background.
+        """
         return await self._sweeper.sweep()
 
     def _leads_under(self) -> Term | None:
@@ -414,8 +424,8 @@ class Engine(OperatorCalls):
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
         if self._settings.dispatch is not Dispatch.LINKS:
             raise Conflict(
-                "workers do not connect to this server: they learn of their jobs by Kafka; start"
-                " jq-worker with kafka.dispatch and the redis:// address of the store"
+                "this server accepts no connections from workers: its workers receive jobs through"
+                " Kafka; start jq-worker with kafka.dispatch and the redis:// address of the store"
             )
         admission.check_worker(info)
         info = dataclasses.replace(info, link=new_lease())
@@ -488,7 +498,7 @@ class Engine(OperatorCalls):
             await self._apply(transitions)
         except JobQueueError as error:
             _log.warning(
-                "cannot fail over %d lost leases: %s; the next heartbeats find them again",
+                "cannot fail over %d lost leases: %s; trying again after the next heartbeats",
                 len(transitions),
                 error,
             )
@@ -512,10 +522,10 @@ class Engine(OperatorCalls):
         return _split(accepted, [len(call.reports) for call in calls])
 
     async def _apply(self, transitions: Sequence[Transition]) -> list[Outcome]:
-        """Make moves that no worker reported.
+        """Write transitions that no worker reported.
 
-        The write has a task of its own: it may also claim jobs, which must be delivered although
-        this caller gives up waiting.
+        The write has its own task. It may also claim jobs, which must be delivered even if the
+        caller of this method is cancelled.
         """
         task = asyncio.create_task(self._write(transitions))
         self._keep(task)
@@ -530,8 +540,8 @@ class Engine(OperatorCalls):
         *,
         by_worker: bool = False,
     ) -> list[Outcome]:
-        """Make moves and claims in one write, and tell the other parts of the engine."""
-        # If writes run beside each other, the scheduler claims beside this one.
+        """Write transitions and claims together, then update the other parts of the engine."""
+        # If a store runs writes in parallel, the scheduler claims in a write of its own.
         plan = (
             Plan.nothing()
             if self._store.parallel
@@ -587,5 +597,5 @@ def _note_failure(task: asyncio.Task[Any]) -> None:
 
 
 def _split(answers: list[T], sizes: list[int]) -> list[list[T]]:
-    """Divide the answers of a batch into those of its calls."""
+    """Split the answers of a batch into one list for each call; ``sizes`` are their lengths."""
     return [answers[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]

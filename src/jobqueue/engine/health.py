@@ -1,8 +1,8 @@
-"""The health of the parts of the system, told in time for a probe that waits one second.
+"""Check the health of the store, the leader and the stream, for probes that wait one second.
 
-A store that hangs must not hang the callers that ask for its health. Each part is asked by one task
-that all callers share; no caller waits for it long. The task goes on after a caller was told that
-there is no answer, so that a part that hangs is asked once, not once for each probe.
+A store that hangs must not block the callers that read its health. One task checks a part for all
+callers, and a caller waits at most half a second for it. The task continues after a caller was
+told that the part does not answer. So a part that hangs is checked once, not once for each probe.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from jobqueue.core.stream import StreamRunner
 # A probe waits one second by default, for everything. The wait is made of slices, so that the time
 # in which this process itself does not run does not count as silence.
 _SLICES, _SLICE = 5, 0.1
-_PATIENCE = 0.2  # seconds for which a store that is away is asked again
-_GIVE_UP = 5.0  # seconds after which it is asked anew, on another connection
+_PATIENCE = 0.2  # seconds for which the check of an unavailable store is repeated
+_GIVE_UP = 5.0  # seconds after which the next check uses another connection
 
 
 class Check:
-    """Asks one part for its health: True or False, and a detail."""
+    """Checks the health of one part of the system, once for all callers."""
 
     def __init__(
         self, name: str, unknown: str, ask: Callable[[], Awaitable[tuple[bool, str]]]
     ) -> None:
-        """``unknown`` begins the detail where there is no answer."""
+        """Create a check that calls ``ask``, which returns True or False and a detail.
+
+        ``unknown`` begins the detail if the part does not answer.
+        """
         self._name = name
         self._unknown = unknown
         self._ask = ask
@@ -39,7 +42,7 @@ class Check:
         self._asking: asyncio.Task[ComponentHealth] | None = None
 
     async def answer(self) -> ComponentHealth:
-        """Return the part's answer, or that there is none, after at most half a second."""
+        """Return the part's health. After half a second without an answer, return a failure."""
         task = self._asking
         if task is None or task.done():
             self._since, self._unanswered = time.monotonic(), False
@@ -66,7 +69,7 @@ class Check:
         return ComponentHealth(self._name, False, f"{self._unknown}: {why}")
 
     async def stop(self) -> None:
-        """Ask no more. May be called twice."""
+        """Stop checking. May be called twice."""
         task, self._asking = self._asking, None
         if task is not None and not task.done():
             task.cancel()
@@ -86,7 +89,10 @@ def store_check(store: Store) -> Check:
 
 
 def leader_check(leadership: LeaderStore) -> Check:
-    """Check which server leads. A missing leader is no failure: one takes the lead soon."""
+    """Return a check that names the leader.
+
+    A missing leader is no failure, because a server takes the lead soon.
+    """
 
     async def ask() -> tuple[bool, str]:
         try:

@@ -1,14 +1,14 @@
-"""The election of the server that judges workers and removes old jobs.
+"""Elect the leader: the server that sets silent workers OFFLINE and removes old jobs.
 
-One task takes or renews the lead every third of its time to live; a standby tries more often, so
-that the lead is not long without a holder. Between two renewals the term is believed to be in
-force, but the store decides: it checks the term of all fenced work in the same transaction. Any
-error steps down: without a term there is no fenced work until the lead is renewed.
+One task takes or renews the lead every third of its time to live. A standby tries more often, so
+that the system is not without a leader for long. Between two renewals the server assumes that its
+term is in force, but the store decides: it checks the term in the transaction of all fenced work.
+After any error the server steps down: it does no fenced work until it has renewed the lead.
 
-Only decisions that one server must make are fenced: judging silent workers with the fail-over of
-their jobs, retention, and forgetting workers. Every server makes the moves that are due
-(``Upkeep.due``): the version of the job fences them, so that a second try changes nothing, and a
-retry that this server scheduled is on time although the leader is away.
+Only decisions that one server must make are fenced: to set silent workers OFFLINE, to fail over
+their jobs, to remove old jobs and to delete workers' records. Every server makes the transitions
+that are due (``Upkeep.due``). The version of the job fences such a transition, so that a second
+try changes nothing. So a retry is on time even while there is no leader.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from jobqueue.core.store import LeaderStore, Term
 from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.engine.leadership")
-_PAUSE = 0.05  # after a nudge, so that many are one try
+_PAUSE = 0.05  # after a nudge, so that many nudges cause one try
 _LAST_ANSWER = 2.0
 _STANDBY_LOOK = 0.5  # seconds between two tries of a standby
-_SETTLE = 0.2  # a script that submits a job and ends need not lead, which saves two writes
+_SETTLE = 0.2  # before the first try: a short script that submits a job saves two writes
 
 
 class Leadership:
-    """Takes the lead and holds it."""
+    """Takes the lead for this server, renews it and gives it up."""
 
     def __init__(
         self,
@@ -47,9 +47,8 @@ class Leadership:
         self._store = store
         self._ttl = ttl
         self._failed = failed  # is called when the store did not answer
-        # Returns True if another server should rather lead; is called once in each time to live.
-        # Then the lead is given up for as long: a better suited server, if there is one, takes it
-        # and keeps it.
+        # Is called once in each time to live. If it returns True, this server gives up the lead for
+        # one time to live. If a better suited server runs, that server takes the lead and keeps it.
         self._gives_way = gives_way
         self._name = name
         self._observer = observer or Observer()
@@ -64,7 +63,7 @@ class Leadership:
 
     @property
     def term(self) -> Term | None:
-        """The term to work under; None: another server leads, or that is not certain."""
+        """Return this server's term, or None if another server leads or may lead."""
         return self._term if time.monotonic() < self._until else None
 
     def start(self) -> None:
@@ -72,13 +71,13 @@ class Leadership:
         self._task = asyncio.create_task(self._run(), name="jobqueue-leadership")
 
     async def stop(self) -> None:
-        """Resign, so that another server need not wait until the term runs out."""
+        """Stop and give up the lead, so that another server can take it at once."""
         task, self._task = self._task, None
         if task is None:
             return
         self._stopping = True
         self._wake.set()
-        # A try under way may succeed: then that lead must be given up, too.
+        # A try in progress may succeed: then its lead must be given up, too.
         await asyncio.wait([task], timeout=_LAST_ANSWER)
         task.cancel()
         await asyncio.wait([task])
@@ -89,16 +88,18 @@ class Leadership:
                 await self._store.resign(term)
             except JobQueueError as error:
                 _log.warning(
-                    "cannot give up the lead: %s; it runs out in at most %g s", error, self._ttl
+                    "cannot give up the lead: %s; another server can take it in at most %g s",
+                    error,
+                    self._ttl,
                 )
 
     def step_down(self) -> None:
-        """Do no fenced work until the term is renewed."""
+        """Prevent fenced work of this server until it has renewed the lead."""
         self._until = 0.0
         self._observer.leading(None)
 
     def nudge(self) -> None:
-        """Try for the lead now: the leader may have resigned."""
+        """Try to take the lead now, because the leader may have resigned."""
         if self.term is None and not self._yielding:
             self._wake.set()
 
@@ -120,7 +121,8 @@ class Leadership:
                 self._failed()
                 if not failing:
                     _log.warning(
-                        "cannot take or renew the lead: %s; trying again, not leading meanwhile",
+                        "cannot take or renew the lead: %s; trying again; this server does not"
+                        " lead until that succeeds",
                         error,
                     )
                 failing = True

@@ -1,4 +1,8 @@
-"""A worker's link to the engine, in process or for a gRPC stream; and heartbeats to any server."""
+"""Implement the links of workers to the engine, and record heartbeats.
+
+A link belongs to a worker in this process or to a gRPC stream. A heartbeat may come from a worker
+that is connected to another server.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,12 @@ from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 
 ENDING = REPORTABLE - {Move.START}
-"""The reports after which the worker does not hold the lease any more."""
+"""The moves whose report ends the worker's lease."""
 
 
 @dataclass(slots=True)
 class ReportCall:
-    """One call of ``Link.report``, on its way to the store."""
+    """Holds the arguments of a ``Link.report`` call until they are written to the store."""
 
     session: Session
     reports: Sequence[Transition]
@@ -29,12 +33,12 @@ class ReportCall:
 
 
 class Pulses:
-    """Passes heartbeats to the store, and fails over leases that the worker does not hold.
+    """Writes heartbeats to the store, and fails over leases that the worker does not hold.
 
-    A lease that is missing from two complete lists is lost. Missing leases are kept by incarnation,
-    not by connection: with several servers the heartbeats of one worker may come here seldom, but
-    a lease that is missing from two of them was not held at either time, and no lease is ever given
-    out a second time.
+    A lease is lost if it is missing from two heartbeats with a complete list of the worker's
+    leases. Missing leases are remembered by incarnation, not by connection. With several servers,
+    few heartbeats of a worker may come to this server, but two are enough: the worker did not hold
+    the missing lease at either time, and a lease is never given out again.
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class Pulses:
     ) -> None:
         self._workers = workers
         self._scheduler = scheduler
-        self._lose = lose  # is called on the loop
+        self._lose = lose  # is called on the event loop
         self.loop = asyncio.get_running_loop()
         self._missing: dict[tuple[str, int], frozenset[int]] = {}
 
@@ -60,7 +64,10 @@ class Pulses:
         progress: Mapping[int, Progress],
         overrun: int | None,
     ) -> Pulse:
-        """Record a heartbeat. Blocking, from any thread."""
+        """Write a heartbeat to the store and return the store's answer.
+
+        This call blocks, and any thread may make it.
+        """
         session = self._scheduler.sessions.get(worker_id)
         if session is not None and session.info.incarnation != incarnation:
             session = None
@@ -71,7 +78,7 @@ class Pulses:
         if session is not None and answer.known:
             counted.difference_update(one.lease for one in answer.unlisted)
             counted.difference_update(set(leases).difference(answer.lost))
-            if counted:  # they ended through another server
+            if counted:  # these leases ended through another server
                 self.loop.call_soon_threadsafe(self._scheduler.relieve, session, counted)
         if not complete and answer.known:
             return answer
@@ -83,20 +90,20 @@ class Pulses:
         return answer
 
     def lose(self, worker_id: str, held: Sequence[Held]) -> None:
-        """Fail over leases that the worker does not hold. From any thread."""
+        """Fail over leases that the worker does not hold. Any thread may call this."""
         if held:
             lost = [_lost(one, worker_id) for one in held]
             self.loop.call_soon_threadsafe(self._lose, lost)
 
 
 def _lost(one: Held, worker_id: str) -> Transition:
-    if one.state is State.ASSIGNED:  # it never reached the worker: it is handed out again
+    if one.state is State.ASSIGNED:  # the job never reached the worker: hand it out again
         return Transition.handed_back(one.seq, one.lease)
     return Transition.worker_lost(one.seq, one.lease, f"worker {worker_id} does not know of it")
 
 
 class EngineLink:
-    """Implements ``core.api.Link``."""
+    """Implements ``core.api.Link`` for one session of a worker."""
 
     def __init__(
         self,
@@ -119,7 +126,7 @@ class EngineLink:
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
         worker_id = self._session.info.id
         for one in reports:
-            one.worker_id = worker_id  # the store lets it report on its own leases only
+            one.worker_id = worker_id  # the store accepts reports on the worker's own leases only
             if one.move not in REPORTABLE:
                 raise InvalidArgument("move", f"a worker cannot report {one.move.value!r}")
             if one.lease is None:
@@ -147,8 +154,8 @@ class EngineLink:
     ) -> Pulse:
         session = self._session
         info = session.info
-        # The first list on a new link settles the leases from before it. A lease that is on its way
-        # on this link may be missing, so it is no heartbeat that counts as one of two.
+        # The first list on a new link shows which of the inherited leases are lost. It may lack a
+        # lease that is just being delivered, so it does not count as one of two heartbeats.
         first = fresh and complete and not self._listed
         tells = session.tells
         said = leases, begun, complete and not first, progress, overrun
@@ -162,7 +169,7 @@ class EngineLink:
         if session.tells != tells:
             answer.status = session.told  # an operator has changed it since the store was asked
         elif answer.status is not session.told:
-            # Another process has set it; the worker learns of it by the answer.
+            # Another process has set the status; this answer brings it to the worker.
             if answer.status is WorkerStatus.ONLINE:
                 self._pulses.loop.call_soon_threadsafe(self._take_back, tells)
             else:

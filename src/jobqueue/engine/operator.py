@@ -1,4 +1,4 @@
-"""The calls of operators: queues, workers, single jobs, health."""
+"""Implement the calls of operators for queues, workers, single jobs and health."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.worker_names import shorten
 
 _FORCE_CHUNK = 1_000
-# Dead letters that one call looks at, so that it answers within a caller's timeout.
+# Dead letters that one call reads, so that the call returns within its caller's timeout.
 _RETRY_CHUNK = 1_000
 _COUNT_CHUNK = 10_000
 
@@ -150,7 +150,7 @@ class OperatorCalls:
                 self._scheduler.tell(session, status)
         elif status is WorkerStatus.ONLINE:
             raise Conflict(
-                f"worker {worker_id!r} is {now}: only a worker that is DRAINING can be taken back"
+                f"worker {worker_id!r} is {now}: only a worker that is DRAINING can become ONLINE"
             )
 
     async def _worker_status(self, worker_id: str) -> WorkerStatus:
@@ -158,7 +158,7 @@ class OperatorCalls:
             if worker.info.id == worker_id:
                 if worker.status is WorkerStatus.OFFLINE:
                     raise Conflict(
-                        f"worker {worker_id!r} is OFFLINE: it is gone, or silent for too long"
+                        f"worker {worker_id!r} is OFFLINE: it sent no heartbeat for too long"
                     )
                 return worker.status
         raise NotFound(f"worker_id: there is no worker {worker_id!r}")
@@ -194,7 +194,7 @@ class OperatorCalls:
         if query.dry_run or not looked.found:
             return answer
         outcomes = await self._apply(
-            # With its version: a job that was moved meanwhile is left alone.
+            # With the version: a job that has changed meanwhile is not retried.
             [Transition.retried_by_hand(seq, version) for seq, version in looked.found]
         )
         answer.retried = sum(outcome.applied for outcome in outcomes)
@@ -219,7 +219,7 @@ class OperatorCalls:
 
     async def health(self) -> Health:
         database = await self._store_check.answer()
-        # Without the other parts the server works: the store is slower, and events wait.
+        # The server works without the other parts, but the store is slower, and events wait.
         parts = [database, *self._store.components()]
         if database.ok:
             others = (self._leader_check, self._stream_check)

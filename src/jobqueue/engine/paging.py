@@ -1,10 +1,10 @@
-"""Pages of jobs, bounded in number and in bytes.
+"""Read pages of jobs that are limited in their number of jobs and in bytes.
 
-A standard gRPC client takes 4 MiB in one message, and a server must not read a thousand large
-payloads to show twenty. Jobs are read in growing portions, and a page ends before it grows large.
+A standard gRPC client accepts messages of at most 4 MiB, and a server must not read a thousand
+large payloads to show twenty. So jobs are read in growing portions until a page has enough bytes.
 
-Other accounts have their turns between two portions, and one account reads one portion at a time:
-stores have few readers, and building many jobs keeps all other work waiting.
+Other accounts have their turns between two portions, and an account reads one portion at a time.
+The reason: stores have few connections for reads, and decoding many jobs delays all other work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jobqueue.engine.admission import write_page_token
 PAGE_BYTES = 2 * 1024 * 1024
 _FIRST_PORTION = 32
 _MOST_GROWTH = 4
-_READ = 2  # items of a turn for each job that is read and measured
+_READ = 2  # how much each job that is read and measured counts in a turn
 _MOST = TURN // _READ  # jobs in one portion
 _FIELDS = 256  # about the bytes of a job without its texts and contents
 
@@ -33,13 +33,16 @@ class Pages:
         self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
 
     async def newest(self, wanted: JobFilter, limit: int) -> Page:
-        """Return the next jobs: at most ``limit`` and about PAGE_BYTES, but at least one."""
+        """Return the next page of jobs, newest first.
+
+        A page has at most ``limit`` jobs and about PAGE_BYTES, but at least one job if one matches.
+        """
         jobs: list[Job] = []
         size = 0
         portion = _FIRST_PORTION
         before = wanted.before_seq
         while True:
-            # One more than the page takes, to know if there is another page.
+            # Read one job more than fits into the page, to know if there is another page.
             count = min(portion, limit + 1 - len(jobs))
             async with self.line():
                 await turn(count * _READ)
@@ -62,7 +65,10 @@ class Pages:
             return await self._reads.list_by_time(wanted)
 
     def line(self) -> AbstractAsyncContextManager[None]:
-        """Return the lock under which an account reads; reads of the process itself have none."""
+        """Return the lock for the reads of the current account.
+
+        Reads of the process itself belong to no account and need no lock.
+        """
         whose = account.get()
         if not whose:
             return nullcontext()
@@ -73,7 +79,7 @@ class Pages:
 
 
 def job_bytes(job: Job) -> int:
-    """Return about the size of a job in a message."""
+    """Return the approximate size of a job in a message, in bytes."""
     said = "" if job.progress is None else job.progress.text
     texts = (job.error, job.key or "", job.queue, job.type, said, *job.labels, *job.labels.values())
     more = (str(value) for value in job.spec.more().values() if value)

@@ -1,11 +1,11 @@
-"""Dispatch to workers that learn of their jobs by the event stream.
+"""Assign jobs to workers that learn of their jobs by the event stream.
 
-No such worker is connected here. The leader keeps a session for each all the same, so that the
-scheduler can plan as for connected ones. A claim writes its hints to the outbox. A slot is free if
-no lease in the store is held for it.
+Such a worker is not connected to a server. The leader still keeps a session for each worker, so
+that the scheduler can plan claims as for connected workers. A claim writes hints to the outbox. A
+worker's slot is free if the store has no lease for it.
 
-Other servers have no sessions, so that their schedulers claim nothing. A leader that was suspended
-and does not know that its term is over is refused by the store.
+Other servers keep no sessions, so their schedulers claim nothing. A suspended leader may not know
+that its term is over; the store refuses its claims.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from jobqueue.engine.settings import EngineSettings
 from jobqueue.engine.sweeper import Sweeper
 
 _log = logging.getLogger("jobqueue.engine.roster")
-_STANDBY = 0.1  # seconds between two looks for a term
-_PAUSE = 0.05  # after a report of a change, so that many are one look
+_STANDBY = 0.1  # seconds between two checks for a term
+_PAUSE = 0.05  # after a report of a change, so that many reports cause one read
 _BEFORE_LONG = 0.25
-_SHARE = 4  # the rest after a look, in times of its duration
+_SHARE = 4  # the pause after a read of the store, as a multiple of its duration
 _LONGEST_REST = 1.0
 _AT_ONCE = 1_000  # assignments repeated together
 _REQUESTS = frozenset({HintKind.JOB_CREATED, HintKind.JOB_REQUEUED})
@@ -38,7 +38,7 @@ _WORKERS = frozenset({HintKind.WORKER_REGISTERED, HintKind.WORKER_DEAD})
 
 
 class Roster(Background):
-    """Claims for all workers under this process's term."""
+    """Claims jobs for all workers while this process leads."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Roster(Background):
     ) -> None:
         self._store = store
         self._settings = settings
-        self._published = published  # is called when the outbox has something new
-        self._flows = flows  # returns True if Kafka gets it soon
-        self._term: Term | None = None  # that the sessions were made under
+        self._published = published  # is called when the outbox has new entries
+        self._flows = flows  # returns True if Kafka gets new entries soon
+        self._term: Term | None = None  # the term in which the sessions were made
         self._leases: dict[tuple[str, int], tuple[Session, int]] = {}  # by job and attempt
         self._wake = asyncio.Event()
         self._looking: asyncio.TimerHandle | None = None
@@ -59,7 +59,7 @@ class Roster(Background):
         self._failing = False
 
     def start(self, scheduler: Scheduler, sweeper: Sweeper) -> None:
-        """Begin to look at workers and leases whenever this process leads."""
+        """Start the task that reads workers and leases while this process leads."""
         self._scheduler = scheduler
         self._sweeper = sweeper
         self._begin(self._run(), "roster")
@@ -72,7 +72,7 @@ class Roster(Background):
             self._dismiss_all()
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """Claim for the scheduler, while this process leads."""
+        """Claim jobs for the scheduler; return no jobs if this process does not lead."""
         term = self._sweeper.term
         if term is None or term != self._term:
             self._dismiss_all()
@@ -80,22 +80,25 @@ class Roster(Background):
         try:
             return await self._store.jobs.claim(claims, term=term, tell=not self._flows())
         except TermEnded:
-            _log.warning("this server does not lead any more; it assigns nothing")
+            _log.warning("this server does not lead any more; the new leader assigns jobs")
             self._dismiss_all()
             self._sweeper.term_ended()
             return []
         except JobQueueError:
-            self._wake.set()  # it may have happened
+            self._wake.set()  # the claim may have succeeded
             raise
 
     # -- wake-ups ------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look soon: workers or leases may have changed."""
+        """Read workers and leases from the store soon, because they may have changed."""
         self._wake.set()
 
     def look_before_long(self) -> None:
-        """Look a little later: jobs have ended. Hints name them sooner, unless Kafka is away."""
+        """Read workers and leases from the store a little later, because jobs have ended.
+
+        Hints name the ended jobs sooner, unless Kafka is unavailable.
+        """
         if self._looking is None:
             loop = asyncio.get_running_loop()
             after = _BEFORE_LONG if self._flows() else _PAUSE
@@ -106,7 +109,7 @@ class Roster(Background):
         self._wake.set()
 
     def leads(self) -> bool:
-        """Return True if this process leads and uses hints. From any thread."""
+        """Return True if this process leads and uses hints. Any thread may call this."""
         return self._term is not None
 
     def heard(self, hints: Sequence[Hint]) -> None:
@@ -163,7 +166,7 @@ class Roster(Background):
             await is_set_within(self._wake, min(self._settings.interval, _LONGEST_REST))
 
     async def _look(self, term: Term) -> None:
-        # Before the store is read: its answer lacks later assignments.
+        # Copied before the store is read, because the store's answer lacks later assignments.
         before = {session: set(session.held) for session in self._scheduler.sessions.all()}
         held: dict[str, list[Held]] = {}
         for one in await self._store.workers.held():
@@ -187,7 +190,7 @@ class Roster(Background):
         self._forget()
 
     def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
-        """Update a worker's session; returns True if it may have new slots or types."""
+        """Update a worker's session; return True if the worker may have new slots or types."""
         # A slot that an attempt overruns is not free, although no lease is held for it.
         slots = max(0, worker.info.concurrency - worker.withheld)
         info = dataclasses.replace(worker.info, concurrency=slots)
@@ -240,7 +243,7 @@ class Roster(Background):
 
 
 class _HintedInbox:
-    """Implements ``core.api.Inbox`` for a worker that gets its jobs by the outbox of the claim."""
+    """Implements ``core.api.Inbox`` for a worker that learns of its jobs by a claim's hints."""
 
     def __init__(self, assigned: Callable[[Sequence[Assignment]], None]) -> None:
         self._assigned = assigned

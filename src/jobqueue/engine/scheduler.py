@@ -1,4 +1,7 @@
-"""Assigns jobs to workers. New work and free slots wake it; it polls only as a safety net."""
+"""Assign jobs to workers.
+
+New jobs and free slots start a claim at once. The scheduler polls the store only as a safety net.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +24,18 @@ from jobqueue.engine.settings import EngineSettings
 _log = logging.getLogger("jobqueue.engine.scheduler")
 _NOTHING_FREED: Mapping[Session, int] = {}
 _NOTHING_ENDS: Mapping[Session, set[int]] = {}
-_REMEMBERED = 64  # news; a claim that is under way for longer counts as having missed some
-# While the server stops: a worker that stops with it withdraws its slots within this time.
+_REMEMBERED = 64  # latest news; a claim that was in progress for more of them may have missed some
+# Seconds in which a worker that stops together with the server withdraws its slots.
 _HEAR_OUT = 1.0
 _LOOK = 0.02
 
 
 class Scheduler:
-    """Plans claims for every write that can carry one, and runs claims of its own besides.
+    """Plans the claims that other writes contain, and makes claims of its own.
 
-    ``news`` counts everything that may have made a job claimable. A claim that got fewer jobs than
-    slots and missed no news leaves its scope *dry*: nothing is claimed for it again until there is
-    news of its queues and types, or the interval has passed.
+    *News* is anything that may have made a job claimable; the scheduler counts it. A claim that
+    got fewer jobs than slots, without news meanwhile, makes its scope *dry*. The scheduler claims
+    nothing for a dry scope until news concerns its queues and types, or the interval has passed.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class Scheduler:
         self._task = asyncio.create_task(self._run(), name="jobqueue-scheduler")
 
     async def stop(self) -> None:
-        """End the cycles, after the claim under way: its jobs must be delivered."""
+        """Stop claiming. Wait for a claim in progress, because its jobs must be delivered."""
         if self._task is not None:
             self._stopping = True
             self._wake.set()
@@ -71,11 +74,11 @@ class Scheduler:
             await asyncio.wait(self._returning)
 
     async def see_off(self, connected: Callable[[str], bool], within: float) -> None:
-        """Assign nothing more before a stop, and wait for the workers that have jobs to report.
+        """Assign no more jobs, and wait up to ``within`` seconds for workers to report theirs.
 
-        ``connected`` returns True for the id of a worker that can still report here. A worker that
-        stops at the same time, or is drained, reports here: there may be no other server. A worker
-        that goes on is sent to another server, where it gets jobs.
+        ``connected`` returns True for the id of a worker that can still report here. This method
+        waits for workers that stop at the same time or are drained, because there may be no other
+        server to report to. It sends all other workers to another server, where they get jobs.
         """
         self._assigning = False
         began = last_busy = time.monotonic()
@@ -100,15 +103,17 @@ class Scheduler:
             if now >= began + within:
                 if busy:
                     _log.warning(
-                        "%d workers did not finish their jobs in time; the jobs will be reclaimed",
+                        "%d workers still hold jobs after %.1f s; the server stops, and jobs whose"
+                        " workers do not connect to another server are failed over",
                         len(busy),
+                        within,
                         extra={"workers": busy},
                     )
                 return
             if busy and not told:
                 told = True
                 _log.info(
-                    "waiting up to %.1f s for %d workers that hold jobs",
+                    "waiting up to %.1f s for %d workers that hold jobs, before the server stops",
                     within,
                     len(busy),
                     extra={"workers": busy},
@@ -116,16 +121,17 @@ class Scheduler:
             await asyncio.sleep(_LOOK)
 
     def wake(self, work: Work | None = None) -> None:
-        """Note that these jobs may have become claimable; None: any jobs.
+        """Record that jobs of some queues and types may have become claimable, and claim soon.
 
-        A scope that is not dry need not be woken for named jobs: it has no free slots, or a claim
-        under way that learns of them when it ends.
+        ``work`` None stands for all queues and types. If ``work`` names jobs and concerns no dry
+        scope, no claim is needed: each scope has no free slots, or a claim in progress that finds
+        out about the jobs when it ends.
         """
         if self._note(work) or work is None:
             self._wake.set()
 
     def _note(self, work: Work | None) -> bool:
-        """Count news; returns True if a dry scope is affected."""
+        """Record news; return True if a scope is not dry any more because of it."""
         self._news += 1
         self._recent.append(work)
         before = len(self._dry)
@@ -155,18 +161,18 @@ class Scheduler:
             self._wake.set()
 
     def tell(self, session: Session, status: WorkerStatus) -> None:
-        """Pass on the status that an operator sets for a worker connected here."""
+        """Send a connected worker the status that an operator has set for it."""
         session.tell(status)
         self.wake()  # it has slots again, or leaves its queues to a fallback
 
     def withdraw(self, session: Session) -> None:
-        """Withdraw the slots of a worker; a fallback may take from its queues."""
+        """Withdraw the free slots of a worker, so that fallback workers may serve its queues."""
         session.drained = True
         session.free = 0
         self.wake()
 
     def dismiss(self, worker_id: str) -> None:
-        """Give an OFFLINE worker nothing before it registers again."""
+        """Remove the session of an OFFLINE worker: it gets no jobs until it registers again."""
         session = self.sessions.get(worker_id)
         if session is not None:
             session.open = False
@@ -175,13 +181,13 @@ class Scheduler:
             session.info = dataclasses.replace(session.info, queues=(), types=None)
 
     def remove(self, session: Session) -> None:
-        """Remove a worker that left. A fallback may take from its queues again."""
+        """Remove the session of a worker that left, so that fallbacks may serve its queues."""
         self.sessions.remove(session)
         self._dry.clear()
         self._wake.set()
 
     def relieve(self, session: Session, leases: Collection[int]) -> None:
-        """Remove leases that ended from a worker's load, which may free slots."""
+        """Remove ended leases from a worker's load. This may free slots of the worker."""
         session.held.difference_update(leases)
         if session.offers:
             self._wake.set()
@@ -193,7 +199,11 @@ class Scheduler:
         *,
         work: Work | None = None,
     ) -> Plan:
-        """Promise free slots to a claim that is part of another write, which brings ``work``."""
+        """Promise free slots to a claim that is part of another write.
+
+        ``work`` names the queues and types of the jobs that this write submits. For ``freed`` and
+        ``ending`` see ``Sessions.plan``.
+        """
         if work is not None:
             self._note(work)
         if not self._assigning:
@@ -203,7 +213,10 @@ class Scheduler:
         )
 
     def plan_hand_off(self, work: Work, jobs: int) -> Plan:
-        """Promise slots to the jobs of a submit, in scopes where no job is known to wait."""
+        """Promise free slots to the jobs of a submit, in dry scopes only.
+
+        No older jobs wait in a dry scope. In other scopes older jobs may wait and come first.
+        """
         if not self._assigning:
             return Plan.nothing()
         return self.sessions.plan(
@@ -217,9 +230,10 @@ class Scheduler:
     def settle(
         self, plan: Plan, assigned: Sequence[Assignment], *, looked: bool = True
     ) -> dict[str, int]:
-        """Deliver the jobs of a claim; returns their number by queue.
+        """Deliver the jobs of a claim and return their number by queue.
 
-        ``looked``: the claim has seen all claimable jobs.
+        ``looked`` is True if the claim considered all claimable jobs, and not only the jobs that
+        were submitted in the same write.
         """
         if plan.asked and looked:
             for scope, filled in plan.filled(assigned):
@@ -242,12 +256,12 @@ class Scheduler:
         return by_queue
 
     def release(self, plan: Plan) -> None:
-        """Take promised slots back, after a write that failed."""
+        """Free the promised slots of a plan whose write failed."""
         self.sessions.settle(plan, ())
         self._wake.set()
 
     def _hand_back(self, orphans: Sequence[Assignment]) -> None:
-        # Their worker left while the claim was under way. If this fails they time out.
+        # Their worker left during the claim. If this write fails, their assignments time out.
         transitions = [Transition.handed_back(one.seq, one.lease) for one in orphans]
         task = asyncio.create_task(self._return(transitions))
         self._returning.add(task)
@@ -258,7 +272,8 @@ class Scheduler:
             await self._store.jobs.apply(transitions)
         except JobQueueError as error:
             _log.warning(
-                "cannot hand back %d jobs whose worker left: %s; they time out, then go to others",
+                "cannot hand back %d jobs whose worker left: %s; other workers get them after the"
+                " assignments have timed out",
                 len(transitions),
                 error,
             )
@@ -289,7 +304,7 @@ class Scheduler:
                 await asyncio.sleep(interval)
 
     async def _cycle(self) -> bool:
-        """Claim one batch; returns True if there may be more."""
+        """Claim one batch of jobs; return True if more jobs may be claimable."""
         if self._stopping:
             return False
         plan = self.plan()

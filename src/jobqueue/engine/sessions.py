@@ -1,4 +1,4 @@
-"""Workers connected to this server, their free slots, and the claims for these slots."""
+"""Keep the sessions of connected workers, and plan claims for the workers' free slots."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NONE: frozenset[int] = frozenset()
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """One connected worker.
+    """Describes a connected worker: its slots, its leases and the inbox for its jobs.
 
-    ``free`` slots may be promised to a claim, ``promised`` ones belong to a claim under way, and
-    ``held`` are the leases delivered and not yet ended; their number is the worker's load. All
-    three together never exceed the worker's slots. A lease that never arrived, because its server
-    died, counts until it is found to be lost.
+    ``free`` counts slots that may be promised to a claim. ``promised`` counts slots that belong to
+    a claim in progress. ``held`` has the leases that were delivered and have not ended; their
+    number is the worker's load. All three together never exceed the worker's slots. A lease that
+    never arrived, because its server died, is in ``held`` until heartbeats show that it is lost.
     """
 
     info: WorkerInfo
@@ -33,11 +33,11 @@ class Session:
     promised: int = 0
     held: set[int] = field(default_factory=set)
     inherited: frozenset[int] = frozenset()  # held when it connected
-    open: bool = True  # False: drained by an operator, or gone; nothing is promised to it
+    open: bool = True  # False: drained by an operator, or gone; no slots are promised
     counted: bool = False  # it grants no slots: every slot that holds no lease is free
-    drained: bool = False  # the worker withdrew its slots; a grant ends that
+    drained: bool = False  # the worker withdrew its slots and has granted none since
     told: WorkerStatus = WorkerStatus.ONLINE  # the latest status sent to the worker
-    tells: int = 0  # changes of it; a heartbeat from before the last one is old
+    tells: int = 0  # number of changes of ``told``; a heartbeat before the last one is outdated
     bounded: BoundedInbox | None = field(init=False)
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -59,26 +59,26 @@ class Session:
         self.inbox.set_status(status)
 
     async def settle(self) -> None:
-        """Wait until no claim under way can bring it jobs."""
+        """Wait until no claim in progress can assign jobs to this worker."""
         while self.promised:
             self._settled.clear()
             await self._settled.wait()
 
     def settled(self) -> None:
-        """Note that a claim under way ended."""
+        """End ``settle`` calls if no claim in progress has slots of this worker any more."""
         if not self.promised:
             self._settled.set()
 
 
 Scope = tuple[tuple[str, ...], frozenset[str], frozenset[str] | None]
-"""The queues that a session takes from, the queues left out, and its types (None: all)."""
+"""The queues of which a session takes jobs, the excluded queues, and its types (None: all)."""
 
 Work = Mapping[str, Collection[str]]
-"""New jobs: their types by queue."""
+"""The types of new jobs, by queue."""
 
 
 def concerns(scope: Scope, work: Work) -> bool:
-    """Return True if some of these jobs are of the scope's queues and types."""
+    """Return True if some jobs in ``work`` are of the scope's queues and types."""
     queues, without, types = scope
     return any(
         (queue in queues or ALL_QUEUES in queues)
@@ -90,12 +90,15 @@ def concerns(scope: Scope, work: Work) -> bool:
 
 @dataclass(slots=True)
 class Plan:
-    """Slots promised to one claim, to be filled or given back."""
+    """Holds the claims of one write and the slots that are promised to these claims.
+
+    After the write the slots must be filled or freed (``Sessions.settle``).
+    """
 
     claims: list[Claim]
-    scopes: list[Scope]  # of the claims, in order
+    scopes: list[Scope]  # of ``claims``, in the same order
     promised: dict[Session, int]
-    news: int  # of the scheduler, when the plan was made
+    news: int  # the scheduler's number when the plan was made
     left_out: bool  # the batch was too small for every scope with free slots
     asked: int = field(init=False)
 
@@ -107,7 +110,7 @@ class Plan:
         return cls([], [], {}, 0, False)
 
     def filled(self, assigned: Sequence[Assignment]) -> list[tuple[Scope, bool]]:
-        """Return for the scope of each claim whether it got a job for every slot."""
+        """Return each claim's scope, with True if the claim got a job for every slot."""
         if len(assigned) == self.asked or not assigned:
             return [(scope, bool(assigned)) for scope in self.scopes]
         got: dict[str, int] = {}
@@ -123,15 +126,15 @@ class Plan:
 
 
 class Sessions:
-    """The sessions of all connected workers, by worker id."""
+    """Keeps the sessions of all connected workers, and plans claims for their free slots."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
 
     def add(self, session: Session) -> Session | None:
-        """Add a session; returns the one that it replaces."""
+        """Add a session and return the worker's earlier session, or None."""
         for other in self._by_id.values():
-            # One object for equal lists, so that the scopes of a fleet are compared fast.
+            # Equal lists are one object, so that the scopes of many workers are compared fast.
             if other.info.types == session.info.types:
                 session.info = dataclasses.replace(session.info, types=other.info.types)
                 break
@@ -140,7 +143,7 @@ class Sessions:
         return replaced
 
     def remove(self, session: Session) -> None:
-        """Remove a session, unless another one has replaced it."""
+        """Remove a session, unless a later session of its worker has replaced it."""
         if self._by_id.get(session.info.id) is session:
             del self._by_id[session.info.id]
 
@@ -158,10 +161,11 @@ class Sessions:
         freed: Mapping[Session, int],
         ending: Mapping[Session, set[int]],
     ) -> Plan:
-        """Promise up to ``limit`` slots, least loaded worker first, in scopes not to ``skip``.
+        """Promise up to ``limit`` free slots to claims, the least loaded worker first.
 
-        ``freed`` slots come free, and ``ending`` leases end, in the write that the claim is part
-        of. They count here only, until the write has succeeded.
+        Scopes for which ``skip`` returns True get no claim. ``freed`` counts the slots that become
+        free, and ``ending`` names the leases that end, in the write that contains the claims.
+        Both are applied to the sessions only after the write has succeeded.
         """
         groups: dict[Scope, list[tuple[Session, int]]] = {}
         for session in self._by_id.values():
@@ -180,13 +184,13 @@ class Sessions:
         left_out = False
         turns = sorted(groups, key=lambda scope: _turn(scope, groups[scope]))
         for place, scope in enumerate(turns):
-            # An even share, so that no group starves another.
+            # Each scope gets an equal share, so that no scope starves another.
             share = -(-limit // (len(groups) - place))
             if share <= 0:
                 left_out = True
                 break
             slots = _spread(groups[scope], share, promised, freed)
-            if slots:  # else no inbox has room
+            if slots:  # else all inboxes of the scope are full
                 limit -= len(slots)
                 claims.append(Claim(scope[0], slots, *scope[1:]))
                 scopes.append(scope)
@@ -196,7 +200,10 @@ class Sessions:
         return Plan(claims, scopes, promised, news, left_out)
 
     def scope(self, session: Session) -> Scope:
-        """Return the queues and types that a worker may take from now."""
+        """Return the queues and types of which a worker may get jobs at present.
+
+        A fallback worker gets no jobs from queues of other workers that can run the same types.
+        """
         info = session.info
         if not info.fallback:
             return info.queues, _NOTHING, info.types
@@ -211,7 +218,10 @@ class Sessions:
         return info.queues, taken, info.types
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> list[Assignment]:
-        """Deliver the jobs of a plan and free its other slots; returns jobs of missing workers."""
+        """Deliver the jobs of a plan and free the plan's other slots.
+
+        Return the jobs that cannot be delivered, because their worker's session is gone.
+        """
         by_worker: dict[str, list[Assignment]] = {}
         for assignment in assigned:
             by_worker.setdefault(assignment.worker_id, []).append(assignment)
@@ -234,9 +244,10 @@ class Sessions:
 
 
 def _turn(scope: Scope, members: list[tuple[Session, int]]) -> tuple[int, int]:
-    """Return the order of a scope: by the least load of its workers, then by the fewest types.
+    """Return the sort key of a scope: the least load of its workers, then the number of types.
 
-    So the slots of workers that know more types are left for jobs that only they know.
+    Scopes with few types come first. The slots of workers with more types stay free for jobs that
+    only these workers can run.
     """
     types = scope[2]
     load = min(len(session.held) + session.promised for session, _ in members)

@@ -1,4 +1,4 @@
-"""The settings of the engine."""
+"""Define the engine's settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobqueue.core.queue import Queue
 
 
 class Dispatch(enum.Enum):
-    """The way by which jobs get to workers."""
+    """Names the way by which jobs are assigned to workers."""
 
     LINKS = "links"  # this process assigns them to the workers connected to it
     ROSTER = "roster"  # the leader assigns them to all workers, which learn of it by the stream
@@ -20,12 +20,15 @@ class Dispatch(enum.Enum):
 
 
 DONE_KEPT = 7 * 86_400.0
-"""The default seconds that DONE jobs are kept."""
+"""The default number of seconds for which DONE jobs are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Limits, intervals and the defaults of new queues. Times in seconds."""
+    """Holds the limits and intervals of an engine, and the default settings of new queues.
+
+    All times are in seconds.
+    """
 
     # The settings of queues that are created without any.
     queue: Queue = field(default_factory=lambda: Queue(name=DEFAULT_QUEUE))
@@ -36,17 +39,17 @@ class EngineSettings:
     report_group: int = 2_000  # reports in one write
     heartbeat_interval: float = 5.0
     heartbeat_timeout: float = 30.0
-    leader_ttl: float = 10.0  # of a term that is not renewed
+    leader_ttl: float = 10.0  # how long a term lasts if it is not renewed
     sweep_limit: int = 1_000
     retention: float = DONE_KEPT  # DONE jobs are removed after that; 0 = kept for ever
-    dead_letter_retention: float = 0.0  # the same of dead letters
+    dead_letter_retention: float = 0.0  # the same for dead letters
     version: str = ""
     name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
     dispatch: Dispatch = Dispatch.LINKS
     resend_after: float = 5.0  # with a roster: the hint of an assignment not started is repeated
 
     def complete(self, queue: Queue) -> Queue:
-        """Return the queue as it is shown, with these settings where it has none."""
+        """Return a copy of the queue with the engine's retention times where it sets none."""
         done, dead = queue.retention, queue.dead_letter_retention
         return replace(
             queue,

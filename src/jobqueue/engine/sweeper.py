@@ -1,4 +1,4 @@
-"""Moves that are due with time: retries, expiries, timeouts, lost workers, retention."""
+"""Make the changes that become due: retries, expiries, timeouts, lost workers, retention."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ _PRUNE_INTERVAL = 10.0
 _LOOK_AT_ALL = 600.0
 _WORKERS_KEPT = 86_400.0  # an OFFLINE worker is shown for a day
 _PASSES = 100  # of one sweep
-_STEP = 1.0  # a larger step between the clocks: one was set, or the machine slept
+_STEP = 1.0  # after a larger change between the clocks: a clock was set, or the machine slept
 
 Apply = Callable[[Sequence[Transition]], Awaitable[Sequence[Outcome]]]
 
 
 class Sweeper(Background):
-    """Makes the moves that are due; at the leader also judges workers and removes old jobs."""
+    """Makes the transitions that are due.
+
+    On the leader it also sets silent workers OFFLINE and removes old jobs.
+    """
 
     def __init__(
         self,
@@ -74,10 +77,11 @@ class Sweeper(Background):
         self._failing = False
 
     def start(self) -> None:
-        """Begin; no worker is judged silent before a full timeout in which the store answered.
+        """Start the election of a leader and the background task.
 
-        A standby sweeps like the leader, so that it may judge as soon as it takes the lead. A
-        server that was cut off from the store waits a full timeout, leader or not.
+        No worker is set OFFLINE before the store has answered for a full heartbeat timeout. A
+        standby sweeps like the leader, so that it may set workers OFFLINE as soon as it leads. A
+        server that was cut off from the store waits for a full timeout, leader or not.
         """
         now = time.monotonic()
         self._reap_at = now
@@ -92,21 +96,21 @@ class Sweeper(Background):
 
     @property
     def term(self) -> Term | None:
-        """The term of this server, or None."""
+        """Return the term of this server, or None if it does not lead."""
         return self._leadership.term
 
     def term_ended(self) -> None:
-        """Stop leading: the store refused work under our term, which is over."""
+        """Stop leading, because the store refused work under this server's term."""
         self._suspend_judgement()
         self._leadership.step_down()
         self._leadership.nudge()
 
     def lead(self) -> None:
-        """Try to take the lead: the leader may have resigned."""
+        """Try to take the lead now, because the leader may have resigned."""
         self._leadership.nudge()
 
     def expect(self, at: float) -> None:
-        """Wake at this time, by the store's clock: something is due then."""
+        """Sweep no later than at the time ``at``, because a job is due then."""
         if at < self._next:
             self._next = at
             self._nudge.set()
@@ -114,7 +118,7 @@ class Sweeper(Background):
     async def _run(self) -> None:
         while True:
             self._nudge.clear()
-            # Set before the store is asked, so that no call of expect() meanwhile is lost.
+            # Set before the store is read, so that no call of expect() meanwhile is lost.
             self._next = self._clock.now() + self._settings.interval
             try:
                 await self._do_duties()
@@ -123,7 +127,7 @@ class Sweeper(Background):
                 self._suspend_judgement()
                 if not self._failing:
                     _log.warning(
-                        "cannot make moves that are due: %s; trying again every %g s",
+                        "cannot make the transitions that are due: %s; trying again every %g s",
                         error,
                         self._settings.interval,
                     )
@@ -136,7 +140,7 @@ class Sweeper(Background):
             await asyncio.sleep(0)
 
     async def _do_duties(self) -> None:
-        # Each on its own: a defect in one must not end the others.
+        # An exception in one duty must not prevent the others.
         for duty in (self.sweep, self._reap, self._prune):
             try:
                 await duty()
@@ -146,12 +150,12 @@ class Sweeper(Background):
                 self._leadership.step_down()
                 raise
             except Exception:
-                _log.exception("the sweeper failed in %s; trying again", duty.__name__)
+                _log.exception("the sweeper's step %s failed; trying again", duty.__name__)
 
     async def sweep(self) -> int:
-        """Make every move that is due; returns their number."""
+        """Make all transitions that are due and return their number."""
         moved = 0
-        for _ in range(_PASSES):  # then the other duties have their turn
+        for _ in range(_PASSES):  # afterwards the other duties have their turn
             overdue = await self._store.upkeep.due(self._settings.sweep_limit)
             if overdue.promoted:
                 self._scheduler.wake()
@@ -171,7 +175,10 @@ class Sweeper(Background):
         except JobQueueError:
             raise
         except Exception:
-            _log.exception("a sweep failed; making its moves one by one")
+            _log.exception(
+                "cannot write %d transitions that are due; writing them one by one",
+                len(transitions),
+            )
         outcomes: list[Outcome] = []
         for one in transitions:
             try:
@@ -179,7 +186,11 @@ class Sweeper(Background):
             except JobQueueError:
                 raise
             except Exception:
-                _log.exception("cannot make the move that is due of job number %d", one.seq)
+                _log.exception(
+                    "cannot write the transition that is due of job number %d;"
+                    " trying again with the next sweep",
+                    one.seq,
+                )
         return outcomes
 
     async def _reap(self) -> None:
@@ -209,10 +220,11 @@ class Sweeper(Background):
         self._judge_at = time.monotonic() + self._settings.heartbeat_timeout
 
     async def _clear_up(self) -> None:
-        """Fail the jobs of workers that are OFFLINE or gone, and forget old OFFLINE workers.
+        """Fail over the jobs of workers that are OFFLINE or unknown; delete old OFFLINE workers.
 
-        The store's state counts, not the judgement just made: so the next leader goes on with a
-        fail-over that was interrupted. Workers' ids are often made for one run, and would pile up.
+        The workers are read from the store, so that a new leader continues a fail-over that the
+        last leader did not finish. Old workers are deleted, because many worker ids are made for
+        one run only and would accumulate.
         """
         # Leases before workers: every worker that holds a lease has registered.
         held = await self._store.workers.held()
@@ -245,7 +257,7 @@ class Sweeper(Background):
             if queue.retention is not None:
                 own.setdefault(queue.retention, []).append(queue.name)
         named = [name for names in own.values() for name in names]
-        # All others, not only queues without a setting, to remove jobs of deleted queues, too.
+        # With ``others`` the jobs of deleted queues are removed, too.
         await self._prune_done(self._settings.retention, named, others=True)
         for age, names in own.items():
             await self._prune_done(age, names, others=False)
@@ -295,7 +307,7 @@ class Sweeper(Background):
             wanted.before_seq = looked.before_seq
 
     def _log_removed(self, removed: int, jobs: str, setting: str, age: float) -> None:
-        """Log the first removal, for operators who miss a job."""
+        """Log the first removal for each setting, for operators who look for a missing job."""
         if removed and setting not in self._logged_removal:
             self._logged_removal.add(setting)
             _log.info(

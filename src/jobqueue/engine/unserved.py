@@ -1,7 +1,7 @@
-"""Jobs that wait because no connected worker takes their type from their queue.
+"""Find jobs that wait because no connected worker takes their type from their queue.
 
-Such jobs are neither lost nor failed. Readers of a job or a queue are told, and the leader logs one
-line for each queue and type.
+Such jobs are neither lost nor failed. The job's hint and the queue's figures name them, and the
+leader logs one line for each queue and type.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from jobqueue.engine.sessions import Scope, Sessions
 
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine.unserved")
-_FRESH = 1.0  # seconds for which an answer of the store is used again
+_FRESH = 1.0  # seconds for which an answer of the store is cached
 _LOOK_EVERY = 2.0
-_SHARE = 10  # the rest between two looks, in times of the duration of one
+_SHARE = 10  # the pause between two reads, as a multiple of the duration of one
 _MOST_SHOWN = 100  # types of a queue; clients choose their number
 _MOST_TOLD = 100  # types in the log
 
 
 class Takers:
-    """The queues and types that all connected workers together take."""
+    """Knows which queues and types the connected workers take jobs of."""
 
     def __init__(self, scopes: Iterable[Scope]) -> None:
         self._scopes = set(scopes)
         self._by_queue: dict[str, frozenset[str] | None] = {}
 
     def take(self, queue: str, type: str) -> bool:
-        """Return True if a worker takes jobs of this type from this queue."""
+        """Return True if some worker takes jobs of this type from this queue."""
         types = self._types(queue)
         return types is None or type in types
 
     def take_from(self, queue: str) -> bool:
-        """Return True if a worker takes any jobs from this queue."""
+        """Return True if some worker takes jobs of some type from this queue."""
         return self._types(queue) != frozenset()
 
     def _types(self, queue: str) -> frozenset[str] | None:
@@ -59,7 +59,7 @@ class Takers:
 
 
 def reason(takers: Takers, queue: str, type: str) -> str:
-    """Return the reason for which a claimable job waits; empty if a worker takes it."""
+    """Return why no worker takes a claimable job, or an empty text if a worker takes it."""
     if takers.take(queue, type):
         return ""
     if not takers.take_from(queue):
@@ -69,7 +69,7 @@ def reason(takers: Takers, queue: str, type: str) -> str:
 
 
 class _Recent(Generic[T]):
-    """An answer of the store that is used again for a second. Concurrent reads are one."""
+    """Caches an answer of the store for a second. Concurrent callers share one read."""
 
     def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
         self._ask = ask
@@ -89,7 +89,7 @@ class _Recent(Generic[T]):
 
 
 class Unserved(Background):
-    """Compares the waiting types with the types that the workers of all servers take."""
+    """Compares the types of waiting jobs with the types that workers of all servers take."""
 
     def __init__(self, store: Store, sessions: Sessions, term: Callable[[], Term | None]) -> None:
         self._store = store
@@ -97,20 +97,20 @@ class Unserved(Background):
         self._term = term
         self._takers = _Recent(self._read_takers)
         self._waiting = _Recent(lambda: store.queues.waiting_types(COUNTED_TO))
-        self._seen: set[tuple[str, str]] = set()  # found at the last look and not logged yet
+        self._seen: set[tuple[str, str]] = set()  # found by the last ``tell``, not logged yet
         self._told: set[tuple[str, str]] = set()  # logged and not served since
         self._too_many = False
 
     def start(self) -> None:
-        """Begin to look; it does so while this server leads."""
+        """Start the task that logs waiting jobs that no worker takes, while this server leads."""
         self._begin(self._run(), "unserved")
 
     def workers_changed(self) -> None:
-        """Read the workers anew: one has registered here."""
+        """Discard the cached workers, because a worker has registered at this server."""
         self._takers.forget()
 
     async def hint(self, job: Job, now: float) -> str:
-        """Return the reason if this job waits because no worker takes it; else an empty text."""
+        """Return why the job waits if no worker takes it, else an empty text."""
         if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
             return ""
         try:
@@ -119,13 +119,16 @@ class Unserved(Background):
             return ""
 
     async def complete(self, queues: Sequence[QueueStats]) -> None:
-        """Add the types that no connected worker takes to the figures of queues."""
+        """Add to each queue's figures the types of waiting jobs that no connected worker takes."""
         if not any(stats.depth.get(State.PENDING) for stats in queues):
             return
         try:
             takers, waiting = await self._takers.read(), await self._waiting.read()
-        except JobQueueError as error:  # the figures are shown without them
-            _log.debug("cannot read the types of waiting jobs: %s", error)
+        except JobQueueError as error:
+            _log.debug(
+                "cannot read the types of waiting jobs: %s; showing queues without these types",
+                error,
+            )
             return
         found: dict[str, list[WaitingType]] = {}
         for one in waiting:
@@ -143,7 +146,7 @@ class Unserved(Background):
 
     def _scope(self, info: WorkerInfo) -> Scope:
         session = self._sessions.get(info.id)
-        if session is not None and session.info.fallback:  # it may step aside
+        if session is not None and session.info.fallback:  # it may leave queues to others
             return self._sessions.scope(session)
         return info.queues, frozenset(), info.types
 
@@ -156,16 +159,17 @@ class Unserved(Background):
                 try:
                     await self.tell()
                 except JobQueueError as error:
-                    _log.debug("cannot read the jobs that no worker takes: %s", error)
+                    _log.debug("cannot read the types of waiting jobs: %s; trying again", error)
                 except Exception:
-                    _log.exception("looking for jobs that no worker takes failed")
+                    _log.exception("looking for jobs that no worker takes failed; trying again")
             await asyncio.sleep(max(_LOOK_EVERY, _SHARE * (time.monotonic() - began)))
 
     async def tell(self) -> None:
-        """Log each queue and type that has waited for a worker since the last look.
+        """Log each queue and type whose jobs no worker takes, neither now nor at the last call.
 
-        Each is logged once, and again only after a worker took it meanwhile. The first look logs
-        nothing: workers that start together with the server connect in a moment.
+        A queue and type are logged once, and again only after a worker took their jobs meanwhile.
+        The first call logs nothing, because workers that start together with the server need a
+        moment to connect.
         """
         takers = await self._takers.read()
         lacking = {

@@ -1,4 +1,4 @@
-"""Callers that wait for a job to change."""
+"""Wake callers that wait for a job to change."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from jobqueue.core.store import ANY_VERSION, JobReads
 from jobqueue.core.waiting import Background, is_set_within
 
 _log = logging.getLogger("jobqueue.engine.watching")
-_SAFETY_NET = 1.0  # the longest time without a look
-_PAUSE = 0.005  # between two looks: other processes may end thousands of jobs a second
-_SHARE = 4  # the rest after a look, in times of its duration
-_AT_ONCE = 1_000  # jobs in one question to the store
-_STOPPED = "shutting down"
+_SAFETY_NET = 1.0  # the longest time between two reads
+_PAUSE = 0.005  # between two reads: other processes may end thousands of jobs a second
+_SHARE = 4  # the pause after a read, as a multiple of its duration
+_AT_ONCE = 1_000  # jobs in one read
+_STOPPED = "the engine is shutting down"
 
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """One caller that waits for a job: it calls ``begin``, reads the job, and calls ``wait``."""
+    """Represents a caller that waits for a job to change.
+
+    The caller calls ``begin``, reads the job, and then calls ``wait``.
+    """
 
     _watchers: Watchers
     job_id: str
-    every_move: bool  # False: only the end of the job counts
+    every_move: bool  # True: each transition ends the wait; False: only the end of the job does
     seq: int = 0  # of the job, while it waits; else 0
     version: int = ANY_VERSION
     _news: int = 0
@@ -37,12 +40,16 @@ class Watcher:
     _failure: str = ""
 
     def begin(self) -> None:
-        """Note changes from now on: the job is about to be read."""
+        """Notice changes of the job from now on. The caller reads the job after this call."""
         self._changed.clear()
         self._news = self._watchers.news
 
     async def wait(self, seq: int, version: int, seconds: float | None = None) -> None:
-        """Wait for a change since ``begin``; Unavailable if the store cannot be read."""
+        """Wait until the job has changed since ``begin``, or for ``seconds``.
+
+        ``seq`` and ``version`` are those of the job that the caller has read. Raise Unavailable if
+        the store cannot be read.
+        """
         self._watchers.expect(self._news)
         self.seq, self.version = seq, version if self.every_move else ANY_VERSION
         try:
@@ -60,28 +67,28 @@ class Watcher:
         return self.seq != 0 and not self._changed.is_set()
 
     def wake(self) -> None:
-        """End the wait: the job has changed."""
+        """End the wait, because the job has changed."""
         self._changed.set()
 
     def fail(self, why: str) -> None:
-        """End the wait with an error: changes of the job cannot be seen."""
+        """End the wait with the error ``why``, because the store cannot be read."""
         if self.is_waiting:
             self._failure = why
             self._changed.set()
 
 
 class Watchers(Background):
-    """Wakes the callers that wait for jobs.
+    """Wakes callers that wait for jobs to change.
 
-    They learn of this engine's writes at once. One task finds the writes of other processes: it
-    asks the store about all awaited jobs together, when another process reports a change and at
-    least once a second. While no caller waits it does not ask.
+    A write of this engine wakes them at once. One task finds the writes of other processes: it
+    reads all awaited jobs together, when another process reports a change and at least once a
+    second. While no caller waits, this task reads nothing.
     """
 
     def __init__(self, reads: JobReads) -> None:
         self._reads = reads
         self._by_job: dict[str, set[Watcher]] = {}
-        self._awaited = asyncio.Event()  # a caller waits, or waited at the last look
+        self._awaited = asyncio.Event()  # a caller waits, or waited at the last read
         self._heard = asyncio.Event()  # another process may have changed something
         self.news = 0  # the number of such reports
         self._stopped = False
@@ -94,13 +101,16 @@ class Watchers(Background):
         self._begin(self._run(), "watching")
 
     async def stop(self) -> None:
-        """End. Callers that still wait get Unavailable."""
+        """Stop the task. Callers that still wait get Unavailable."""
         self._stopped = True
         await super().stop()
         _fail(self._by_job.values(), _STOPPED)
 
     def enter(self, job_id: str, *, every_move: bool = False) -> Watcher:
-        """Add a caller that waits for the end of a job, or for its every move."""
+        """Add a caller that waits for the end of a job.
+
+        With ``every_move`` the caller waits for the job's next transition instead.
+        """
         watcher = Watcher(self, job_id, every_move)
         self._by_job.setdefault(job_id, set()).add(watcher)
         return watcher
@@ -112,7 +122,11 @@ class Watchers(Background):
             del self._by_job[watcher.job_id]
 
     def expect(self, news: int) -> None:
-        """Note that a caller begins to wait; ``news`` is the number when it read its job."""
+        """Record that a caller begins to wait.
+
+        ``news`` is the value of ``self.news`` from before the caller read its job. If the value
+        has changed since, all awaited jobs are read again soon.
+        """
         if self._stopped:
             raise Unavailable(_STOPPED)
         self._awaited.set()
@@ -120,7 +134,7 @@ class Watchers(Background):
             self._heard.set()
 
     def written(self, outcomes: Iterable[Outcome]) -> None:
-        """Wake the callers that wait for these jobs, which this engine has moved."""
+        """Wake the callers that wait for jobs that a write of this engine has changed."""
         for outcome in outcomes:
             watchers = self._by_job.get(outcome.job_id)
             if watchers is not None:
@@ -130,7 +144,7 @@ class Watchers(Background):
                         watcher.wake()
 
     def changed_elsewhere(self) -> None:
-        """Look soon: another process may have changed any job."""
+        """Read the awaited jobs soon, because another process may have changed any job."""
         self.news += 1
         if self._awaited.is_set():
             self._heard.set()
@@ -160,7 +174,7 @@ class Watchers(Background):
                 for seq in await self._reads.moved_on(seen):
                     for watcher in part[seq]:
                         watcher.wake()
-        except JobQueueError as error:  # a store that is away is not asked about every part
+        except JobQueueError as error:  # the other parts would wait for the same failing store
             _fail(waiting.values(), error.message)
         except Exception as error:
             _log.exception("reading the awaited jobs failed; their callers get an error")
@@ -174,6 +188,9 @@ def _fail(by_job: Iterable[Iterable[Watcher]], why: str) -> None:
 
 
 def _seen(watchers: list[Watcher]) -> int:
-    """Return the lowest version of a job that a watcher of its moves has seen."""
+    """Return the lowest version of a job that a watcher of its transitions has seen.
+
+    If all watchers wait for the end of the job, return ANY_VERSION.
+    """
     versions = [watcher.version for watcher in watchers if watcher.every_move]
     return min(versions, default=ANY_VERSION)

@@ -1,4 +1,4 @@
-"""Bounds of the types and queues that workers name: in registrations and in lists of workers."""
+"""Limit the size of the lists of types and queues that workers register with."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ MIB = 1024 * 1024
 MAX_OWNER_BYTES = 128 * MIB  # in memory, of all workers of one owner
 _NAME_BYTES = 64  # of a name in memory beside its text
 _FEW_BYTES = 8 * 1024  # workers with fewer are not checked: their number is limited
-# In a list of workers: of one worker, of all workers, and of one worker in any case.
+# In a list of workers: of one worker, of all workers, and what one worker may have in any case.
 _SHOWN_BYTES = 64 * 1024
 _ALL_SHOWN_BYTES = 16 * MIB
 _LEAST_SHOWN_BYTES = 256
 
 
 class WorkerNames:
-    """Registers workers if their lists have room beside those of their owner's other workers."""
+    """Registers workers, and limits the memory for the lists of all workers of an owner."""
 
     def __init__(self, workers: WorkerStore, most: int = MAX_OWNER_BYTES) -> None:
         self._workers = workers
         self._most = most
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by owner
-        self._sizes: dict[_Registration, int] = {}  # of those that were counted
+        self._sizes: dict[_Registration, int] = {}  # of the registrations measured before
 
     async def register(self, info: WorkerInfo) -> list[Held]:
         if not is_limited(info.owner) or _size(info) <= _FEW_BYTES:
@@ -38,7 +38,7 @@ class WorkerNames:
         lock = self._locks.get(info.owner)
         if lock is None:
             lock = self._locks[info.owner] = asyncio.Lock()
-        async with lock:  # one at a time
+        async with lock:  # one registration of an owner at a time
             await self._make_room(info)
             return await self._workers.register(info)
 
@@ -73,7 +73,7 @@ class WorkerNames:
 
 
 async def shorten(workers: list[Worker]) -> list[Worker]:
-    """Shorten long lists of names, so that a list of all workers can be sent and read."""
+    """Shorten the workers' long lists of queues and types, so that one message has room for all."""
     each = max(_LEAST_SHOWN_BYTES, min(_SHOWN_BYTES, _ALL_SHOWN_BYTES // (len(workers) or 1)))
     return await in_turns(lambda worker: _shortened(worker, each), workers, WORKER)
 
