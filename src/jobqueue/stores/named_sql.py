@@ -1,4 +1,4 @@
-"""Statements kept in a file beside their store, by name."""
+"""Load the named SQL statements of a store from a file in its package."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PLACE = re.compile(r"\{(\w+)\}")
 def load_statements(
     package: str, fragments: Mapping[str, str] = MappingProxyType({}), name: str = "queries.sql"
 ) -> dict[str, str]:
-    """Read ``-- name: x`` blocks; the comments in them are for the file's readers.
+    """Return the statements in a package's file by name, without their comments.
 
-    ``{x}`` in a block stands for the text of block x, or for a fragment of that name; what names
-    neither is the store's to fill.
+    A line ``-- name: x`` starts the statement x. In a statement, ``{x}`` is replaced by the
+    statement x or the fragment x. Other names in braces stay; the store replaces them.
     """
     text = resources.files(package).joinpath(name).read_text()
     found: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Queues as rows and documents: every store goes by ``core.queue.SETTINGS``.
+"""Convert queues to and from stored rows and documents, following ``core.queue.SETTINGS``.
 
-In SQL a setting has a column, or its place in the column ``more``, where a new one goes: adding a
-setting needs no migration, and a server of before, which does not know it, leaves it alone.
+In SQL a setting has its own column or is a field of the JSON column ``more``. New settings go into
+``more``: this needs no migration, and servers of older versions leave unknown fields unchanged.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ MORE = tuple(name for name in SETTINGS if name not in COLUMNS)
 
 
 def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
-    """Fragments of statements: the names of the columns, and their marks from a place on.
+    """Return fragments of SQL statements with the columns of the settings.
 
-    ``closed_until`` is what ``Queue.closed_until`` says, of a row.
+    ``settings`` names the columns. ``settings_from_2`` has one parameter for each column, from
+    the second parameter on; ``mark`` writes a parameter from its number and column.
+    ``closed_until`` computes ``Queue.closed_until`` of a row.
     """
     names = (*COLUMNS, "more")
     found = {
@@ -38,14 +40,14 @@ def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
 
 
 def write_value(kind: Kind, value: Any) -> Any:
-    """A setting as stores keep it."""
+    """Return a setting's value as it is stored."""
     if kind is Kind.WEIGHTS:
         return json.dumps(dict(value)) if value else None
     return value
 
 
 def read_value(kind: Kind, value: Any) -> Any:
-    """A setting as a store kept it; Redis keeps everything as text."""
+    """Return a setting's value from the stored value, which is a text in Redis."""
     if value is None:
         return None
     if kind is Kind.WEIGHTS:
@@ -58,19 +60,19 @@ def read_value(kind: Kind, value: Any) -> Any:
 
 
 def read_weights(column: str | bytes | None) -> dict[int, int] | None:
-    """Priority weights from their column."""
+    """Return the priority weights from their column, or None if there are none."""
     return {int(k): int(v) for k, v in json.loads(column).items()} if column else None
 
 
 def settings_row(queue: Queue) -> tuple[Any, ...]:
-    """The values of ``COLUMNS`` and of ``more``."""
+    """Return a queue's values for the columns ``COLUMNS`` and ``more``."""
     row = [write_value(SETTINGS[name].kind, getattr(queue, name)) for name in COLUMNS]
     more = {name: value for name in MORE if (value := getattr(queue, name)) is not None}
     return *row, json.dumps(more) if more else None
 
 
 def stats_row(row: Sequence[Any]) -> QueueStats:
-    """A queue and its figures from the columns of ``stats``."""
+    """Return the queue and its figures in a row of the query ``stats``."""
     name, paused, created_at, *values = row[: len(COLUMNS) + 4]
     *depth, succeeded, failed, run_seconds, timed = row[len(COLUMNS) + 4 :]
     more = json.loads(values.pop() or "{}")
@@ -87,7 +89,7 @@ def queue_stats(
     run_seconds: float,
     timed: int | None = None,
 ) -> QueueStats:
-    """Return a queue with its figures; ``depth`` is in the order of the states."""
+    """Return a queue with its figures. ``depth`` has the number of jobs in each state, in order."""
     return QueueStats(
         queue=queue,
         depth=dict(zip(State, depth, strict=True)),
@@ -100,7 +102,7 @@ def queue_stats(
 
 
 def queue_of(said: Mapping[str, Any], *, name: str, paused: bool, created_at: float) -> Queue:
-    """A queue from what a store kept of it. A setting that a newer version wrote is left out."""
+    """Return a queue from its stored settings, without settings of newer versions."""
     values = {
         setting.name: read_value(setting.kind, said[setting.name])
         for setting in SETTINGS.values()
@@ -110,19 +112,19 @@ def queue_of(said: Mapping[str, Any], *, name: str, paused: bool, created_at: fl
 
 
 def queue_body(queue: Queue) -> str:
-    """A queue as the outbox keeps it."""
+    """Return a queue as JSON for an entry of the outbox."""
     said: dict[str, Any] = {
         "name": queue.name, "paused": queue.paused, "created_at": queue.created_at,
         "ttl": None, "timeout": None, "priority_weights": None,
     }  # fmt: skip
-    # A server of a version before cannot read a setting that it does not know. It need not, where
-    # a queue has none; those three it expects.
+    # Servers of older versions cannot read a setting that they do not know, so settings without a
+    # value are left out. Only the three above must be present.
     said |= {name: value for name, value in queue.settings().items() if value is not None}
     return json.dumps(said)
 
 
 def read_queue_body(body: Mapping[str, Any]) -> Queue:
-    """A queue from an entry of the outbox."""
+    """Return the queue in an entry of the outbox."""
     weights = body["priority_weights"]
     said = {**body, "priority_weights": None if weights is None else json.dumps(weights)}
     return queue_of(said, name=body["name"], paused=body["paused"], created_at=body["created_at"])

@@ -1,7 +1,8 @@
-"""Rows to domain objects, for stores that keep them in SQL tables.
+"""Convert rows of SQL tables to domain objects, for the SQLite and the PostgreSQL store.
 
-Both select the same columns in the same order; what a column looks like is the store's own. Events
-and entries of the outbox are those of ``changes`` and ``outbox_after`` in their queries.
+Both stores select the same columns in the same order, but each has its own format for ids, reasons
+and lists of names. Rows of events and of the outbox come from the queries ``changes`` and
+``outbox_after`` of each store.
 """
 
 from __future__ import annotations
@@ -44,30 +45,31 @@ _UNSAID = JobSpec(payload=b"")
 STATES: dict[int, State] = {int(state): state for state in State}
 REASONS: dict[str, Reason] = {reason.value: reason for reason in Reason}
 
-# Kinds of entries of the outbox. 1 to 3: see QueueChange. Never changed: rows keep these numbers.
+# Kinds of entries of the outbox. For 1 to 3 see QueueChange. Stored rows have these numbers, so
+# they must not change.
 CANCEL = 4
 DELETED = 5
 
 
 def write_labels(spec: JobSpec) -> str | None:
-    """Labels as stores keep them."""
+    """Return a job's labels as JSON for their column, or None for no labels."""
     return json.dumps(dict(spec.labels)) if spec.labels else None
 
 
 def write_more(spec: JobSpec) -> str | None:
-    """Return the fields that have no column, as stores keep them."""
+    """Return the job's fields that have no column of their own, as JSON for the column ``more``."""
     more = {n: value for n, value in spec.more().items() if value != getattr(_UNSAID, n)}
     return json.dumps(more) if more else None
 
 
 def read_more(more: str | bytes | None) -> dict[str, Any]:
-    """Return these fields by name; those of a newer version are left out."""
+    """Return the fields in a column ``more`` by name, without fields of newer versions."""
     said = json.loads(more) if more else {}
     return {name: _as_field(said[name]) for name in MORE if name in said}
 
 
 def _as_field(value: Any) -> Any:
-    """Specs have tuples where JSON has lists."""
+    # Specs have tuples where JSON has lists.
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -84,7 +86,7 @@ def read_spec(
     labels: str | None,
     more: str | None,
 ) -> JobSpec:
-    """Return a specification from its columns."""
+    """Return a job's spec from the values of its columns."""
     key, owner = read_key(key)
     return JobSpec(
         payload=payload,
@@ -104,14 +106,14 @@ def read_spec(
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Reads rows by the way in which a store writes ids, reasons and lists of names."""
+    """Converts rows to domain objects, with a store's own readers of ids, reasons and names."""
 
     job_id: Callable[[Any], str]
     reasons: Mapping[Any, Reason]
     names: Callable[[Any], Iterable[str]]
 
     def job(self, row: Any) -> Job:
-        """A job from the columns of ``job_columns``."""
+        """Return the job in a row with the columns of ``job_columns``."""
         (job_id, seq, state, version, attempt, retry_count, created_at, updated_at, expires_at,
          worker, cancel, started_at, completed_at, next_retry_at, result, error, reason, progress,
          *spec) = row  # fmt: skip
@@ -138,7 +140,7 @@ class Rows:
         )
 
     def event(self, row: Any) -> Event:
-        """An event from the columns of ``history``."""
+        """Return the event in a row of the query ``history``."""
         job_id, version, before, after, reason, at, attempt, worker, detail, queue = row
         return Event(
             self.job_id(job_id),
@@ -154,7 +156,7 @@ class Rows:
         )
 
     def worker(self, row: Any) -> Worker:
-        """A worker from the columns of ``workers``."""
+        """Return the worker in a row of the query ``workers``."""
         (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner,
          status, registered_at, last_seen, running, overrun) = row  # fmt: skip
         info = WorkerInfo(
@@ -187,22 +189,26 @@ def _progress(column: str | None) -> Progress | None:
 
 
 def held_row(row: Any) -> Held:
-    """A lease from the columns of ``held``."""
+    """Return the lease in a row of the query ``held``."""
     seq, lease, worker, state, cancel = row
     return Held(seq, lease, worker, STATES[state], bool(cancel))
 
 
 def looked(rows: Iterable[Any], limit: int) -> DeadLetters:
-    """The newest rows of (number, version, whether it matches), as many as were to be looked at."""
+    """Return the result of a search for dead letters from its rows, newest first.
+
+    A row has the job's number, its version, and True if the job matches the filter. Of all rows
+    only the newest ``limit`` count.
+    """
     ordered = sorted(rows, key=lambda row: -row[0])
     page = ordered[:limit]
     found = [(seq, version) for seq, version, matches in page if matches]
-    # A full page may have been the last one: then the next one is empty.
+    # A full page may be the last page: then the next page is empty.
     return DeadLetters(found, len(page), page[-1][0] if len(page) == limit else None)
 
 
 def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
-    """An entry of the outbox."""
+    """Return the stream item for an entry of the outbox."""
     said = json.loads(body)
     if kind == CANCEL:
         return CancelRequested(said["job_id"], said["queue"], said["version"], at)
@@ -212,7 +218,7 @@ def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
 
 
 def job_event(rows: Rows, row: Any) -> JobEvent:
-    """An event with the part of the job that it wrote."""
+    """Return the event in a row of ``changes``, with the job's fields that it changed."""
     event = rows.event(row[:10])
     (started_at, due, retries, seq, created_at, key_expires_at, result, cancel, *spec) = row[10:]
     created = letter = None
@@ -227,12 +233,12 @@ def job_event(rows: Rows, row: Any) -> JobEvent:
 
 
 def pack(event: int, entry: int = 0) -> Position:
-    """Return the position after that event, and after that entry of the outbox."""
+    """Return the position after the event ``event`` and the outbox entry ``entry``."""
     return f"{event}-{entry}"
 
 
 def unpack(position: Position) -> tuple[int, int]:
-    """Return the event and the entry of a position."""
+    """Return the numbers of the event and of the outbox entry in a position."""
     if position == BEGINNING:
         return 0, 0
     event, _, entry = position.partition("-")

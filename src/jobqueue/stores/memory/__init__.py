@@ -1,4 +1,4 @@
-"""Jobs in this process's memory."""
+"""Implement ``core.store.Store`` in the memory of this process."""
 
 from jobqueue.stores.memory.store import MemoryStore
 

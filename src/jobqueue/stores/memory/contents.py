@@ -1,4 +1,4 @@
-"""Jobs, queues, keys, timers and events: the contents that the parts of a memory store share."""
+"""Keep the jobs, queues, keys, timers and events that the parts of a memory store share."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ Placed = tuple[
     str, int, State | None, State, Reason, float, int, str | None, str, str,
     int, float | None, float | None, bool, int,
 ]  # fmt: skip
-"""An ``Entry`` and its number among the events. No cycle: counting alone frees a job."""
+"""An ``Entry`` and the number of the event.
+
+A tuple and not an object that refers to its job: without reference cycles a removed job is freed
+at once.
+"""
 Place = tuple[int, int]
-"""A position: after that event, and after that entry of the outbox."""
+"""A position in the stream: the numbers of the last event and of the last entry of the outbox."""
 Timer = tuple[float, int, int]
-"""due, seq, version: it counts only while the job is still at that version."""
+"""The due time, number and version of a job. A timer is valid while the job has this version."""
 
 
 class MemoryJob(Live):
-    """A job: the fields that change (``Live``), those that do not, and its events."""
+    """Holds a job: its fields that change (``Live``), its other fields, and its events."""
 
     __slots__ = ("created_at", "events", "id", "queue", "ready", "spec")
 
@@ -47,7 +51,7 @@ class MemoryJob(Live):
     def keep(
         self, job_id: str, spec: JobSpec, queue: MemoryQueue, ready: bool, created_at: float
     ) -> None:
-        """Set the fields that do not change, and no event yet."""
+        """Set the fields that never change, and an empty list of events."""
         self.id = job_id
         self.spec = spec
         self.queue = queue
@@ -56,14 +60,14 @@ class MemoryJob(Live):
         self.events = []
 
     def held(self) -> Held:
-        """Return the lease on the job."""
+        """Return the lease of the job's current attempt."""
         return Held(
             self.seq, self.lease or 0, self.worker_id or "", self.state, self.cancel_requested
         )
 
 
 class MemoryQueue:
-    """A queue with its claimable jobs and its figures."""
+    """Holds a queue's settings, its claimable jobs and its figures."""
 
     __slots__ = ("depth", "failed", "ready", "run_seconds", "settings", "succeeded")
 
@@ -76,24 +80,27 @@ class MemoryQueue:
         self.run_seconds = 0.0
 
     def stats(self) -> QueueStats:
-        """Return the queue with its figures."""
+        """Return the queue's settings and figures."""
         depth = self.depth.values()
         return queue_stats(self.settings, depth, self.succeeded, self.failed, self.run_seconds)
 
 
 class Contents:
-    """Everything in a memory store. Each dictionary stays the same object: parts hold it."""
+    """Holds everything in a memory store.
+
+    The dictionaries must not be replaced by new ones, because parts of the store refer to them.
+    """
 
     def __init__(self, rules: Rules, clock: Clock, identity: Identity) -> None:
         self.rules = rules
         self.clock = clock
         self.identity = identity
         self.seq = itertools.count(1)
-        self.latest = 0.0  # time of creation: never earlier than that of the job before
+        self.latest = 0.0  # the latest time of creation; a new job is never older than this
         self.jobs: dict[str, MemoryJob] = {}
         self.by_seq: dict[int, MemoryJob] = {}
         self.queues: dict[str, MemoryQueue] = {}
-        self.gone: dict[str, MemoryQueue] = {}  # deleted queues, whose records stay
+        self.gone: dict[str, MemoryQueue] = {}  # deleted queues, whose jobs stay
         self.keys = IdempotencyKeys()
         self.timers = Timers(self.by_seq.get)
         self.held: dict[int, MemoryJob] = {}  # by lease
@@ -102,12 +109,12 @@ class Contents:
         self.leadership = MemoryLeadership(clock)
 
     def type_of(self, seq: int) -> str | None:
-        """Return the type of a claimable job; None if it cannot be claimed (any more)."""
+        """Return the type of a claimable job, or None if the job is not claimable."""
         record = self.by_seq.get(seq)
         return record.spec.type if record is not None and record.ready else None
 
     def add(self, record: MemoryJob) -> None:
-        """Add a job that has its state, but no event yet."""
+        """Add a job whose fields are set, but whose events are not written yet."""
         self.jobs[record.id] = self.by_seq[record.seq] = record
         self.latest = max(self.latest, record.created_at)
         record.queue.depth[record.state] += 1
@@ -119,13 +126,13 @@ class Contents:
             self.held[record.lease] = record
 
     def job(self, record: MemoryJob) -> Job:
-        """Return a job as callers see it."""
+        """Return the job as ``core.job.Job``, the type that callers get."""
         progress, updated_at = self.progress.get(record.lease), record.events[-1][5]
         return record.job(record.id, record.spec, record.created_at, updated_at, progress)
 
 
 class MemoryPart:
-    """A part of the store, with the contents that its methods use most at hand."""
+    """The base of the store's parts: gives their methods short names for shared contents."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -139,10 +146,11 @@ class MemoryPart:
 
 
 class EventLog:
-    """Every event in the order it was written, and the outbox of changes that are no events.
+    """Keeps all events in the order of their writes, and the outbox of changes that are no events.
 
-    Removed jobs leave gaps among the events; gaps at the beginning are dropped. The outbox keeps a
-    change only while there is a stream, until the stream's mark has passed it.
+    Removed jobs leave gaps among the events; gaps at the beginning are dropped. The *mark* is the
+    position up to which the stream has published. The outbox stores changes only while there is a
+    stream, and drops each change when the mark has passed it.
     """
 
     def __init__(self) -> None:
@@ -155,7 +163,7 @@ class EventLog:
         self.refused = 0
 
     def write(self, entries: Iterable[Entry], events: list[Placed]) -> None:
-        """Write events, here and to the list of their job."""
+        """Add events to this log and to ``events``, the list of their job."""
         number = self._first + len(self._events)
         for entry in entries:
             placed: Placed = (*entry, number)
@@ -164,7 +172,7 @@ class EventLog:
             number += 1
 
     def remove(self, events: Iterable[Placed]) -> None:
-        """Forget the events of a removed job."""
+        """Remove the events of a removed job."""
         for event in events:
             self._events[event[-1] - self._first] = None
             self._gaps += 1
@@ -175,14 +183,20 @@ class EventLog:
             self._gaps -= gaps
 
     def events_after(self, number: int) -> Iterator[Placed]:
-        """Yield the events past a number, as long as nothing is written or removed meanwhile."""
+        """Yield the events after the event ``number``.
+
+        The caller must not write or remove events meanwhile.
+        """
         for place in range(max(0, number + 1 - self._first), len(self._events)):
             event = self._events[place]
             if event is not None:
                 yield event
 
     def begin(self, queues: Iterable[Queue], flagged: Iterable[StreamItem], now: float) -> Place:
-        """Return the mark. It is made at the beginning, where every queue was just created."""
+        """Return the mark. If there is none, start a stream with its mark before the first event.
+
+        The outbox of a new stream begins with the creation of every queue and with ``flagged``.
+        """
         if self.mark is None:
             self.mark, self.refused = (0, 0), 0
             for queue in queues:
@@ -192,19 +206,25 @@ class EventLog:
         return self.mark
 
     def resume(self, number: int, *, published: bool) -> None:
-        """Continue the numbers of the outbox; with ``published`` the mark has passed everything."""
+        """Number new outbox entries after ``number``.
+
+        With ``published`` a stream is started whose mark is after all events and entries.
+        """
         self.end()
         self._number = max(self._number, number)
         if published:
             self.mark, self.refused = (self._latest(), self._number), 0
 
     def end(self) -> None:
-        """Drop the mark and the outbox."""
+        """End the stream: remove its mark and the outbox."""
         self.mark = None
         self._outbox.clear()
 
     def put(self, item: StreamItem, now: float, after: int | None = None) -> None:
-        """Put a change into the outbox, after an event (None: the latest)."""
+        """Add a change to the outbox, if there is a stream.
+
+        The stream has the change after the event number ``after``; None is the latest event.
+        """
         if self.mark is not None:
             self._number += 1
             place = (self._latest() if after is None else after, self._number)
@@ -213,22 +233,25 @@ class EventLog:
     def put_queue(
         self, change: QueueChange, queue: Queue, now: float, after: int | None = None
     ) -> None:
-        """Put a change of a queue into the outbox."""
+        """Add a change of a queue to the outbox, if there is a stream."""
         self.put(QueueEvent(change, replace(queue), self._number + 1, now), now, after)
 
     def passed(self, record: MemoryJob) -> bool:
-        """Return True if there is no stream, or it has all events of a job."""
+        """Return True if there is no stream, or the stream has published all events of the job."""
         return self.mark is None or record.events[-1][-1] <= self.mark[0]
 
     def move(self, position: Place, refused: int) -> None:
-        """Move the mark, and drop the entries before it."""
+        """Move the mark to ``position``, and drop the outbox entries up to there."""
         self.mark = position
         self.refused += refused
         while self._outbox and self._outbox[0][0] <= position:
             self._outbox.popleft()
 
     def after(self, position: Place) -> Iterator[tuple[Place, Placed | StreamItem, float]]:
-        """Yield events and entries in the order they were written, with their times."""
+        """Yield the events and outbox entries after a position, in order of their writes.
+
+        Each comes with its own position and its time.
+        """
         events = (((event[-1], 0), event, event[5]) for event in self.events_after(position[0]))
         entries = (entry for entry in self._outbox if entry[0] > position)
         return heapq.merge(events, entries, key=lambda one: one[0])
@@ -238,7 +261,7 @@ class EventLog:
 
 
 class IdempotencyKeys:
-    """The jobs that stored keys stand for, until the keys expire."""
+    """Maps idempotency keys to their jobs until the keys expire."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], tuple[str, bytes, float]] = {}
@@ -248,22 +271,22 @@ class IdempotencyKeys:
         return len(self._known)
 
     def find(self, queue: str, key: str | None) -> tuple[str, bytes, float] | None:
-        """Return job id, fingerprint and time of expiry of a key."""
+        """Return the job id, the fingerprint and the time of expiry that belong to a key."""
         return None if key is None else self._known.get((queue, key))
 
     def put(self, queue: str, key: str, job_id: str, fingerprint: bytes, expires: float) -> None:
-        """Remember a key."""
+        """Store a key with its job until the time ``expires``."""
         self._known[queue, key] = (job_id, fingerprint, expires)
         heapq.heappush(self._expiry, (expires, queue, key))
 
     def free(self, queue: str, key: str | None, job_id: str) -> None:
-        """Forget the key of a removed job, unless it stands for another by now."""
+        """Remove the key of a removed job, unless the key belongs to another job by now."""
         known = self.find(queue, key)
         if key is not None and known is not None and known[0] == job_id:
             del self._known[queue, key]
 
     def expire(self, now: float) -> None:
-        """Forget keys whose time is over."""
+        """Remove the keys that have expired."""
         while self._expiry and self._expiry[0][0] <= now:
             expires, queue, key = heapq.heappop(self._expiry)
             known = self._known.get((queue, key))
@@ -272,9 +295,9 @@ class IdempotencyKeys:
 
 
 class Timers:
-    """The times when waiting jobs are due: retries, expiries, delays.
+    """Keeps the times when waiting jobs are due: retries, expiries, ends of delays.
 
-    A timer no longer counts when its job has moved on. Such timers are swept out as the heap grows.
+    A timer is void when its job has changed. Void timers are removed when the heap has grown.
     """
 
     def __init__(self, look_up: Callable[[int], MemoryJob | None]) -> None:
@@ -283,7 +306,7 @@ class Timers:
         self._kept = 0
 
     def arm(self, record: MemoryJob) -> None:
-        """Wake for this job when it is due."""
+        """Add a timer for a job, if the job has a time when it is due."""
         if record.due is None:
             return
         heapq.heappush(self._heap, (record.due, record.seq, record.version))
@@ -293,13 +316,13 @@ class Timers:
             self._kept = len(self._heap)
 
     def next_at(self) -> float | None:
-        """Return when the next job is due."""
+        """Return the time when the next job is due, or None if no job is."""
         while self._heap and self._armed(self._heap[0]) is None:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: float) -> MemoryJob | None:
-        """Take the next job that is due."""
+        """Remove the timer of the next job that is due and return the job, or None."""
         at = self.next_at()
         if at is None or at > now:
             return None

@@ -1,4 +1,4 @@
-"""Jobs come in, are handed out, move on, become due, and are removed."""
+"""Submit, claim, change and remove jobs in the memory store, and find jobs that are due."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class MemoryUpkeep(MemoryPart):
                 found.append(overdue(waiting.state, waiting.seq, waiting.version, None))
         if (next_timer := timers.next_at()) is not None:
             times.append(next_timer)
-        for record in rearm:  # until the move is applied it must be found again
+        for record in rearm:  # a job must be found again until its transition is applied
             timers.arm(record)
         next_at = now if len(found) + promoted >= limit else min(times, default=None)
         return Overdue(found[:limit], promoted, next_at)

@@ -1,4 +1,4 @@
-"""Leadership: of one process, but by the rules of every store."""
+"""Elect a leader within one process, by the same rules as the other stores."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class MemoryLeadership:
             self._leader = None
 
     def held(self) -> bool:
-        """Return True while a term lasts."""
+        """Return True while a term is in force."""
         return self._leader is not None and self._until > self._clock.now()
 
     def check(self, term: Term) -> None:
-        """Raise TermEnded unless the term stands."""
+        """Raise TermEnded unless ``term`` is in force."""
         if self._leader != term or not self.held():
             raise TermEnded

@@ -1,4 +1,4 @@
-"""Queues with their settings and figures."""
+"""Keep the queues of a memory store, with their settings and figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs as callers see them."""
+"""Read jobs from the memory store for callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobqueue.stores.memory.contents import MemoryJob, MemoryPart
 from jobqueue.stores.rows import looked
 
 _SPARSE = 4  # with more numbers than this for each job, most of them are gone
-_LOOKED_AT = 2_000  # records in one turn of the loop
+_LOOKED_AT = 2_000  # records in one turn of the event loop
 
 T = TypeVar("T")
 
@@ -57,7 +57,10 @@ class MemoryReads(MemoryPart):
         return looked(await self._newest(wanted, dead), wanted.limit)
 
     async def _newest(self, wanted: JobFilter, show: Callable[[MemoryJob], T | None]) -> list[T]:
-        """Return what ``show`` makes of the newest jobs of the queue, without None."""
+        """Return the results of ``show`` for the newest jobs of the queue, without None.
+
+        At most ``wanted.limit`` results are returned, from jobs before ``wanted.before_seq``.
+        """
         found: list[T] = []
 
         def see(record: MemoryJob) -> bool:
@@ -69,9 +72,9 @@ class MemoryReads(MemoryPart):
         return found
 
     async def _look(self, numbers: Iterable[int], see: Callable[[MemoryJob], bool]) -> None:
-        """Show records to ``see`` until it returns True.
+        """Call ``see`` with the records of ``numbers`` in order, until it returns True.
 
-        Others have their turns meanwhile, so jobs may come, change and go.
+        Other tasks run in between, so that jobs may be added, changed or removed meanwhile.
         """
         for looked_at, seq in enumerate(numbers, 1):
             if not looked_at % _LOOKED_AT:
@@ -81,7 +84,10 @@ class MemoryReads(MemoryPart):
                 return
 
     def _numbers(self, before_seq: int | None) -> Sequence[int]:
-        """Return numbers of jobs from a place on, newest first; nothing changes them meanwhile."""
+        """Return the numbers of jobs below ``before_seq``, newest first.
+
+        The result does not change when jobs are added or removed. It may name removed jobs.
+        """
         if not self._by_seq:
             return ()
         first, last = next(iter(self._by_seq)), next(reversed(self._by_seq))
@@ -108,12 +114,15 @@ class MemoryReads(MemoryPart):
         return [event_of(event) for event in events[-MAX_HISTORY:]]
 
     def every_job(self) -> list[Job]:
-        """Return every job in the order of their submits, for inline mode: it needs no loop."""
+        """Return all jobs in the order of their submits.
+
+        Inline mode uses this method, because it needs no event loop.
+        """
         return [self._contents.job(record) for record in self._by_seq.values()]
 
 
 class _TimePage:
-    """A page of records that come in the order of their times, or the other way round."""
+    """Collects a page of records, which are added in ascending or descending order of time."""
 
     def __init__(self, wanted: TimeQuery) -> None:
         self._wanted = wanted
@@ -123,7 +132,7 @@ class _TimePage:
         self._at = 0
 
     def add(self, record: MemoryJob) -> bool:
-        """Take the next record; return True if no further one is on the page."""
+        """Add the next record; return True if the page needs no more records."""
         if not _matches_time(record, self._wanted):
             return False
         at = milliseconds(record.created_at)
@@ -134,7 +143,7 @@ class _TimePage:
         return len(self._page) >= self._wanted.limit
 
     def finish(self) -> list[MemoryJob]:
-        """Return the records on the page, once all were added that may be on it."""
+        """Return the records of the page, after the last ``add``."""
         self._take_same()
         return self._page[: self._wanted.limit]
 
@@ -153,7 +162,7 @@ def _matches_time(record: MemoryJob, wanted: TimeQuery) -> bool:
 
 
 def matches(record: MemoryJob, wanted: JobFilter) -> bool:
-    """Return True if a job is as a filter asks, apart from queue, state and place."""
+    """Return True if a job matches a filter. Queue, states and ``before_seq`` are not checked."""
     if wanted.type is not None and record.spec.type != wanted.type:
         return False
     if wanted.reasons and record.reason not in wanted.reasons:

@@ -1,7 +1,8 @@
-"""The claimable jobs of a queue: a heap of sequence numbers for each priority and type.
+"""Keep the claimable jobs of a queue: a heap of job numbers for each priority and type.
 
-An entry whose job is no longer claimable stays until it comes first, or until such entries
-outnumber the others: so the cost of a job stays bounded however many jobs are cancelled.
+A *dead* entry is that of a job that is no longer claimable. A dead entry stays until it is the
+first of its heap, or until more than half of all entries are dead. So the cost of each job is
+bounded, even if most jobs are cancelled.
 """
 
 from __future__ import annotations
@@ -11,39 +12,47 @@ from collections.abc import Callable, Mapping
 
 from jobqueue.core.queue import MAX_PRIORITY, share
 
-SLACK = 1024  # so many dead entries are not worth a rebuild
+SLACK = 1024  # a rebuild is not worth its cost for fewer dead entries
 _RANKS = range(MAX_PRIORITY + 1)  # the highest priority first
 
 Types = frozenset[str] | None
 First = tuple[int, int, str]
-"""The next job: its rank, its number and its type."""
+"""The rank, the number and the type of the next job. The highest priority has rank 0."""
 
 
 class _Heap(list[int]):
-    """The jobs of one rank and type; ``entry`` is its number in ``_firsts``."""
+    """Holds the numbers of jobs of one rank and type.
+
+    ``entry`` is the number by which ``ReadyJobs._firsts`` orders this heap. It never exceeds the
+    number of the heap's first job.
+    """
 
     __slots__ = ("entry",)
     entry: int
 
 
 class ReadyJobs:
-    """Sequence numbers in claim order. ``type_of`` returns None for a job that is not claimable."""
+    """Keeps the numbers of a queue's claimable jobs in claim order.
+
+    ``type_of`` returns None for a job that is not claimable.
+    """
 
     __slots__ = ("_counts", "_covered", "_dead", "_firsts", "_heaps", "_size", "_type_of")
 
     def __init__(self, type_of: Callable[[int], str | None]) -> None:
         self._type_of = type_of
         self._heaps: list[dict[str, _Heap]] = [{} for _ in _RANKS]
-        # For claims of all types, which must not look at each: a heap of types for each rank, by a
-        # number that is not behind their first job. Other entries than a type's latest are dead.
+        # For claims of all types, which must not read the heap of each type: each rank has a heap
+        # of types, ordered by a number that is not above the type's first job. Only the latest
+        # entry of a type is valid.
         self._firsts: list[list[tuple[int, str]]] = [[] for _ in _RANKS]
         self._counts: dict[str, int] = {}  # claimable jobs by type
-        self._covered: Types = None  # a list of types that has all of these
+        self._covered: Types = None  # a list of types that contains all types in ``_counts``
         self._size = 0
         self._dead = 0
 
     def push(self, priority: int, seq: int, type: str) -> None:
-        """Add a job that became claimable."""
+        """Add a job that has become claimable."""
         count = self._counts.get(type)
         if count is None:
             count, self._covered = 0, None
@@ -64,7 +73,7 @@ class ReadyJobs:
             self._rebuild(rank)
 
     def bury(self, type: str) -> None:
-        """Count a claimable job that was taken away other than by ``take``."""
+        """Record that a job is no longer claimable for another reason than ``take``."""
         self._count_left(type)
         self._dead += 1
         if self._dead > SLACK and self._dead * 2 > self._size:
@@ -73,7 +82,7 @@ class ReadyJobs:
             self._dead = 0
 
     def first(self, types: Types) -> First | None:
-        """Return the next job of these types by priority."""
+        """Return the next job of the given types in order of priority, or None."""
         types = self._not_covered(types)
         for rank, heaps in enumerate(self._heaps):
             if heaps and (found := self._next(rank, types)) is not None:
@@ -81,7 +90,10 @@ class ReadyJobs:
         return None
 
     def draw(self, weights: Mapping[int, int], types: Types) -> First:
-        """Return the next job of a priority that is drawn by weight; there must be a job."""
+        """Choose a priority at random by its weight and return the next job of this priority.
+
+        At least one job of the given types must be claimable.
+        """
         types = self._not_covered(types)
         present = {
             MAX_PRIORITY - rank: (rank, *found)
@@ -91,7 +103,7 @@ class ReadyJobs:
         return present[next(iter(share(weights, list(present), 1)))]
 
     def take(self, rank: int, type: str) -> None:
-        """Remove the first job of a rank and a type: it is claimed."""
+        """Remove the first job of a rank and a type, because it is claimed."""
         self._count_left(type)
         heap, firsts = self._pop(rank, type), self._firsts[rank]
         if heap and heap.entry == firsts[0][0]:
@@ -99,7 +111,7 @@ class ReadyJobs:
             heapq.heapreplace(firsts, (heap.entry, type))
 
     def counts(self, count_to: int) -> dict[str, int]:
-        """Return the number of claimable jobs of each type, counted up to a limit."""
+        """Return the number of claimable jobs of each type, but at most ``count_to``."""
         return {type: min(count, count_to) for type, count in self._counts.items()}
 
     def _count_left(self, type: str) -> None:
@@ -116,7 +128,7 @@ class ReadyJobs:
         return heap
 
     def _not_covered(self, types: Types) -> Types:
-        """Return None for types that all jobs here are of."""
+        """Return None, which stands for all types, if ``types`` has the types of all jobs here."""
         if types is None or types is self._covered:
             return None
         if self._counts.keys() <= types:
@@ -125,7 +137,7 @@ class ReadyJobs:
         return types
 
     def _next(self, rank: int, types: Types) -> tuple[int, str] | None:
-        """Return number and type of the next claimable job of a rank, of one of these types."""
+        """Return the number and type of a rank's next claimable job of the given types."""
         heaps = self._heaps[rank]
         if types is not None:
             each = [(self._alive(rank, type), type) for type in heaps.keys() & types]
@@ -148,7 +160,7 @@ class ReadyJobs:
         return None
 
     def _alive(self, rank: int, type: str) -> int | None:
-        """Return the first claimable job of a rank and a type; drop the dead ones before it."""
+        """Return the first claimable job of a rank and a type; drop the dead entries before it."""
         heap = self._heaps[rank].get(type)
         while heap:
             if self._type_of(heap[0]) is not None:
@@ -160,7 +172,7 @@ class ReadyJobs:
     def _rebuild(self, rank: int) -> None:
         kept: dict[str, _Heap] = {}
         for type, heap in self._heaps[rank].items():
-            # A job can be in twice if it left and came back; once is enough.
+            # A job may have two entries, if it became claimable a second time. Keep one of them.
             alive = sorted({seq for seq in heap if self._type_of(seq) is not None})
             self._size -= len(heap) - len(alive)
             if alive:

@@ -1,4 +1,4 @@
-"""The memory store: heaps and dictionaries on the event loop. Not durable."""
+"""Assemble the memory store: its parts share heaps and dictionaries, and nothing is durable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobqueue.stores.memory.workers import MemoryWorkers
 
 
 class MemoryStore:
-    """Jobs in this process, which are gone with it. Implements ``core.store.Store``."""
+    """Implements ``core.store.Store`` in memory. Its jobs are lost when the process ends."""
 
     name = "memory"
     location = "memory of this process"
@@ -41,21 +41,22 @@ class MemoryStore:
         self.stream = MemoryStream(contents)
 
     async def open(self) -> None:
-        """There is nothing to make ready."""
+        """Do nothing, because memory needs no preparation."""
 
     async def close(self) -> None:
-        """There is nothing to release."""
+        """Do nothing, because there is nothing to release."""
 
     def on_change(self, heard: Callable[[Change], None]) -> None:
-        """No other process can change this store."""
+        """Do nothing, because no other process can change this store."""
 
     async def ping(self, patience: float | None = None) -> None:
-        """Memory always answers."""
+        """Do nothing, because memory can always be written."""
 
     def components(self) -> list[ComponentHealth]:
         return []
 
-    async def restore(self, state: Restored, told: Told) -> None:  # waits nowhere: it is one step
+    async def restore(self, state: Restored, told: Told) -> None:
+        # Nothing in here waits, so no other task runs meanwhile.
         contents, now = self._contents, self._contents.clock.now()
         if self.leadership.held():
             raise led()

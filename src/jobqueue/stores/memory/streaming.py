@@ -1,4 +1,4 @@
-"""The changes that the event stream reads from memory, and the mark that it has reached."""
+"""Read the changes for the event stream from memory, and keep the mark of the stream."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class MemoryStream(MemoryPart):
         return found
 
     def _job_event(self, placed: Placed) -> JobEvent:
-        """Return an event with the part of the job that it wrote."""
+        """Return an event with the fields of the job that its transition changed."""
         event, record = event_of(placed), self._contents.jobs[placed[0]]
         spec = record.spec
         retry_count, started_at, due, cancelled = placed[10:14]
@@ -69,7 +69,7 @@ class MemoryStream(MemoryPart):
         elif event.to_state is State.DEAD_LETTERED:
             letter = DeadLetter(spec.type, spec.payload)
         elif event.to_state is State.DONE:
-            started_at = record.started_at  # nothing comes after it
+            started_at = record.started_at  # no later attempt has changed it
         return stream.job_event(
             event, retry_count, started_at, due, cancelled,
             created=created, result=record.result, letter=letter,

@@ -1,4 +1,4 @@
-"""Workers and the leases that they hold."""
+"""Keep the workers of a memory store and answer questions about their leases."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class MemoryWorkers(MemoryPart):
         due = now + self._rules.assignment_timeout
         for one in answer.begun:
             begins = self._leases.get(one.lease)
-            # The loop may have moved it on by now, but not between this look and the write: threads
-            # take turns at calls.
+            # The event loop may have changed the job by now. It cannot do so between this check and
+            # the write, because threads switch at calls only.
             if begins is not None and begins.state is State.ASSIGNED:
                 begins.due = due
         if progress:
@@ -97,7 +97,7 @@ class MemoryWorkers(MemoryPart):
         return answer.pulse
 
     def _keep_progress(self, told: Mapping[int, Progress], now: float) -> None:
-        """Keep the progress of leases in force; forget the others' progress."""
+        """Store the reported progress, and remove the progress of leases that have ended."""
         for lease, progress in told.items():
             self._progress[lease] = replace(progress, at=now)
         for kept in list(self._progress):
@@ -156,7 +156,10 @@ class MemoryWorkers(MemoryPart):
         return True
 
     def _known(self, worker_id: str, incarnation: int, owner: str) -> Worker | None:
-        """Return the worker if it is registered; raise PermissionDenied for another's worker."""
+        """Return the worker if this incarnation is registered.
+
+        Raise PermissionDenied if the worker belongs to another owner.
+        """
         worker = self._workers.get(worker_id)
         if worker is None:
             return None

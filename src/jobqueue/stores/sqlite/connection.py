@@ -1,4 +1,4 @@
-"""Opening an SQLite file, and the meaning of its errors."""
+"""Open an SQLite file, create its schema, and translate its errors."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
 
-APPLICATION_ID = 0x4A517631  # "JQv1", so that a foreign file is told apart
+APPLICATION_ID = 0x4A517631  # "JQv1", to recognize files of other programs
 SCHEMA_VERSION = 13
-# UPDATE … FROM and RETURNING came with these; the json functions with 3.38.
+# Version 3.35 has UPDATE … FROM and RETURNING, 3.38 always has the JSON functions.
 OLDEST_SQLITE = (3, 38, 0)
 BUSY_TIMEOUT = 5.0
 _BUSY_PAUSE = 0.01
@@ -25,7 +25,7 @@ CHECKPOINT_PAGES = 4_000
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open a connection as every part of this store uses it."""
+    """Open a connection with the settings of this store. Create the file if it is missing."""
     if not read_only and path.is_file() and not os.access(path, os.W_OK):
         raise Unavailable(f"cannot open {path}: this user may not write the file")
     if not read_only:
@@ -46,17 +46,18 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
 
 
 def _create_private(path: Path) -> None:
-    """Make a file that is not there yet, for its owner only; SQLite makes those beside it alike.
+    """Create a missing file that only its owner may read and write.
 
-    Without opening it: to close it again would end the locks of this process's other connections.
-    What goes wrong here goes wrong in SQLite, too, and is told there.
+    SQLite gives the files that it creates beside this file the same permissions.
     """
+    # mknod does not open the file: to close it would end the locks that this process's other
+    # connections have on it. Errors are suppressed, because SQLite then fails, too, and reports it.
     with contextlib.suppress(OSError):
         os.mknod(path.resolve(), 0o600)
 
 
 def _why(path: Path, error: sqlite3.Error) -> str:
-    """Return what is wrong with the file; SQLite's own words do not always say it."""
+    """Return the reason why a file cannot be opened, in clearer words than SQLite's."""
     folder = path.absolute().parent
     if path.is_dir():
         return "it is a folder; name a file in it"
@@ -68,12 +69,13 @@ def _why(path: Path, error: sqlite3.Error) -> str:
 
 
 def prepare(path: Path, connection: sqlite3.Connection) -> None:
-    """Create or check the schema; safe when two processes do it at once."""
+    """Create, check or update the schema of a file. Several processes may do this at once."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
         raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; {oldest} is needed")
     try:
-        connection.execute("BEGIN")  # one look: another process may just be creating the schema
+        # One snapshot for all checks: another process may just be creating the schema.
+        connection.execute("BEGIN")
         try:
             _check_owner(path, connection)  # before anything is changed
         finally:
@@ -95,7 +97,10 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _to_wal(connection: sqlite3.Connection) -> str:
-    """Switch to WAL. SQLite does not wait here by itself, lest two wait for each other."""
+    """Switch the file to WAL mode and return its mode.
+
+    SQLite itself does not wait for the lock here, so this function retries.
+    """
     give_up = time.monotonic() + BUSY_TIMEOUT
     while True:
         try:
@@ -107,14 +112,17 @@ def _to_wal(connection: sqlite3.Connection) -> str:
 
 
 def _check_owner(path: Path, connection: sqlite3.Connection) -> int:
-    """Return the schema of the file, 0 for none; refuse files that are not ours to write."""
+    """Return the version of the file's schema, 0 for an empty file.
+
+    Raise Unavailable for a file of another program or of a newer version.
+    """
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application == APPLICATION_ID:
         if version > SCHEMA_VERSION:
             raise Unavailable(
-                f"{path} was written by a newer jobqueue (schema {version}, "
-                f"this one knows {SCHEMA_VERSION})"
+                f"{path} was written by a newer jobqueue (schema {version}; this version knows"
+                f" schemas up to {SCHEMA_VERSION}); install the newer version"
             )
         return int(version)
     if application != 0 or connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -123,7 +131,7 @@ def _check_owner(path: Path, connection: sqlite3.Connection) -> int:
 
 
 def _migrate(path: Path, connection: sqlite3.Connection) -> None:
-    """Bring the file to the present schema, step by step, inside one transaction."""
+    """Update the file's schema to the current version, step by step, in the open transaction."""
     version = _check_owner(path, connection)
     schema = resources.files(__package__).joinpath("schema.sql").read_text()
     _, *steps = re.split(r"^-- schema: \d+\n", schema, flags=re.MULTILINE)
@@ -136,7 +144,8 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """Split a script; executescript() would commit the transaction we are in."""
+    """Split an SQL script into its statements."""
+    # executescript() would commit the open transaction.
     statements, current = [], ""
     for line in script.splitlines():
         current += line + "\n"
@@ -147,7 +156,11 @@ def _statements(script: str) -> list[str]:
 
 
 def translate(error: sqlite3.Error, *, committing: bool) -> JobQueueError:
-    """Say whether a failed write happened: only a torn commit leaves that open."""
+    """Return the error to raise for a failed write.
+
+    OutcomeUnknown stands for a commit with an I/O error, which may or may not have taken place.
+    After any other error nothing was written.
+    """
     code = getattr(error, "sqlite_errorname", "") or type(error).__name__
     text = f"the SQLite store cannot write: {error} ({code})"
     if committing and code.startswith("SQLITE_IOERR"):

@@ -1,7 +1,8 @@
-"""The SQLite file and the threads that run SQL, so that the event loop never waits for a disk.
+"""Run SQL on an SQLite file in threads, so that the event loop never waits for a disk.
 
 SQLite has one write lock, so one thread writes. Operations that arrive while a transaction commits
-share the next one (group commit), and each gets its own answer. Two more threads read snapshots.
+share the next transaction (group commit), and each operation gets its own result. Two more threads
+read snapshots.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ Work = Callable[[sqlite3.Connection], T]
 Refused = JobQueueError | TermEnded
 _log = logging.getLogger("jobqueue.stores.sqlite")
 
-# Operations in one transaction: bounds how long the first one waits for the last.
+# Operations in one transaction. This limits how long the first operation waits for the last.
 GROUP_LIMIT = 64
-# An idle writer looks this often for commits of other processes.
+# Seconds after which an idle writer checks again for commits of other processes.
 WATCH_INTERVAL = 0.02
 
 
@@ -45,7 +46,7 @@ class _Operation(NamedTuple):
 
 
 class WriterThread:
-    """Runs operations in order, in as few transactions as their arrival allows."""
+    """Runs operations in order; those that wait together share a transaction."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, observer: Observer) -> None:
         self._path = path
@@ -64,12 +65,16 @@ class WriterThread:
         self._thread.start()
 
     def watch(self, changed: Callable[[sqlite3.Connection], None]) -> None:
-        """Call ``changed``, on the writer's thread, after another process's commit."""
+        """Call ``changed`` after each commit of another process, in the writer's thread."""
         self._changed = changed
         self._waiting.put(None)  # until now the thread may sleep without a limit
 
     def post(self, name: str, work: Work[T]) -> concurrent.futures.Future[T]:
-        """Queue an operation; its future is done once it is committed."""
+        """Queue an operation for the writer's thread.
+
+        Return a future, which is done when the operation is committed. ``name`` is the operation's
+        name in metrics.
+        """
         operation = _Operation(name, work, concurrent.futures.Future())
         with self._lock:
             if self._closed:
@@ -78,7 +83,7 @@ class WriterThread:
         return operation.future
 
     def close(self) -> None:
-        """Finish the posted operations, then end the thread."""
+        """Commit the queued operations, then end the thread."""
         with self._lock:
             self._closed = True
             self._waiting.put(None)
@@ -114,7 +119,7 @@ class WriterThread:
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
             refused = self._failed(error, committing=False)
-            for one in group:  # all of them have waited for the lock: none waits again
+            for one in group:  # they have waited for the lock together and do not wait again
                 one.future.set_exception(refused)
             return
         try:
@@ -150,11 +155,17 @@ class WriterThread:
                 try:
                     connection.execute("ROLLBACK")
                 except sqlite3.Error:
-                    _log.exception("cannot roll back in SQLite file %s", self._path)
+                    _log.exception(
+                        "cannot roll back a write to SQLite file %s; its callers get an error",
+                        self._path,
+                    )
             if isinstance(error, sqlite3.Error):
                 raise self._failed(error, committing=committing) from error
             if not isinstance(error, JobQueueError):
-                _log.exception("a write to SQLite file %s was rolled back", self._path)
+                _log.exception(
+                    "rolled back a write to SQLite file %s that failed; its caller gets an error",
+                    self._path,
+                )
             raise
         return results
 
@@ -170,7 +181,7 @@ class WriterThread:
 
 
 class SqliteDatabase:
-    """Sends writes to one thread, and reads to two others with a connection each."""
+    """Runs writes in one thread, and reads in two other threads with a connection each."""
 
     def __init__(self, path: str | Path, clock: Clock, observer: Observer) -> None:
         self.path = Path(path)
@@ -182,7 +193,7 @@ class SqliteDatabase:
         self._connections: list[sqlite3.Connection] = []  # of readers
 
     async def open(self) -> None:
-        """Create the file if need be, check its schema, start the threads."""
+        """Create the file if it is missing, update its schema, and start the threads."""
         if self._writer is None:
             connection = await asyncio.to_thread(self._prepare)
             self._writer = WriterThread(self.path, connection, self._observer)
@@ -202,7 +213,7 @@ class SqliteDatabase:
         return connection
 
     async def close(self) -> None:
-        """Commit what was posted, then end the threads."""
+        """Commit the queued operations, then end the threads and close the connections."""
         writer, readers = self._writer, self._readers
         self._writer = self._readers = None
         if readers is not None:
@@ -213,19 +224,22 @@ class SqliteDatabase:
             await asyncio.to_thread(writer.close)
 
     def writer(self) -> WriterThread:
-        """Return the thread that writes; raise Unavailable while the file is not open."""
+        """Return the thread that writes. Raise Unavailable if the file is not open."""
         if self._writer is None:
             raise Unavailable(f"the store {self.path} is not open")
         return self._writer
 
     async def write(self, name: str, work: Work[T]) -> T:
-        """Run ``work`` in a transaction, which others may share; return once it is committed."""
+        """Run ``work`` in a transaction and return its result after the commit.
+
+        Other operations may share the transaction. ``name`` is the operation's name in metrics.
+        """
         future = asyncio.wrap_future(self.writer().post(name, work))
         # A caller that gives up must not cancel a transaction that others share.
         return await asyncio.shield(future)
 
     async def read(self, name: str, work: Work[T]) -> T:
-        """Run ``work`` on a snapshot."""
+        """Run ``work`` on a snapshot in a reader's thread. ``name`` is its name in metrics."""
         if self._readers is None:
             raise Unavailable(f"the store {self.path} is not open")
         return await asyncio.wrap_future(self._readers.submit(self._read, name, work))
@@ -249,7 +263,7 @@ class SqliteDatabase:
 
 
 class SqlitePart:
-    """A part of the store. Its methods run as ``reading`` or ``writing`` says."""
+    """The base of the store's parts. ``reading`` and ``writing`` decorate their methods."""
 
     def __init__(self, database: SqliteDatabase, rules: Rules) -> None:
         self._database = database
@@ -262,7 +276,10 @@ Call = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 
 
 def reading(name: str) -> Callable[[Method[S, P, T]], Call[S, P, T]]:
-    """Run a method on a snapshot, in a reader's thread. ``name`` is its name in metrics."""
+    """Return a decorator: its methods run on a snapshot, in a reader's thread.
+
+    ``name`` is the method's name in metrics.
+    """
 
     def decorate(work: Method[S, P, T]) -> Call[S, P, T]:
         @functools.wraps(work)
@@ -275,9 +292,11 @@ def reading(name: str) -> Callable[[Method[S, P, T]], Call[S, P, T]]:
 
 
 def writing(name: str) -> Callable[[Method[S, P, T | Refused]], Call[S, P, T]]:
-    """Run a method in a transaction, in the writer's thread. ``name`` is its name in metrics.
+    """Return a decorator: its methods run in a transaction, in the writer's thread.
 
-    A refusal is returned by the method and raised afterwards: other callers share the transaction.
+    ``name`` is the method's name in metrics. A method returns a refusal as a value, because an
+    exception would roll back the writes of other callers in the transaction. The decorated method
+    raises this refusal after the commit.
     """
 
     def decorate(work: Method[S, P, T | Refused]) -> Call[S, P, T]:
@@ -292,7 +311,7 @@ def writing(name: str) -> Callable[[Method[S, P, T | Refused]], Call[S, P, T]]:
 
 
 def or_raise(answer: T | Refused) -> T:
-    """Raise a refusal that a transaction returned."""
+    """Return the result of a transaction, or raise the refusal that it returned."""
     if isinstance(answer, JobQueueError | TermEnded):
         raise answer
     return answer

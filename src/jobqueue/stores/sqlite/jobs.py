@@ -1,4 +1,4 @@
-"""Jobs come in, are handed out, move on, become due, and are removed."""
+"""Submit, claim, change and remove jobs in SQLite, and find jobs that are due."""
 
 from __future__ import annotations
 
@@ -143,7 +143,10 @@ class SqliteUpkeep(SqlitePart):
     def _remove(
         self, db: sqlite3.Connection, jobs: dict[int, int], state: State, *, key_freed: bool
     ) -> None:
-        """Remove jobs (number: queue) that are in one state, with their events."""
+        """Remove jobs in the state ``state`` and their events.
+
+        ``jobs`` maps the number of each job to the number of its queue.
+        """
         now = self._clock.now()
         streaming.put_jobs(db, DELETED, jobs, now, key_freed=key_freed)
         db.executemany("DELETE FROM event WHERE seq = ?", [(seq,) for seq in jobs])

@@ -1,4 +1,4 @@
-"""Leadership, and the counter of changes that other processes look for beside jobs."""
+"""Elect a leader in SQLite, and count the changes to workers and leadership."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobqueue.stores.sqlite.statements import SQL
 
 
 class SqliteLeadership(SqlitePart):
-    """Implements ``core.store.LeaderStore`` in the row ``leader``."""
+    """Implements ``core.store.LeaderStore`` with the only row of the table ``leader``."""
 
     async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
         # Standbys only read.
@@ -44,10 +44,10 @@ class SqliteLeadership(SqlitePart):
 
 
 def stands(db: sqlite3.Connection, term: Term, now: float) -> bool:
-    """Return True if the term is the latest one and its time is not over."""
+    """Return True if ``term`` is the latest term and has not run out."""
     return db.execute(SQL["term_stands"], (term.holder, term.epoch, now)).fetchone() is not None
 
 
 def tell_control(db: sqlite3.Connection) -> None:
-    """Tell other processes that something beside jobs has changed (``Change.CONTROL``)."""
+    """Report a change of workers, leases or leadership to other processes (``Change.CONTROL``)."""
     db.execute(SQL["tell_control"])

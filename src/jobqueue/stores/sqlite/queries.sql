@@ -1,7 +1,7 @@
 -- Named statements. {rows} stands for as many "(?, …)" as there are rows, {marks} for "?, ?, …".
 
 -- name: queues_by_name
--- The queues of a batch, with what admission looks at.
+-- The queues of a batch, with the settings and figures that admission needs.
 SELECT name, id, max_retries, ttl, timeout, capacity, pending FROM queue
 WHERE deleted = 0 AND name IN ({marks})
 
@@ -9,7 +9,7 @@ WHERE deleted = 0 AND name IN ({marks})
 SELECT seq FROM sqlite_sequence WHERE name = 'rec'
 
 -- name: find_key
--- An expired key is free.
+-- An expired key may be used again.
 SELECT id, fingerprint FROM idempotency WHERE queue = ? AND key = ? AND expires_at > ?
 
 -- name: put_key
@@ -39,7 +39,8 @@ SELECT id, name, deleted, retry_profile, retry_base, retry_max, retry_jitter FRO
 SELECT id, name, priority_weights FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
 
 -- name: types_of
--- A fragment: the types of a queue's claimable jobs, by a step from each to the next.
+-- A fragment: the types of a queue's claimable jobs. It steps from each type to the next one in
+-- the index.
 WITH RECURSIVE waiting(type) AS (
     SELECT min(type) FROM live INDEXED BY live_ready WHERE queue = ?1 AND ready = 1
     UNION ALL
@@ -51,7 +52,7 @@ WITH RECURSIVE waiting(type) AS (
 {types_of} SELECT type FROM waiting WHERE type IS NOT NULL LIMIT ?2
 
 -- name: waiting_types
--- How many of each there are, counted up to a limit.
+-- The number of jobs of each type, counted up to a limit.
 {types_of}
 SELECT (SELECT name FROM queue WHERE id = ?1), w.type, (SELECT count(*) FROM (
     SELECT 1 FROM live INDEXED BY live_ready
@@ -59,12 +60,12 @@ SELECT (SELECT name FROM queue WHERE id = ?1), w.type, (SELECT count(*) FROM (
 FROM waiting AS w WHERE w.type IS NOT NULL
 
 -- name: claimable_columns
--- A fragment: what a claim reads of a job.
+-- A fragment: the columns of a job that a claim reads.
 SELECT l.prio, l.seq, l.queue, l.version, l.attempt, l.retry_count, l.max_retries, l.timeout,
        l.expires_at, r.id, l.type, r.payload, r.labels, r.more, r.priority, r.created_at, l.deaths
 
 -- name: claimable
--- The next jobs of one type in claim order; expired ones are left to the sweeper.
+-- The next jobs of one type in claim order, without expired jobs, which the sweeper ends.
 {claimable_columns}
 FROM live AS l INDEXED BY live_ready CROSS JOIN rec AS r ON r.seq = l.seq
 WHERE l.queue = ? AND l.type = ? AND l.ready = 1 AND l.prio BETWEEN ? AND ?
@@ -72,7 +73,7 @@ WHERE l.queue = ? AND l.type = ? AND l.ready = 1 AND l.prio BETWEEN ? AND ?
 ORDER BY l.prio, l.seq LIMIT ?
 
 -- name: claimable_seqs
--- The same of several types: one arm for each, which SQLite merges no further than it has to.
+-- The same for several types: one SELECT for each type. SQLite merges them only up to the limit.
 SELECT prio, seq FROM live INDEXED BY live_ready
 WHERE queue = ?1 AND type = {mark} AND ready = 1 AND prio BETWEEN ?2 AND ?3
   AND (expires_at IS NULL OR expires_at > ?4)
@@ -89,7 +90,7 @@ UPDATE live SET state = 2, ready = 0, attempt = attempt + 1, version = version +
 FROM (VALUES {rows}) AS v WHERE live.seq = v.column1
 
 -- name: lock_live
--- What the lifecycle looks at; the transaction holds the write lock already.
+-- The columns that the lifecycle needs. The transaction has the write lock already.
 SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease, l.worker,
        l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at, l.started_at, l.due, l.queue, r.id,
        l.error, l.reason
@@ -124,7 +125,7 @@ UPDATE rec SET state = v.column2, version = v.column3, attempt = v.column4,
 FROM (VALUES {rows}) AS v WHERE rec.seq = v.column1
 
 -- name: revive_live
--- DEAD_LETTERED -> PENDING: the live row comes back.
+-- DEAD_LETTERED -> PENDING: the job gets a live row again.
 INSERT INTO live (seq, queue, type, prio, ready, state, version, attempt, retry_count, max_retries,
                   timeout, run_at, expires_at, due, started_at, updated_at, reason)
 SELECT seq, queue, type, 9 - priority, 1, ?, ?, attempt, 0, max_retries, timeout, NULL, NULL, NULL,
@@ -194,7 +195,7 @@ SELECT r.id, r.seq, coalesce(l.state, r.state), coalesce(l.version, r.version),
        CASE WHEN l.seq IS NULL THEN r.run_at ELSE l.run_at END, r.key, r.labels, r.more
 
 -- name: seq_of
--- The index answers: a row with a large payload is slow to read.
+-- SQLite reads only the index, because a row with a large payload is slow to read.
 SELECT seq FROM rec WHERE id = ?
 
 -- name: live_versions
@@ -214,8 +215,8 @@ FROM event AS e CROSS JOIN rec AS r ON r.seq = e.seq JOIN queue AS q ON q.id = r
 WHERE e.position > ? ORDER BY e.position LIMIT ?
 
 -- name: old_done
--- Of the oldest ones. What the stream has not got yet stays, and others may lie behind it: they go
--- once it has got these. ?1 before, ?2 how many, ?3 after, ?4 names of queues, ?5 1: all but these
+-- The oldest DONE jobs. A job whose events the stream has not published yet stays, and so may jobs
+-- after it until then. ?1 before, ?2 how many, ?3 after, ?4 names of queues, ?5 1: all but these
 SELECT seq, queue FROM (
     SELECT seq, queue FROM rec INDEXED BY rec_done
     WHERE state = 4 AND completed_at < ?1 AND completed_at >= ?3
@@ -262,13 +263,13 @@ SELECT after, number, kind, at, body FROM outbox
 WHERE after > ?1 OR after = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 
 -- name: put_queue
--- Only where there is a stream. ?1 kind, ?2 now, ?3 body
+-- Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
 INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2, ?3
 WHERE EXISTS (SELECT 1 FROM stream WHERE id = 1)
 
 -- name: put_job
--- The same of a job. ?1 kind, ?2 now, ?3 key_freed as JSON, ?4 seq
+-- The same for a job. ?1 kind, ?2 now, ?3 key_freed as JSON, ?4 seq
 INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2,
        json_object('job_id',
@@ -286,7 +287,7 @@ SELECT count(*), min(at) FROM (SELECT at FROM event WHERE position > ? LIMIT 100
 SELECT count(*), min(at) FROM outbox WHERE after > ?1 OR after = ?1 AND number > ?2
 
 -- name: create_queue
--- A deleted queue's row comes back under new settings, with its records. The settings from ?4 on.
+-- The row of a deleted queue is used again: its jobs stay, its settings are new, from ?4 on.
 INSERT INTO queue (name, paused, created_at, {settings})
 VALUES (?1, ?2, ?3, {settings_from_4})
 ON CONFLICT (name) DO UPDATE SET paused = excluded.paused, created_at = excluded.created_at,
@@ -302,7 +303,7 @@ INSERT INTO queue (name, paused, created_at, deleted, succeeded_total, failed_to
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, {settings_from_9}) RETURNING id
 
 -- name: raise_sequence
--- Numbers go on after the highest that there was.
+-- New numbers are higher than the highest number that was ever used.
 UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?
 
 -- name: restore_mark
@@ -315,7 +316,7 @@ SELECT name, paused, created_at, {settings}, pending, assigned, running, done, f
 FROM queue WHERE deleted = 0 AND (? IS NULL OR name = ?) ORDER BY name
 
 -- name: set_worker_status
--- A stop is not taken back.
+-- A worker that is STOPPING keeps this status.
 UPDATE worker SET status = ?1
 WHERE id = ?2 AND (?1 IN ('STOPPING', 'OFFLINE') OR status IN ('ONLINE', 'DRAINING'))
 
@@ -339,7 +340,7 @@ UPDATE worker SET last_seen = ?1, overrun = coalesce(?2, overrun) WHERE id = ?3
 SELECT incarnation, owner, status FROM worker WHERE id = ?
 
 -- name: forget_offline
--- Of an owner, but for one.
+-- The owner's OFFLINE workers, except one worker.
 DELETE FROM worker AS w WHERE w.owner = ?1 AND w.owner <> '' AND w.id <> ?2 AND w.status = 'OFFLINE'
 AND NOT EXISTS (
     SELECT 1 FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id)
@@ -386,6 +387,6 @@ UPDATE control SET changes = changes + 1 WHERE id = 1
 INSERT OR REPLACE INTO progress (lease, seq, value, text, at) VALUES (?, ?, ?, ?, ?)
 
 -- name: forget_progress
--- Of attempts that are over.
+-- Progress of attempts that have ended.
 DELETE FROM progress WHERE NOT EXISTS (
     SELECT 1 FROM live WHERE live.seq = progress.seq AND live.lease = progress.lease)

@@ -1,4 +1,4 @@
-"""Queries for people and faces. Rows become jobs in the reader's thread."""
+"""Read jobs, queues and leases from SQLite. Rows are converted to objects in a reader's thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = Rows(job_id=id_from_bytes, reasons=REASONS, names=json.loads)
 
 _QUEUE = "JOIN queue AS q ON q.id = r.queue"
 _ALL_JOBS = f"FROM rec AS r LEFT JOIN live AS l ON l.seq = r.seq {_QUEUE}"
-# A CROSS JOIN keeps its order: from the live rows, which are few.
+# SQLite reads the tables of a CROSS JOIN in this order: first the live rows, which are few.
 _UNFINISHED = "live AS l CROSS JOIN rec AS r ON r.seq = l.seq"
 _REASON = "CASE WHEN l.seq IS NULL THEN r.reason ELSE l.reason END"
 _ERROR = "CASE WHEN l.seq IS NULL THEN r.error ELSE l.error END"
@@ -31,12 +31,15 @@ _WITHOUT_RESULT = SQL["job_columns"].replace("r.result", "NULL")
 
 
 def stats(db: sqlite3.Connection, name: str | None = None) -> list[QueueStats]:
-    """Return queues with the figures that every write keeps, by name."""
+    """Return the queue ``name``, or all queues, with their figures.
+
+    Every write updates the figures, so no job is counted here.
+    """
     return [stats_row(row) for row in db.execute(SQL["stats"], (name, name))]
 
 
 def held(db: sqlite3.Connection, worker_id: str | None) -> list[Held]:
-    """Return the leases in force, of one worker or of all."""
+    """Return the leases in force of a worker, or of all workers if ``worker_id`` is None."""
     return [held_row(row) for row in db.execute(SQL["held"], (worker_id,))]
 
 
@@ -71,7 +74,7 @@ class SqliteReads(SqlitePart):
         live = ", ".join(str(int(state)) for state in wanted.states if state not in TERMINAL)
         if live:
             jobs += _select(db, f"FROM {_UNFINISHED} {_QUEUE}", "l", wanted, f"l.state IN ({live})")
-        for state in wanted.states:  # one by one, so that the index of dead letters serves
+        for state in wanted.states:  # one by one, so that SQLite uses the index of dead letters
             if state in TERMINAL:
                 jobs += _select(db, _ALL_JOBS, "r", wanted, f"r.state = {state:d}")
         jobs.sort(key=lambda job: -job.seq)
@@ -81,7 +84,7 @@ class SqliteReads(SqlitePart):
     def dead_letters(self, db: sqlite3.Connection, wanted: JobFilter) -> DeadLetters:
         conditions, values = _conditions(wanted, "r.reason", "r.error")
         matches = " AND ".join(f"coalesce({one}, 0)" for one in conditions) or "1"
-        # Queue by queue, as in the index of dead letters.
+        # One query for each queue, because the index of dead letters begins with the queue.
         sql = (
             f"SELECT r.seq, r.version, {matches} FROM rec AS r INDEXED BY rec_dead"
             " WHERE r.queue = ? AND r.state = 6 AND r.seq < ? ORDER BY r.seq DESC LIMIT ?"
@@ -124,7 +127,10 @@ class SqliteReads(SqlitePart):
 def _select(
     db: sqlite3.Connection, source: str, side: str, wanted: JobFilter, condition: str = "1"
 ) -> list[Job]:
-    """Read a page, newest first; ``side`` is the table that queue and number are taken from."""
+    """Return a page of jobs, newest first.
+
+    ``side`` is the table whose columns ``queue`` and ``seq`` are compared with the filter.
+    """
     conditions, values = _conditions(wanted, _REASON, _ERROR)
     conditions.append(condition)
     if wanted.queue is not None:
@@ -141,7 +147,7 @@ def _select(
 
 
 def _conditions(wanted: JobFilter, reason: str, error: str) -> tuple[list[str], list[Any]]:
-    """Return the conditions on fields other than queue, state and number, and their values."""
+    """Return a filter's SQL conditions and their values, except for queue, state and number."""
     reasons = [one.value for one in wanted.reasons]
     asked: list[tuple[bool, str, list[Any]]] = [
         (wanted.type is not None, "r.type = ?", [wanted.type]),
@@ -155,11 +161,10 @@ def _conditions(wanted: JobFilter, reason: str, error: str) -> tuple[list[str], 
 
 
 def _sources(wanted: TimeQuery) -> list[tuple[str, str]]:
-    """Return the tables to look in, each with its condition; no job is found in two of them.
-
-    Live jobs and dead letters are few, and sorted once they are found. The others are read in
-    their order: the plus keeps SQLite from the index of the queue, by which it would read all.
-    """
+    """Return the tables to read, each with its condition, so that no job is found twice."""
+    # Live jobs and dead letters are few, and are sorted after they are found. The others are read
+    # in order of time: because of the "+" SQLite does not use the index of the queue, with which it
+    # would read all jobs.
     if not wanted.states and wanted.cancelled is None:
         return [("rec AS r", f"+{_LISTED}")]
     states = wanted.states or tuple(State)

@@ -1,4 +1,4 @@
-"""Writes a whole store, rebuilt from the event stream, into an empty file in one transaction."""
+"""Write the content of a store, rebuilt from the event stream, into an empty SQLite file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _BATCH = 1_024
 
 
 def restore(db: sqlite3.Connection, state: Restored, now: float, rules: Rules, told: Told) -> None:
-    """Write everything; raise Conflict if the store is not empty."""
+    """Write the rebuilt content of a store in the open transaction.
+
+    Raise Conflict if the file is not empty. ``told`` is called with the number of jobs written.
+    """
     _check_empty(db, now)
     streaming.forget(db)
     db.execute("DELETE FROM queue")
@@ -80,7 +83,7 @@ def _write_jobs(
     db: sqlite3.Connection, jobs: Sequence[Rebuilt], queues: dict[str, int], now: float,
     rules: Rules, writer: writes.JobWriter,
 ) -> None:  # fmt: skip
-    """Write each job as if it had been submitted and had made one move since."""
+    """Write jobs: a new row for each job, followed by an update to its last state."""
     records: list[Row] = []
     new: list[Row] = []
     moved: list[Row] = []

@@ -1,8 +1,8 @@
-"""The named statements of ``queries.sql``, and running them over many rows at once.
+"""Run the named statements of ``queries.sql``, also for many rows at once.
 
-A statement over many rows is one step of SQLite's machine, during which Python's other threads
-run; row by row, the interpreter lock would change hands for every row. Rows go in chunks of a few
-fixed sizes, so that each statement is compiled once.
+Python's other threads run while SQLite executes a statement. With one statement for each row, the
+threads would switch at every row. So a statement contains many rows. Chunks of rows have a few
+fixed sizes, so that SQLite compiles each statement only once.
 """
 
 from __future__ import annotations
@@ -44,22 +44,23 @@ def _merged(name: str, arms: int) -> str:
 def read_merged(
     connection: sqlite3.Connection, name: str, values: Row, limit: int, each: Sequence[str]
 ) -> list[Row]:
-    """Run a ``{mark}`` query for each of some texts; its first rows by its first two columns.
+    """Run the ``{mark}`` query ``name`` for each text in ``each`` and merge the results.
 
-    ``values`` are its first four parameters.
+    Return the first ``limit`` rows, ordered by their first two columns. ``values`` are the first
+    four parameters of the query.
     """
     found: list[Row] = []
     most = _ARMS[-1]
     for start in range(0, len(each), most):
         chunk = tuple(each[start : start + most])
         size = min(size for size in _ARMS if size >= len(chunk))
-        padded = chunk + (None,) * (size - len(chunk))  # which equals nothing
+        padded = chunk + (None,) * (size - len(chunk))  # NULL equals no value
         found += connection.execute(_merged(name, size), (*values, limit, *padded)).fetchall()
     return found if len(each) <= most else sorted(found)[:limit]
 
 
 def write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Row]) -> None:
-    """Run a ``{rows}`` statement over rows of one width."""
+    """Run the ``{rows}`` statement ``name`` for rows that all have the same number of values."""
     start = 0
     for size in _CHUNKS:
         while len(rows) - start >= size:
@@ -77,12 +78,12 @@ def _padded(values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def read_marked(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> Iterable[Row]:
-    """Run a ``{marks}`` query for a set of values."""
+    """Run the ``{marks}`` query ``name`` for a set of values and yield its rows."""
     for chunk in _padded(values):
         yield from connection.execute(_marks(name, len(chunk)), chunk).fetchall()
 
 
 def write_marked(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> None:
-    """Run a ``{marks}`` statement for a set of values."""
+    """Run the ``{marks}`` statement ``name``, which returns no rows, for a set of values."""
     for chunk in _padded(values):
         connection.execute(_marks(name, len(chunk)), chunk)

@@ -1,7 +1,7 @@
-"""The SQLite store: one file, durable, shared by any number of processes on one machine.
+"""Assemble the SQLite store: one durable file for any number of processes on one machine.
 
-The file is the truth: no ready list, counter or lease lives only in memory, so that a server, a
-worker and ``jq-ctl`` may have it open at the same time.
+Everything is in the file. No list of claimable jobs, counter or lease is in memory only, so that a
+server, a worker and ``jq-ctl`` may have the file open at the same time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from jobqueue.stores.sqlite.workers import SqliteWorkers
 
 
 class SqliteStore:
-    """Jobs in an SQLite file. Implements ``core.store.Store``."""
+    """Implements ``core.store.Store`` in an SQLite file."""
 
     name = "sqlite"
     durable = True
@@ -76,7 +76,7 @@ class SqliteStore:
                 change |= Change.CONTROL
             try:
                 loop.call_soon_threadsafe(heard, change)
-            except RuntimeError:  # the loop is closed, and so are all who would listen
+            except RuntimeError:  # the event loop is closed
                 return
 
         self._database.writer().watch(changed)
@@ -99,7 +99,7 @@ class SqliteStore:
 
         def heard(count: int) -> None:
             if interrupted.is_set():
-                raise Unavailable("interrupted")
+                raise Unavailable("the restore was interrupted; nothing was written")
             told(count)
 
         def work(db: sqlite3.Connection) -> None:

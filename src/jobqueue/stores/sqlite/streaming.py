@@ -1,4 +1,4 @@
-"""The changes that the event stream reads from the file, and the mark that it has reached."""
+"""Read the changes for the event stream from SQLite, and keep the mark of the stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from jobqueue.stores.sqlite.statements import SQL
 
 
 class SqliteStream(SqlitePart):
-    """Implements ``core.store.EventStream``. One writer: events are numbered as committed."""
+    """Implements ``core.store.EventStream``.
+
+    SQLite has one writer at a time, so events are numbered in the order of their commits.
+    """
 
     @reading("events_after")
     def events_after(
@@ -31,7 +34,7 @@ class SqliteStream(SqlitePart):
         return [(pack(row[0]), reads.ROWS.event(row[1:])) for row in rows]
 
     async def begin(self, term: Term) -> Position:
-        mark = await self._find_mark(term)  # it is made once, and only that takes the write lock
+        mark = await self._find_mark(term)  # only to make the mark takes the write lock
         return await self._make_mark(term) if mark is None else mark
 
     @reading("stream_mark")
@@ -124,24 +127,27 @@ def _mark(db: sqlite3.Connection) -> Position | None:
 
 
 def forget(db: sqlite3.Connection) -> None:
-    """Drop the mark and every entry of the outbox."""
+    """Remove the stream's mark and all entries of the outbox."""
     db.execute("DELETE FROM stream")
     db.execute("DELETE FROM outbox")
 
 
 def put_queue(db: sqlite3.Connection, change: QueueChange, queue: Queue, now: float) -> None:
-    """Keep a change of a queue for the stream, if there is one."""
+    """Add a change of a queue to the outbox, if there is a stream."""
     db.execute(SQL["put_queue"], (int(change), now, queue_body(queue)))
 
 
 def put_jobs(
     db: sqlite3.Connection, kind: int, seqs: Iterable[int], now: float, *, key_freed: bool = False
 ) -> None:
-    """Keep for the stream that jobs were flagged, or that they are going to be removed."""
+    """Add an entry of the given kind for each job to the outbox, if there is a stream.
+
+    ``kind`` is CANCEL or DELETED. ``key_freed`` is True if the job's idempotency key is freed.
+    """
     freed = json.dumps(key_freed)
     db.executemany(SQL["put_job"], [(kind, now, freed, seq) for seq in seqs])
 
 
 def passed(db: sqlite3.Connection, seq: int) -> bool:
-    """Return True if there is no stream, or it has all events of a job."""
+    """Return True if there is no stream, or the stream has published all events of the job."""
     return db.execute(SQL["passed"], (seq,)).fetchone() is not None

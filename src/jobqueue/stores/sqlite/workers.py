@@ -1,4 +1,4 @@
-"""Workers and the leases that they hold."""
+"""Keep workers in SQLite, write their heartbeats and read their leases."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class SqliteWorkers(SqlitePart):
             return or_raise(self._database.writer().post("pulse", work).result(_PULSE_TIMEOUT))
         except concurrent.futures.TimeoutError:
             raise Unavailable(
-                f"the SQLite store took no heartbeat within {_PULSE_TIMEOUT:g} s"
+                f"the SQLite store did not write a heartbeat within {_PULSE_TIMEOUT:g} s"
             ) from None
 
     def _keep_progress(
@@ -132,7 +132,7 @@ class SqliteWorkers(SqlitePart):
         return [reads.ROWS.worker(row) for row in db.execute(SQL["workers"])]
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
-        # Silent workers are rare, and only they take the write lock.
+        # Silent workers are rare, so the write lock is taken only if there are any.
         silent = await self._any_silent(silent_for, term)
         return await self._retire_silent(silent_for, term) if silent else []
 

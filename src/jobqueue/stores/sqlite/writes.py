@@ -1,4 +1,4 @@
-"""The write path: submit, claim and apply, inside one transaction of the writer's thread."""
+"""Submit, claim and change jobs inside one transaction of the writer's thread."""
 
 from __future__ import annotations
 
@@ -47,24 +47,30 @@ from jobqueue.stores.sqlite.statements import (
 )
 
 _FEW_TYPES = 8
-# Dictionaries: to ask a member of an enumeration for its value costs more, for every job.
+# Dictionaries, because reading the value of an enumeration's member takes longer.
 _NUMBERS: dict[State | None, int | None] = {None: None, **{state: int(state) for state in State}}
 _WORDS = {reason: reason.value for reason in Reason}
 
 
 class JobWriter:
-    """Changes jobs in one transaction, at one time; ``finish`` writes the figures of queues."""
+    """Changes jobs in one transaction, all at the same time ``now``.
+
+    ``finish`` must be called last. It writes the figures of the queues.
+    """
 
     def __init__(self, connection: sqlite3.Connection, now: float, rules: Rules) -> None:
         self._connection = connection
         self._now = now
         self._rules = rules
-        # By queue, the changes of its columns in ``count``: jobs by state; attempts that ended.
+        # By queue, what ``count`` adds to its columns: jobs in each state; attempts that ended.
         self._depth: dict[int, list[int]] = {}
         self._ended: dict[int, list[float]] = {}
 
     def enter(self, queue: int, before: State | None, after: State | None) -> None:
-        """Count a job that moved from one state to another."""
+        """Count a job that left the state ``before`` and entered the state ``after``.
+
+        None stands for a new job as ``before`` and for a removed job as ``after``.
+        """
         depth = self._depth.setdefault(queue, [0] * len(State))
         if before is not None:
             depth[before - 1] -= 1
@@ -72,7 +78,7 @@ class JobWriter:
             depth[after - 1] += 1
 
     def finish(self) -> None:
-        """Add all changes to the figures of queues."""
+        """Write all counted changes to the figures of the queues."""
         for queue in self._depth.keys() | self._ended.keys():
             depth = self._depth.get(queue) or [0] * len(State)
             ended = self._ended.get(queue) or [0, 0, 0.0, 0]
@@ -81,7 +87,7 @@ class JobWriter:
     # -- (new) -> PENDING ------------------------------------------------------------------
 
     def submit(self, jobs: Sequence[NewJob]) -> list[SubmitResult]:
-        """Accept jobs, each on its own."""
+        """Accept or refuse each job, and return the results in the same order."""
         names = list({job.spec.queue for job in jobs})
         queues: dict[str, tuple[int, QueueSettings]] = {}
         waiting: dict[str, int] = {}
@@ -143,7 +149,7 @@ class JobWriter:
     # -- PENDING -> ASSIGNED ---------------------------------------------------------------
 
     def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """Fill slots: priority first, then FIFO."""
+        """Assign jobs to the slots of claims: by priority, then first in, first out."""
         if not claims:
             return []
         found = self._connection.execute(SQL["claimable_queues"], (self._now,))
@@ -189,7 +195,7 @@ class JobWriter:
     # -- every other move ------------------------------------------------------------------
 
     def apply(self, transitions: Sequence[Transition]) -> list[Outcome]:
-        """Make moves, each checked and fenced."""
+        """Make transitions, each checked and fenced, and return the outcomes in the same order."""
         queues = {
             row[0]: QueuePolicy(row[1], bool(row[2]), policy_of(*row[3:]))
             for row in self._connection.execute(SQL["queue_policies"])
@@ -253,7 +259,7 @@ class JobWriter:
 
 
 class _ClaimableQueue:
-    """A queue that jobs may be claimed from; some types of its jobs, once they were read."""
+    """Finds the next jobs of a queue for claims, and caches the types of its claimable jobs."""
 
     __slots__ = ("_connection", "_now", "_types", "id", "name", "weights")
 
@@ -268,7 +274,7 @@ class _ClaimableQueue:
         self.weights = read_weights(weights)
 
     def next_jobs(self, types: frozenset[str] | None, limit: int) -> list[Row]:
-        """Return the next jobs of these types in claim order."""
+        """Return the rows of the next jobs of the given types in claim order."""
         meant = self._meant(types)
         if not meant:
             return []
@@ -289,7 +295,10 @@ class _ClaimableQueue:
         return sorted(read_marked(self._connection, "claimable_rows", [row[1] for row in found]))
 
     def _meant(self, types: frozenset[str] | None) -> Sequence[str]:
-        """Return the types to look for: those that wait if they are few, else the claim's."""
+        """Return the types to read: the types of claimable jobs if they are few, else ``types``.
+
+        With ``types`` None the types of all claimable jobs are returned.
+        """
         if self._types is None:
             self._types = self._waiting_types(_FEW_TYPES)
         if len(self._types) < _FEW_TYPES:
@@ -301,7 +310,7 @@ class _ClaimableQueue:
 
 
 class _MovingJob:
-    """A job whose moves are decided, with its state before them."""
+    """Holds a job that transitions change, and the state that it had before them."""
 
     __slots__ = ("before", "job_id", "live", "queue", "revived")
 
@@ -322,7 +331,7 @@ class _MovingJob:
 
 
 def record_row(seq: int, raw_id: bytes, queue: int, spec: JobSpec, created_at: float) -> Row:
-    """Return a row of ``insert_records``: the part of a job that does not change."""
+    """Return a row for ``insert_records``: the fields of a job that never change."""
     return (
         seq, raw_id, queue, spec.type, spec.payload, write_labels(spec), write_more(spec),
         spec.priority, spec.max_retries, spec.ttl, spec.timeout, spec.stored_key, created_at,
@@ -330,7 +339,7 @@ def record_row(seq: int, raw_id: bytes, queue: int, spec: JobSpec, created_at: f
 
 
 def new_row(live: Live, queue: int, spec: JobSpec, ready: bool, now: float) -> Row:
-    """Return a row of ``insert_live``: a job that nothing has happened to."""
+    """Return a row for ``insert_live``: the changing fields of a new job."""
     return (
         live.seq, queue, spec.type, MAX_PRIORITY - spec.priority, int(ready), _NUMBERS[live.state],
         live.version, live.attempt, live.retry_count, live.max_retries, live.timeout, live.run_at,
@@ -339,7 +348,7 @@ def new_row(live: Live, queue: int, spec: JobSpec, ready: bool, now: float) -> R
 
 
 def live_row(live: Live, ready: bool, now: float) -> Row:
-    """Return the values of ``update_live``: the part of an unfinished job that moves change."""
+    """Return the values for ``update_live``: the changing fields of an unfinished job."""
     return (
         int(live.state), int(ready), live.version, live.retry_count, live.lease, live.worker_id,
         int(live.cancel_requested), live.deaths, live.run_at, live.expires_at, live.started_at,
@@ -348,7 +357,7 @@ def live_row(live: Live, ready: bool, now: float) -> Row:
 
 
 def end_row(live: Live) -> Row:
-    """Return a row of ``end_records``: the end of a job."""
+    """Return a row for ``end_records``: the last values of a job that has ended."""
     return (
         live.seq, int(live.state), live.version, live.attempt, live.retry_count, live.worker_id,
         live.run_at, int(live.cancel_requested), live.started_at, live.completed_at, live.result,
@@ -357,7 +366,7 @@ def end_row(live: Live) -> Row:
 
 
 def event_rows(seq: int, entries: Iterable[Entry]) -> list[Row]:
-    """Return rows of ``insert_events``."""
+    """Return the rows for ``insert_events`` from the events of the job number ``seq``."""
     return [
         (seq, version, _NUMBERS[before], _NUMBERS[state], _WORDS[reason], at, attempt, worker,
          detail or None, started_at, due)
