@@ -209,7 +209,8 @@ def test_the_events_of_two_stores_that_do_not_name_themselves_do_not_mix():
 
 def test_an_unfinished_job_needs_its_queue_and_an_ended_one_does_not():
     found = read(*story("ended", 1), *story("waiting", 2)[:1])
-    with pytest.raises(Conflict, match=r"waiting: it is not finished, and there is no queue 'q'"):
+    refusal = r"waiting: it is not finished, and its queue 'q' does not exist"
+    with pytest.raises(Conflict, match=refusal):
         found.check()
     state = gather(found.world, published=True)
     assert [(one.queue.name, one.deleted) for one in state.queues] == [("q", True)]

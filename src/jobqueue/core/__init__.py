@@ -1,1 +1,4 @@
-"""The domain: jobs, their lifecycle, the seams. Standard library only."""
+"""Defines the domain: jobs, their lifecycle, and the Protocols between the parts of the system.
+
+The package imports the standard library only.
+"""

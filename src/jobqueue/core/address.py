@@ -1,4 +1,4 @@
-"""Addresses of servers."""
+"""Parse and format the addresses of servers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ MAX_PORT = 65535
 
 
 class WrongPort(ValueError):
-    """A server cannot listen on this port."""
+    """Reports a port outside 1 to ``MAX_PORT``."""
 
     def __init__(self) -> None:
         super().__init__(f"the port must be 1 to {MAX_PORT}")
 
 
 class Address(NamedTuple):
-    """``HOST:PORT``; an IPv6 address is in brackets where it is written."""
+    """A host and a port, written as ``HOST:PORT``, or ``[HOST]:PORT`` for an IPv6 address."""
 
     host: str
     port: int
@@ -25,7 +25,10 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str, default_port: int | None = None) -> Address:
-        """Read ``HOST:PORT``, or ``HOST`` if there is a default port; a ValueError refuses it."""
+        """Parse ``HOST:PORT``, or ``HOST`` alone if ``default_port`` is given.
+
+        Raises ValueError if the text is neither.
+        """
         if text.startswith("["):
             host, bracket, rest = text[1:].partition("]")
             mark, port = rest[:1], rest[1:]

@@ -1,7 +1,7 @@
-"""The APIs that faces, the SDK and workers call.
+"""Define the APIs that faces, the SDK and workers call.
 
-``Engine`` implements them all. Remote clients implement them over gRPC, so that a caller cannot
-tell the two apart.
+``Engine`` implements all these APIs. Remote clients implement the same APIs over gRPC, so a caller
+does not depend on whether the engine is local or remote.
 """
 
 from __future__ import annotations
@@ -35,94 +35,112 @@ from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
 
 T = TypeVar("T")
-_FAILING_STORE_TIMEOUT = 0.3  # seconds; a failing store may still be read (a full disk), or hang
+# In seconds. A failing store may still return data (if its disk is full), or it may never return.
+_FAILING_STORE_TIMEOUT = 0.3
 
 
 class ClientApi(Protocol):
-    """The calls of producers of jobs."""
+    """Declares the calls of a producer: submit, read, wait for, cancel and watch jobs."""
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        """Submit jobs; returns a result for each, in order, when they are durable."""
+        """Submit jobs. Return one result for each spec, in order, once the jobs are durable."""
 
     async def get(self, job_id: str) -> Job:
-        """Read a job; NotFound if there is none."""
+        """Return the job. Raises NotFound if no job has this id."""
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
-        """Return the job once it is terminal, or as it is when the time is up."""
+        """Wait until the job is terminal or ``timeout`` has passed, then return the job."""
 
     async def cancel(self, job_id: str) -> Cancellation:
-        """Cancel a job at once; if it is running, ask its worker to stop."""
+        """Cancel a waiting job at once; for a running job, request that its worker stops it."""
 
     async def list_jobs(self, query: JobQuery) -> Page:
-        """List jobs, newest first. The last page has an empty token; others may be short."""
+        """Return one page of the jobs that match the query, newest first.
+
+        A page may have fewer jobs than the limit although more pages follow. Only the last page has
+        an empty token.
+        """
 
     async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
-        """Return a job's newest transitions, at most MAX_HISTORY, in order; NotFound if there is
-        no such job.
+        """Return the newest transitions of a job, at most MAX_HISTORY, oldest first.
 
-        With ``before_version``: the newest of those before that version. Versions begin at 1, so
-        the first one of an answer tells the number of older ones.
+        With ``before_version``, only transitions before that version are returned. Versions begin
+        at 1, so the version of the first returned event minus 1 is the number of older events.
+        Raises NotFound if no job has this id.
         """
 
     def watch(self, job_id: str) -> AsyncIterator[Event]:
-        """Yield a job's past transitions, then new ones as they happen, until it is terminal."""
+        """Yield a job's past transitions, then each new transition, until the job is terminal."""
 
 
 class TimelineApi(Protocol):
-    """The call of a face whose pages count from the first job. Only a server implements it."""
+    """Declares the listing for a face that numbers pages by offset. Only a server implements it."""
 
     async def list_by_time(self, query: TimeQuery) -> list[Job]:
-        """Return jobs by their time of creation, without their results."""
+        """Return the jobs that match the query, by time of creation, without their results."""
 
 
 class Inbox(Protocol):
-    """The worker's side of a link. Called on the loop; it must not block or raise."""
+    """Receives jobs and orders for a worker: the worker's side of a link.
+
+    The methods are called on the event loop. They must not block or raise.
+    """
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
-        """Execute these jobs; there are never more than slots were granted."""
+        """Execute the assigned jobs. The worker never gets more jobs than it granted slots."""
 
     def cancel(self, leases: Sequence[int]) -> None:
-        """Stop these attempts: a cancel was requested, or the lease is not in force any more."""
+        """Stop the attempts of these leases.
+
+        Either a cancel was requested for the job, or the lease is not in force any more.
+        """
 
     def set_status(self, status: WorkerStatus) -> None:
-        """Drain or stop the worker, or undo a drain, as an operator asks."""
+        """Drain or stop the worker, or undo a drain, when an operator requests it."""
 
     def holds(self) -> Sequence[int] | None:
-        """Return the leases that arrived and whose end is not acknowledged; None: not known."""
+        """Return the leases that the worker holds, or None if they are not known.
+
+        A lease counts from its arrival until the end of its attempt is acknowledged.
+        """
 
     def moved(self) -> None:
-        """Expect nothing more: the worker's latest registration is at another server.
+        """Expect no more jobs here: the worker's latest registration is at another server.
 
-        A worker that still listens here connects again.
+        A worker that still listens here must connect again.
         """
 
 
 @runtime_checkable
 class BoundedInbox(Inbox, Protocol):
-    """An inbox with room for a number of jobs. It is asked before jobs are claimed for it."""
+    """An inbox with memory for a limited number of jobs.
+
+    The scheduler calls ``reserve`` before it claims jobs for such an inbox.
+    """
 
     def reserve(self, slots: int) -> int:
-        """Reserve room for at most ``slots`` jobs; returns the number reserved.
+        """Reserve memory for at most ``slots`` jobs, and return the number of jobs reserved.
 
-        When more room comes free, the inbox offers its slots again.
+        When more memory is free later, the inbox offers its slots again.
         """
 
     def release(self, slots: int) -> None:
-        """Give reserved room back, after the jobs that came for it were assigned."""
+        """Release the reservation of ``slots`` jobs, after the claimed jobs were assigned."""
 
 
 class Link(Protocol):
-    """A registered worker's connection."""
+    """The connection of a registered worker, as the worker sees it."""
 
     def grant(self, slots: int) -> None:
-        """Offer so many more free slots; 0 offers the free ones again."""
+        """Offer ``slots`` more free slots; 0 offers the slots again that are free already."""
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
-        """Report on leases held; returns, when durable, for each whether it was accepted.
+        """Send reports on leases that the worker holds.
 
-        ``freed`` slots are offered again in the same write. Unavailable: it did not happen;
-        OutcomeUnknown: it may have. Repeat it in both cases: a repeated report is refused as
-        stale. No slot is freed when it raises.
+        Return True or False for each report, once the write is durable: True if the report was
+        accepted. ``freed`` slots are offered again in the same write; if the call raises, no slot
+        is freed. Unavailable means that nothing was written, OutcomeUnknown that the reports may
+        have been written. Repeat the call in both cases: a repeated report is refused as stale.
         """
 
     def pulse(
@@ -134,19 +152,22 @@ class Link(Protocol):
         progress: Mapping[int, Progress] = NO_PROGRESS,
         overrun: int | None = None,
     ) -> Pulse:
-        """Send a heartbeat. Blocking, from any thread.
+        """Send a heartbeat. The call blocks, and may be made from any thread.
 
-        ``begun``: leases that are being executed or wait their turn, the start reported or not;
-        their assignment does not time out. ``complete=False``: the loop has not looked at all
-        deliveries, so a lease that is missing from the list proves nothing. ``fresh``: the list
-        was made after this link began, so no delivery from before is still under way.
-        ``progress``: by lease, the news since the last heartbeat that was answered.
+        ``leases`` are all leases that the worker holds. ``begun`` are the leases among them whose
+        jobs run or wait for a thread; their assignment does not time out, even if the start is not
+        reported yet. ``complete`` is False while the event loop has not read all deliveries; then a
+        lease that is missing from ``leases`` proves nothing. ``fresh`` is True if ``leases`` was
+        read after this link began, so that no earlier delivery is still under way. ``progress``
+        has, by lease, the progress reported since the last heartbeat that the server answered.
+        ``overrun`` counts slots in which the function of an ended attempt still runs; None means
+        as many as before.
         """
 
     async def drain(self, *, pause: bool = False) -> None:
-        """Withdraw every free slot; no job is delivered after this returns, until a grant.
+        """Withdraw every free slot. After the return, no job is delivered until the next grant.
 
-        ``pause``: the worker will offer slots again.
+        ``pause`` is True if the worker will offer slots again.
         """
 
     async def close(self) -> None:
@@ -154,14 +175,14 @@ class Link(Protocol):
 
 
 class DispatchApi(Protocol):
-    """The call by which workers get their jobs."""
+    """Declares the call by which a worker registers to get jobs."""
 
     async def connect(self, info: WorkerInfo, inbox: Inbox) -> Link:
-        """Register a worker, without slots at first."""
+        """Register a worker without free slots, and return its link."""
 
 
 class AttendanceApi(Protocol):
-    """The calls that a worker may make to any server, not only the one it is connected to."""
+    """Declares the calls that a worker may send to any server, even without a link to it."""
 
     def pulse(
         self,
@@ -175,34 +196,40 @@ class AttendanceApi(Protocol):
         *,
         owner: str = "",
     ) -> Pulse:
-        """Send a heartbeat, like ``Link.pulse``. Blocking, from any thread.
+        """Send a heartbeat, like ``Link.pulse``. The call blocks, and may be made from any thread.
 
-        ``owner`` is the name of the caller; PermissionDenied if another one registered the worker.
-        A remote server knows its caller by the credential.
+        ``owner`` is the name of the caller; a remote server ignores it and uses the name in the
+        caller's credential. Raises PermissionDenied if another caller registered the worker.
         """
 
     async def leave(self, worker_id: str, incarnation: int, *, owner: str = "") -> None:
-        """Deregister a worker; no error if it is gone, or stays because it still holds jobs."""
+        """Deregister a worker.
+
+        The call does nothing if the worker is not registered, or still holds jobs.
+        """
 
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
-        """Return those of these queues that do not exist, in the order given."""
+        """Return the names for which no queue exists, in the order given."""
 
 
 class OperatorApi(Protocol):
+    """Declares the calls of an operator: manage queues, workers and dead letters."""
+
     async def create_queue(self, spec: QueueSpec) -> Queue:
-        """Create a queue; AlreadyExists if the name is taken."""
+        """Create a queue. Raises AlreadyExists if the name is taken."""
 
     async def update_queue(self, name: str, update: QueueUpdate) -> Queue:
-        """Change the settings that the update names; NotFound if there is no such queue.
+        """Change the settings that the update names. Raises NotFound if no queue has this name.
 
-        Jobs submitted before keep their retries, TTL and timeout. The waits of failed jobs,
-        capacity and weights are always those of the queue at the moment.
+        Jobs submitted before keep their retries, TTL and timeout. The new retry waits, capacity and
+        weights apply to all jobs at once.
         """
 
     async def delete_queue(self, name: str, *, force: bool = False) -> int:
-        """Delete an empty queue; Conflict if it is not empty.
+        """Delete a queue, and return the number of its jobs that were dead-lettered.
 
-        With ``force``, dead-letter its unfinished jobs first; returns their number.
+        Without ``force``, raises Conflict if the queue has unfinished jobs. With ``force``, the
+        unfinished jobs are dead-lettered first.
         """
 
     async def pause_queue(self, name: str) -> None:
@@ -212,62 +239,70 @@ class OperatorApi(Protocol):
         """Hand out the jobs of a paused queue again."""
 
     async def queue_stats(self, name: str) -> QueueStats:
-        """Return the figures of one queue."""
+        """Return the settings and counters of one queue."""
 
     async def list_queues(self) -> list[QueueStats]:
-        """Return the figures of all queues, by name."""
+        """Return the settings and counters of all queues, sorted by name."""
 
     async def list_workers(self) -> list[Worker]:
-        """Return every worker known."""
+        """Return every worker that the store knows."""
 
     async def drain_worker(self, worker_id: str) -> None:
-        """Let a worker finish its jobs and give it no more."""
+        """Assign no more jobs to a worker; the jobs that it holds go on."""
 
     async def undrain_worker(self, worker_id: str) -> None:
-        """Give a DRAINING worker jobs again; Conflict if it is STOPPING or OFFLINE."""
+        """Assign jobs to a DRAINING worker again.
+
+        Raises Conflict if the worker is STOPPING or OFFLINE.
+        """
 
     async def shutdown_worker(self, worker_id: str) -> None:
-        """Let a worker finish its jobs, then exit."""
+        """Request that a worker finishes its jobs and exits."""
 
     async def retry(self, job_id: str) -> Job:
-        """Send a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
+        """Move a FAILED or DEAD_LETTERED job back to PENDING, and reset its retry counter."""
 
     async def retry_dead_letters(self, query: RetryQuery) -> Retried:
-        """Send the next dead letters that match back to PENDING, with their counters reset.
+        """Move matching dead letters back to PENDING, and reset their retry counters.
 
-        One call reads a bounded number of them, newest first. Repeat it with the token that it
-        returns until that is empty. A job that is dead-lettered again meanwhile is not read twice.
+        Each call reads a bounded number of dead letters, newest first. Repeat the call with the
+        returned token until the token is empty. A job that becomes a dead letter again between two
+        calls is not read a second time.
         """
 
     async def delete_job(self, job_id: str) -> None:
-        """Remove a terminal job for ever."""
+        """Delete a terminal job permanently."""
 
     async def health(self) -> Health:
-        """Return the health of the system, part by part."""
+        """Return the health of each part of the system."""
 
 
 class Backend(ClientApi, OperatorApi, DispatchApi, AttendanceApi, Protocol):
-    """All of these APIs, with a start and a stop."""
+    """Combines the APIs of producers, operators and workers with ``start`` and ``stop``."""
 
     async def start(self) -> None:
-        """Connect, or open the store and start the background tasks."""
+        """Connect to the server, or open the store and start the background tasks."""
 
     async def stop(self) -> None:
-        """Stop cleanly. May be called twice, or before ``start``."""
+        """Stop cleanly. The call may be repeated, or made before ``start``."""
 
 
 @dataclass(slots=True)
 class Overview:
-    """The health of a system, and its queues and workers if they could be read."""
+    """Holds the health of a system, and its queues and workers if the store returned them."""
 
     health: Health
     queues: list[QueueStats] | None = None
     workers: list[Worker] | None = None
-    missing: dict[str, str] = field(default_factory=dict)  # errors by the name of the list
+    missing: dict[str, str] = field(default_factory=dict)  # "queues" or "workers": the error
 
 
 async def overview(api: OperatorApi, timeout: float) -> Overview:
-    """Read the health first, then the lists, for at most ``timeout`` seconds."""
+    """Read the health, then the lists of queues and workers.
+
+    A list that takes longer than ``timeout`` seconds is None, and ``missing`` has its error. If the
+    health is not ok, the lists get at most 0.3 seconds.
+    """
     found = Overview(await api.health())
     timeout = timeout if found.health.ok else min(timeout, _FAILING_STORE_TIMEOUT)
 

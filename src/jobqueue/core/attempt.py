@@ -1,4 +1,4 @@
-"""The current attempt, for code that runs inside a handler without being handed its context."""
+"""Give code inside a handler access to the current attempt, without a context argument."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from typing import Any, Protocol
 
 
 class RunningAttempt(Protocol):
-    """An attempt, as code inside its handler sees it."""
+    """An attempt, as code inside its handler sees the attempt."""
 
     @property
     def ended(self) -> bool:
-        """True once the handler has ended, also for tasks that it left running."""
+        """Return True if the handler has ended.
+
+        Asyncio tasks that the handler left running see True, too.
+        """
 
     def log_fields(self) -> Mapping[str, Any]:
-        """Return the fields that every log line of the handler carries."""
+        """Return the fields that are added to every log line of the handler."""
 
     def waiting_for(self, queue: str | None) -> AbstractContextManager[None]:
-        """Mark the block as waiting for a job of this queue; None: the queue is not known."""
+        """Record, while the block runs, that the handler waits for a job of ``queue``.
+
+        ``queue`` is None if the queue is not known.
+        """
 
 
 _current: ContextVar[RunningAttempt | None] = ContextVar("jobqueue_attempt", default=None)
@@ -27,12 +33,12 @@ _current: ContextVar[RunningAttempt | None] = ContextVar("jobqueue_attempt", def
 #: Called by executors before they run a handler, in the handler's own context.
 enter_attempt = _current.set
 
-#: Set while a ``def`` handler runs in its submitter's thread, on top of an event loop. In a worker
-#: it runs in a thread without a loop, where the blocking client may be used.
+#: True while a ``def`` handler runs inline: in its submitter's thread, which has an event loop. In
+#: a worker, a ``def`` handler runs in a thread without a loop and may use the blocking client.
 in_place: ContextVar[bool] = ContextVar("jobqueue_in_place", default=False)
 
 
 def current_attempt() -> RunningAttempt | None:
-    """Return the attempt whose handler runs in this thread or task; None outside of handlers."""
+    """Return the attempt whose handler runs in this thread or task, or None outside handlers."""
     attempt = _current.get()
     return None if attempt is None or attempt.ended else attempt

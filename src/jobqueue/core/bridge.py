@@ -1,4 +1,4 @@
-"""The bridge by which the blocking clients run coroutines on an event loop in a thread."""
+"""Run coroutines for the blocking clients, on an event loop in a background thread."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ _LOOK_FOR_SIGNALS = 0.5  # seconds
 
 
 class LoopThread:
+    """Runs an event loop in a background thread."""
+
     def __init__(self) -> None:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self.loop = self._runner.get_loop()
@@ -53,11 +55,12 @@ def _nowhere() -> asyncio.AbstractEventLoop | None:
 
 
 class Bridge:
-    """Runs coroutines from plain threads, for one app or client. Its thread starts when needed.
+    """Runs the coroutines of one app or client for callers in threads without an event loop.
 
-    ``instead`` is the advice to a caller that has an event loop. ``loop`` gives the loop on which
-    the app runs already, if any; ``inlined`` is True if jobs run where they are submitted;
-    ``pinned``, if the bridge must stay open when the process forks.
+    The bridge starts its own loop thread at the first call that needs it. ``instead`` is the advice
+    in the error for a caller whose thread runs an event loop. ``loop`` returns the loop on which
+    the app runs already, or None. ``inlined`` returns True if jobs run where they are submitted.
+    ``pinned`` returns True if the bridge must stay open when the process forks.
     """
 
     def __init__(
@@ -75,13 +78,13 @@ class Bridge:
         self._thread: LoopThread | None = None
         self._calls: set[concurrent.futures.Future[Any]] = set()
         self._scheduling = 0  # calls that the lock's holder is about to begin
-        self._kept = 0  # blocks that need it open
+        self._kept = 0  # ``kept_open`` blocks that run now
         self._users = 0
         _BRIDGES.add(self)
         FORKS.join(self)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the app's loop, and wait for it in this thread."""
+        """Run a coroutine on the app's loop, wait for its end, and return its result."""
         inlined = self._inlined()
         if _loop_runs_here():
             if inlined and in_place.get():
@@ -103,19 +106,22 @@ class Bridge:
             raise
 
     def run_if_open(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that tidies up, unless nothing is open, as at the interpreter's end."""
+        """Run a cleanup coroutine, but only if the app or the bridge has an open event loop.
+
+        At the interpreter's exit the loop may be closed already; then there is nothing to clean up.
+        """
         if self._inlined() or self._thread is not None or self._backend_loop() is not None:
             self.run(coroutine)
         else:
             coroutine.close()
 
     def enter(self) -> None:
-        """Count a ``with`` block that uses the bridge."""
+        """Count one more ``with`` block that uses the bridge."""
         with FORKS.lock:
             self._users += 1
 
     def leave(self) -> None:
-        """Uncount a ``with`` block; the last one closes the bridge."""
+        """Count one ``with`` block less; close the bridge after the last block."""
         with FORKS.lock:
             self._users -= 1
             last = self._users == 0
@@ -123,7 +129,7 @@ class Bridge:
             self.close()
 
     def close(self) -> None:
-        """End the thread, and with it the backend that runs on its loop."""
+        """Stop the loop thread, which also stops the backend that runs on its loop."""
         with FORKS.lock:
             thread, self._thread = self._thread, None
         if thread is not None:
@@ -131,7 +137,7 @@ class Bridge:
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Keep forks from closing the bridge while the block runs, even if no call is under way."""
+        """Prevent a fork of the process from closing the bridge while the block runs."""
         with FORKS.lock:
             self._kept += 1
         try:
@@ -156,7 +162,7 @@ class Bridge:
         self._scheduling = 0
 
     def _schedule(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        # Under the lock that ``close`` takes, so that a call is scheduled before the loop ends.
+        # ``close`` needs the same lock, so the loop cannot stop while a call is being scheduled.
         with FORKS.lock:
             self._scheduling += 1
             try:
@@ -182,7 +188,7 @@ class Bridge:
     def _take(self, thread: LoopThread) -> None:
         if self._thread is None:
             self._thread = thread
-        else:  # a signal handler was quicker, while this thread started
+        else:  # a signal handler started another thread while this one started
             thread.stop()
 
 
@@ -195,19 +201,20 @@ def _loop_runs_here() -> bool:
 
 
 def _result(future: concurrent.futures.Future[T]) -> T:
-    """Wait for a result, or for Ctrl-C.
-
-    A signal that comes just before a thread goes to sleep does not wake it, and Python handles it
-    only when the thread runs again. So the wait is made of short ones.
-    """
+    """Wait for the result of the future, and let Ctrl-C interrupt the wait."""
+    # A signal that arrives just before the thread sleeps does not wake the thread, and Python
+    # handles the signal only when the thread runs again. Short waits bound that delay.
     while not future.done():
         with suppress(TimeoutError):
             return future.result(_LOOK_FOR_SIGNALS)
-    return future.result()  # its own TimeoutError, too
+    return future.result()  # also raises a TimeoutError that is the result of the call itself
 
 
 def _run_beside(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run it for a handler that itself runs inline, on its caller's loop."""
+    """Run the coroutine in another thread, and block this thread until it has ended.
+
+    Used by a handler that runs inline in a thread whose event loop is busy with the handler.
+    """
     with concurrent.futures.ThreadPoolExecutor(1, "jobqueue-inline") as pool:
         return pool.submit(asyncio.run, coroutine).result()
 
@@ -220,6 +227,6 @@ def _close_all() -> None:
         bridge.close()
 
 
-# Before atexit, where that is possible: a store may need a thread pool to close, and pools cannot
-# be used any more when atexit runs.
+# Registered to run before the atexit functions, where Python allows it: a store may need a thread
+# pool to close, and thread pools do not accept work any more when the atexit functions run.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)

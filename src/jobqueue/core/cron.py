@@ -1,9 +1,9 @@
-"""Schedules of periodic tasks: five fields and a time zone.
+"""Parse cron schedules with a time zone, and compute the moments of their runs.
 
-The fields mean the same as in cron(8). Every matching local time gives one moment: in the hour that
-is repeated when summer time ends, the first of the two; for a time that is left out when summer
-time begins, the first minute after the gap. So a local time runs at most once, a daily task runs
-every day, and all times in a gap are one run.
+The five fields mean the same as in cron(8). Every matching local time gives exactly one moment.
+When summer time ends, one local hour happens twice; the first of the two moments counts. When
+summer time begins, some local times do not exist; they give the first minute after the gap.
+So a local time runs at most once, a daily task runs every day, and all times in a gap give one run.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _SHOWN = 80
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_YEARS = range(2, 9999)  # a margin at both ends, so that no time zone leads outside
+_YEARS = range(2, 9999)  # a year less at both ends: no time zone leads out of datetime's range
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One of the five fields: its name in messages, its values, and their names."""
+    """Describes one of the five fields: its name in errors, its range, and the names of values."""
 
     name: str
     low: int
@@ -45,7 +45,7 @@ class _Field:
     names: tuple[str, ...] = ()
 
     def parse(self, text: str) -> frozenset[int]:
-        """Read a list of values, ranges and steps."""
+        """Parse a comma-separated list of values, ranges and steps into the matching values."""
         return frozenset(value for item in text.split(",") for value in self._item(item, text))
 
     def _item(self, item: str, text: str) -> range:
@@ -105,7 +105,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A schedule, made by ``parse``. Times are seconds since the epoch."""
+    """A parsed cron schedule. Create it with ``parse``. Its times are seconds since the epoch."""
 
     text: str
     timezone: str
@@ -119,14 +119,18 @@ class Cron:
 
     @classmethod
     def parse(cls, text: str, timezone: str = "UTC") -> Cron:
-        """Read five fields or a shorthand; InvalidArgument names the field that is wrong."""
+        """Parse five fields or a shorthand like ``@hourly``.
+
+        Raises InvalidArgument with the name of the field that is not valid.
+        """
         if not isinstance(text, str):
             raise InvalidArgument("cron", f"expected five fields as text, got {text!r:.80}")
         words = _words(text)
         minutes, hours, days, months, weekdays = (
             spec.parse(word) for spec, word in zip(_FIELDS, words, strict=True)
         )
-        # cron(8): both day fields restricted means either; one that begins with * restricts along.
+        # cron(8): a day that matches one of the two day fields is enough, unless a day field begins
+        # with *: then a day must match both.
         either = not words[2].startswith("*") and not words[4].startswith("*")
         if not either and not any(min(days) <= _LONGEST[month - 1] for month in months):
             raise InvalidArgument(
@@ -147,7 +151,7 @@ class Cron:
         )
 
     def next(self, after: float) -> float:
-        """Return the first moment later than ``after``."""
+        """Return the time of the first run later than ``after``."""
         start = self._local(_whole_minute(after))
         for local in self._times(start, 1):
             moment = self._moment(local)
@@ -156,9 +160,10 @@ class Cron:
         raise InvalidArgument("cron", f"{self.text!r} does not run again before the year 9999")
 
     def previous(self, until: float) -> float:
-        """Return the last moment that is not later than ``until``."""
+        """Return the time of the last run that is not later than ``until``."""
         start = _whole_minute(until)
-        # In a repeated hour, later local times have already been: look back from the older offset.
+        # In an hour that happens twice, the first pass had later local times than ``start``: search
+        # backwards from the local time at the offset before the change.
         local = max(self._local(start), self._local(start - _DAY) + _DAY)
         for candidate in self._times(local, -1):
             moment = self._moment(candidate)
@@ -169,7 +174,10 @@ class Cron:
     # -- local times, without a zone -------------------------------------------------------
 
     def _times(self, start: datetime, way: int) -> Iterator[datetime]:
-        """Give the matching local times from ``start`` on: later ones (1), or earlier ones (-1)."""
+        """Yield the matching local times from ``start`` on; ``way`` is 1 for later, -1 for earlier.
+
+        ``start`` is included if it matches.
+        """
         day = start.date()
         while day.year in _YEARS:
             if day.month not in self._months:
@@ -196,14 +204,18 @@ class Cron:
         return moment.astimezone(self._zone).replace(tzinfo=None, fold=0)
 
     def _moment(self, local: datetime) -> float:
-        """Return the first moment of this local time; in a gap, the first minute after the gap."""
+        """Return the first moment with this local time, in seconds since the epoch.
+
+        For a local time in a gap, return the first minute after the gap.
+        """
         moment = local.replace(tzinfo=self._zone).astimezone(UTC)
         if self._local(moment) != local:
             moment = self._after_gap(local)
         return (moment - _EPOCH).total_seconds()
 
     def _after_gap(self, local: datetime) -> datetime:
-        # With fold=0 the offset before the gap is used and leads behind it; with fold=1 in front.
+        # fold=0 uses the offset before the gap and gives a moment after the gap; fold=1 gives a
+        # moment before the gap. Bisect the time between them.
         late = local.replace(tzinfo=self._zone).astimezone(UTC)
         early = local.replace(tzinfo=self._zone, fold=1).astimezone(UTC)
         while late - early > _MINUTE:
@@ -216,7 +228,7 @@ class Cron:
 
 
 def utc_text(moment: float) -> str:
-    """Write a moment to the second, as for people and in keys."""
+    """Format a time in UTC, to the second, for texts and for idempotency keys of schedules."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

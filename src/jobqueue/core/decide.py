@@ -1,9 +1,10 @@
-"""The rules by which jobs change: pure functions, and the same for every store.
+"""Decide how jobs change: pure functions with the rules that every store applies.
 
-A new job goes through ``accept`` and ``begin``, a claim through ``assign``, and any other change
-through ``move``. A store that reads a row under its write lock calls them and writes the changes.
-Stores that work on sets (PostgreSQL, Redis) use them for all but the plain start and success; the
-tests that every store passes compare their SQL and Lua with these functions.
+``accept`` and ``begin`` make a new job, ``assign`` claims a job, and ``move`` makes every other
+change. A store reads a row under its write lock, calls these functions and writes the changes.
+The stores on PostgreSQL and Redis submit jobs, claim jobs, and make the plain start and success in
+SQL or Lua; these functions decide every other change there. The tests that every store passes
+compare that SQL and Lua with these functions.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from jobqueue.core.store import Change, Rules
 
 L = TypeVar("L", bound="Live")
 
-# Looked up once: reading a member of an enumeration costs more than the use that is made of it.
+# Looked up once, because reading a member of an enumeration is slow in these hot functions.
 _PENDING, _ASSIGNED, _RUNNING, _DONE, _FAILED, _DEAD_LETTERED = State
 _STARTED, _WORKER_LOST = Reason.STARTED, Reason.WORKER_LOST
 _HAND_BACK, _SUCCEED = Move.HAND_BACK, Move.SUCCEED
@@ -54,7 +55,7 @@ _HAND_BACK, _SUCCEED = Move.HAND_BACK, Move.SUCCEED
 
 @dataclass(slots=True)
 class Live:
-    """The part of a job that changes: the fields that the lifecycle reads and writes."""
+    """Holds the fields of a job that its transitions read and write."""
 
     seq: int
     state: State
@@ -77,7 +78,7 @@ class Live:
     reason: Reason = Reason.SUBMITTED
 
     def copied(self, kind: type[L]) -> L:
-        """Return a copy of the class that a store keeps."""
+        """Return a copy as an instance of ``kind``, the subclass that a store keeps."""
         made = kind.__new__(kind)
         for name in Live.__slots__:
             setattr(made, name, getattr(self, name))
@@ -87,7 +88,7 @@ class Live:
         self, job_id: str, spec: JobSpec, created_at: float, updated_at: float,
         progress: Progress | None = None,
     ) -> Job:  # fmt: skip
-        """Return the whole record, with the parts that do not change."""
+        """Return the complete job: these fields, and the given fields that never change."""
         return Job(
             id=job_id,
             seq=self.seq,
@@ -113,7 +114,11 @@ class Live:
 
 @dataclass(slots=True)
 class Decision:
-    """The steps taken, the lease they ended, its worker, and the seconds that the attempt ran."""
+    """Holds the effect of a move that was applied.
+
+    ``steps`` are the states entered, in order. ``lease`` and ``worker_id`` are those of the job
+    before the move. ``ran_for`` is the attempt's run time in seconds if the move ended a run.
+    """
 
     steps: tuple[Step, ...]
     lease: int | None
@@ -137,16 +142,19 @@ class Decision:
 
 @dataclass(slots=True)
 class Accepted:
-    """A new job, as its store writes it."""
+    """Holds the values that a store writes for a new job."""
 
     spec: JobSpec
     expires_at: float | None
-    ready: bool  # it can be claimed at once
+    ready: bool  # True if the job can be claimed at once
     due: float | None
 
 
 def accept(spec: JobSpec, queue: QueueSettings, now: float) -> Accepted:
-    """Fill in the settings of the queue; a delay becomes a time."""
+    """Return the values of a new job: its spec completed by the queue's settings, and its times.
+
+    A ``delay`` in the spec is converted to ``run_at``.
+    """
     filled = spec.accepted(queue, now)
     expires_at = None if filled.ttl is None else now + filled.ttl
     ready, due = waiting(filled.run_at, expires_at, now)
@@ -154,7 +162,7 @@ def accept(spec: JobSpec, queue: QueueSettings, now: float) -> Accepted:
 
 
 def begin(spec: JobSpec, expires_at: float | None, due: float | None, seq: int, kind: type[L]) -> L:
-    """Return the record of a job that was just accepted."""
+    """Return the changing fields of a job that was just accepted, as an instance of ``kind``."""
     return kind(
         seq, _PENDING, 1, 0, 0, spec.max_retries or 0, None, None, False, 0, spec.timeout,
         spec.run_at, expires_at, None, due,
@@ -164,14 +172,17 @@ def begin(spec: JobSpec, expires_at: float | None, due: float | None, seq: int, 
 def waiting(
     run_at: float | None, expires_at: float | None, now: float
 ) -> tuple[bool, float | None]:
-    """Return whether a PENDING job can be claimed now, and its ``due``."""
+    """Return True if a PENDING job can be claimed now, else False; and the job's ``due`` time."""
     if run_at is None or run_at <= now:
         return True, expires_at
     return False, run_at if expires_at is None else min(run_at, expires_at)
 
 
 def repeated(spec: JobSpec, original: str, fingerprint: bytes) -> SubmitResult:
-    """Answer a submit under a key that a job holds."""
+    """Return the result of a submit whose idempotency key belongs to the job ``original``.
+
+    The result is a duplicate if the fingerprints are equal, otherwise a conflict.
+    """
     if fingerprint == spec.fingerprint():
         return SubmitResult.duplicate(original)
     return SubmitResult.conflict(original, spec.key or "")
@@ -190,7 +201,10 @@ def decide(
     policy: RetryPolicy,
     draw: Callable[[], float] = random.random,
 ) -> Decision | Refusal:
-    """Check the fence and the table, then change ``live`` in place."""
+    """Check a move against the fence and the lifecycle table, then apply the move to ``live``.
+
+    Return the refusal, without a change of ``live``, if a check fails.
+    """
     move = asked.move
     if move in FENCED and (asked.lease is None or asked.lease != live.lease):
         return Refusal.STALE_LEASE
@@ -216,12 +230,12 @@ def decide(
         live.started_at = now - ran_for
     elif before is _RUNNING:
         ran_for = asked.ran_for if asked.ran_for is not None else max(0.0, now - began)
-        # The worker began before the store heard of it, and knows for how long it ran.
+        # The worker measured the run time itself: its start is earlier than the report of it.
         live.started_at = min(began, now - ran_for)
 
     if live.state is _RUNNING:
         live.due = None if live.timeout is None else now + live.timeout + rules.watchdog_grace
-        ran_for = None  # it has not ended
+        ran_for = None  # the attempt has not ended
     elif live.state is _DONE:
         live.result = asked.result
     elif live.state is _FAILED:
@@ -237,7 +251,10 @@ def decide(
 
 
 def enter(live: Live, state: State, reason: Reason, at: float, detail: str) -> None:
-    """Change the fields of a job that enters a state. Replay does it from the event alone."""
+    """Change the fields of a job that enters a state.
+
+    The arguments are all in the event, so that replay can rebuild a job with this function.
+    """
     live.state = state
     live.reason = reason
     live.version += 1
@@ -253,7 +270,8 @@ def enter(live: Live, state: State, reason: Reason, at: float, detail: str) -> N
         _return(live, reason)
     elif state is _FAILED:
         if reason is _WORKER_LOST:
-            # An ASSIGNED job counts, too: one that kills its worker at once is never seen RUNNING.
+            # Also counted for an ASSIGNED job: a job that kills its worker at once never gets to
+            # RUNNING in the store.
             live.deaths += 1
         live.error = detail or live.error if reason in PASSING else detail
     else:
@@ -263,7 +281,7 @@ def enter(live: Live, state: State, reason: Reason, at: float, detail: str) -> N
 
 
 def assign(live: Live, worker_id: str, now: float, rules: Rules) -> None:
-    """Claim a PENDING job for a worker: draw a lease and begin its assignment timeout."""
+    """Assign a PENDING job to a worker: draw a new lease and start the assignment timeout."""
     live.attempt += 1
     live.lease = new_lease()
     live.worker_id = worker_id
@@ -272,7 +290,7 @@ def assign(live: Live, worker_id: str, now: float, rules: Rules) -> None:
 
 
 def assignment(live: Live, job_id: str, spec: JobSpec, created_at: float, now: float) -> Assignment:
-    """Return the message to the worker of a job that was just assigned."""
+    """Return the assignment that is sent to the worker of a job that was just assigned."""
     return Assignment(
         live.seq,
         job_id,
@@ -290,10 +308,13 @@ def assignment(live: Live, job_id: str, spec: JobSpec, created_at: float, now: f
 def _hand_back(
     live: Live, asked: Transition, steps: tuple[Step, ...], rules: Rules
 ) -> tuple[Step, ...]:
-    """Let a hand-back fail the attempt after too many, so that a job's history has an end."""
+    """Return the steps of a hand-back; beyond ``Rules.hand_backs``, the attempt fails.
+
+    The limit bounds the length of a job's history.
+    """
     count = live.attempt - live.retry_count  # hand-overs that were no retry
     if count <= rules.hand_backs:
-        asked.error = ""  # it was not started
+        asked.error = ""  # the attempt was not started, so it has no error
         return steps
     asked.error = f"handed back without a start, after {count - 1} hand-overs that were no retry"
     return steps[:1]  # FAILED, then a retry or a dead letter
@@ -306,7 +327,7 @@ def _given_up(live: Live, asked: Transition, before: State, rules: Rules) -> Rea
         live.reason,
         retry_count=live.retry_count,
         max_retries=live.max_retries,
-        # A job becomes poison only by a death while it ran.
+        # Only a death of the worker while the job ran can make the job poison.
         worker_deaths=live.deaths if before is _RUNNING else 0,
         poison_after=rules.poison_after,
         cancel_requested=live.cancel_requested,
@@ -330,7 +351,7 @@ def _return(live: Live, reason: Reason) -> None:
 
 
 def news_of(asked: Sequence[Transition], outcomes: Sequence[Outcome]) -> Change:
-    """Return the kinds of changes by these moves that other processes are told of."""
+    """Return the kinds of changes, made by these moves, that other processes are notified of."""
     work = ended = control = False
     for one, outcome in zip(asked, outcomes, strict=True):
         if outcome.refusal is None:
@@ -345,10 +366,12 @@ def news_of(asked: Sequence[Transition], outcomes: Sequence[Outcome]) -> Change:
 
 @dataclass(slots=True)
 class Heartbeat:
-    """The answer to a heartbeat, and the changes that it makes."""
+    """Holds the answer to a heartbeat, and the changes that the store writes for the heartbeat."""
 
     pulse: Pulse
-    begun: list[Held]  # executing, the start not yet reported: the assignment timeout begins anew
+    # Attempts that are executing although their start is not reported: their assignment timeout
+    # starts again.
+    begun: list[Held]
     told: dict[int, Progress]  # by lease, of leases in force
 
 
@@ -359,7 +382,10 @@ def answer_heartbeat(
     progress: Mapping[int, Progress],
     standing: Mapping[int, Held],
 ) -> Heartbeat:
-    """Compare the leases that a worker lists with those in force (``standing``)."""
+    """Compare the leases that a worker lists with its leases in force (``standing``).
+
+    Return the answer for the worker, and the changes that the store writes.
+    """
     pulse = Pulse(True, status)
     unlisted = dict(standing)
     for lease in leases:
@@ -378,7 +404,10 @@ def answer_heartbeat(
 
 
 def overdue(live_state: State, seq: int, version: int, lease: int | None) -> Transition:
-    """Return the move of a job whose ``due`` has passed (for a PENDING job: its TTL)."""
+    """Return the move for a job whose ``due`` time has passed.
+
+    The ``due`` time of a PENDING job is the end of its TTL.
+    """
     if live_state is _FAILED:
         return Transition(seq, Move.RETRY_WHEN_DUE, version=version)
     if live_state is _PENDING:
@@ -394,9 +423,9 @@ Entry = tuple[
     str, int, State | None, State, Reason, float, int, str | None, str, str,
     int, float | None, float | None, bool,
 ]  # fmt: skip
-"""An event as stores write it: the fields of ``core.job.Event``, then those that its job may lose
-again: the retries, the start of its latest attempt, ``due`` (of a FAILED job: the retry; of a new
-one: ``run_at``), and the cancel flag."""
+"""An event as stores write it. It has the fields of ``core.job.Event``, then fields of the job that
+a later transition may overwrite: the retry count, the start of the latest attempt, ``due`` (the
+retry of a FAILED job, ``run_at`` of a new job), and the cancel flag."""
 
 
 def event_of(entry: Sequence[Any]) -> Event:
@@ -413,7 +442,7 @@ def events_of(
     detail: str = "",
     worker_id: str | None = None,
 ) -> list[Entry]:
-    """Return the events of the write that has just brought the job to its state."""
+    """Return the events of the steps that have just been applied to ``live``, in order."""
     version = live.version - len(steps)
     found: list[Entry] = []
     for state, reason in steps:
@@ -436,7 +465,7 @@ def events_of(
 
 
 class QueuePolicy(NamedTuple):
-    """The settings of a queue that moves of its jobs depend on."""
+    """Holds the settings of a queue that decide the moves of its jobs."""
 
     name: str
     deleted: bool
@@ -444,7 +473,10 @@ class QueuePolicy(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A decided move: its outcome and the events to write. Without a decision nothing changed."""
+    """Holds the outcome of a move and the events to write.
+
+    ``decision`` is None if the move was refused; then nothing changed.
+    """
 
     outcome: Outcome
     decision: Decision | None
@@ -454,7 +486,7 @@ class Moved(NamedTuple):
 def move(
     live: Live, job_id: str, queue: QueuePolicy, asked: Transition, now: float, rules: Rules
 ) -> Moved:
-    """Decide a move of a job, and change ``live`` by it."""
+    """Decide a move of a job; if the move is allowed, apply it to ``live``."""
     before = live.state
     decision: Decision | Refusal = Refusal.NO_QUEUE
     if not queue.deleted or asked.move is not Move.RETRY_BY_HAND:

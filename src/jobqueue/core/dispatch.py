@@ -1,6 +1,6 @@
-"""Workers that learn of their jobs by Kafka: the hints, and the additional calls of a store.
+"""Define the hints and the store calls for workers that learn of their jobs through Kafka.
 
-The store alone decides. A hint only says that a look at the store is worth while. Hints may be
+The store is authoritative. A hint only says that the reader should query the store. Hints may be
 lost, late or repeated.
 """
 
@@ -18,7 +18,7 @@ from jobqueue.core.store import Claim, JobStore, Store, Term, WorkerStore
 
 
 class HintKind(enum.Enum):
-    """The event that a hint tells of. The value is its name in Kafka."""
+    """The kind of event that a hint is about. The value is the event's name in Kafka."""
 
     JOB_CREATED = "JobCreated"
     JOB_REQUEUED = "JobRequeued"
@@ -31,12 +31,12 @@ class HintKind(enum.Enum):
 
 
 ENDS = frozenset({HintKind.JOB_COMPLETED, HintKind.JOB_FAILED})
-"""The hints after which an attempt's slot is free."""
+"""The kinds of hints that announce the end of an attempt, which frees a slot."""
 
 
 @dataclass(slots=True)
 class Hint:
-    """A message about an event of a job or a worker."""
+    """A Kafka message about an event of a job or a worker."""
 
     kind: HintKind
     event_id: str
@@ -46,53 +46,59 @@ class Hint:
     attempt: int = 0
     worker_id: str = ""
     incarnation: int = 0
-    final: bool = False  # of a failure: the job is given up
+    final: bool = False  # of JOB_FAILED: True if the job became a dead letter
 
 
 class HintSource(Protocol):
-    """Delivers hints from its start on. They may be late, repeated or missing."""
+    """Delivers the hints that arrive after its start. Hints may be late, repeated or missing."""
 
     def start(
         self, heard: Callable[[Sequence[Hint]], None], wanted: Callable[[], bool] | None = None
     ) -> None:
-        """Call ``heard`` on the loop with new hints, while ``wanted`` (from any thread) is True."""
+        """Start to call ``heard`` with new hints, on the event loop, while ``wanted()`` is True.
+
+        ``wanted`` may be called from any thread; None means that hints are always wanted.
+        """
 
     async def stop(self) -> None:
-        """Stop delivering, in bounded time."""
+        """Stop the delivery of hints, in bounded time."""
 
 
 class DispatchJobs(JobStore, Protocol):
-    """The write path, for a leader that claims for all workers."""
+    """Extends the write path of jobs for a leader that claims jobs for all workers."""
 
     async def claim(
         self, claims: Sequence[Claim], *, term: Term | None = None, tell: bool = False
     ) -> list[Assignment]:
-        """Claim as ``JobStore.claim`` does; under a term that is over, raise TermEnded.
+        """Claim jobs as ``JobStore.claim`` does. Raises TermEnded if ``term`` is over.
 
-        With ``tell`` the store itself notifies its workers (``Change.ASSIGNED``).
+        With ``tell``, the store itself notifies the workers (``Change.ASSIGNED``).
         """
 
     async def standing(
         self, job_ids: Sequence[str] | None, worker_id: str, incarnation: int | None = None
     ) -> list[Assignment]:
-        """Return those of these jobs (None: of all) that are ASSIGNED to the worker now.
+        """Return the jobs that are ASSIGNED to the worker now.
 
-        With an incarnation: none, unless it is the registered one.
+        ``job_ids`` limits the result to these jobs; None means all jobs. If ``incarnation`` is
+        given and is not the registered incarnation, the result is empty.
         """
 
     async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:
-        """Repeat the hints of assignments not started for ``older_than`` seconds; count them.
+        """Repeat the hints of assignments that are older than ``older_than`` seconds and not
+        started. Return their number.
 
-        While there is a stream, ``changes_after`` gives each as an ``AssignmentRepeated``, at most
-        once in ``older_than`` seconds, for workers with a partition. Fenced by the term.
+        While the event stream is in use, ``changes_after`` returns an ``AssignmentRepeated`` for
+        each assignment of a worker with a partition, at most once in ``older_than`` seconds. The
+        call is fenced by the term.
         """
 
 
 class DispatchWorkers(WorkerStore, Protocol):
-    """The workers, with the additions for those that learn of their jobs by Kafka."""
+    """Extends the store of workers for workers that learn of their jobs through Kafka."""
 
     async def partition_of(self, worker_id: str, incarnation: int) -> int | None:
-        """Return the partition that this incarnation got when it registered; None: it has none."""
+        """Return the Kafka partition that this incarnation got at its registration, or None."""
 
     def pulse(
         self,
@@ -108,25 +114,32 @@ class DispatchWorkers(WorkerStore, Protocol):
     ) -> Pulse:
         """Record a heartbeat as ``WorkerStore.pulse`` does.
 
-        ``withheld`` slots are not free although no lease is held for them; None: as many as before.
+        ``withheld`` counts slots that are not free although no lease is held for them; None means
+        as many as before.
         """
 
     async def set_status(
         self, worker_id: str, status: WorkerStatus, *, incarnation: int | None = None
     ) -> bool:
-        """Set the status as ``WorkerStore.set_status`` does, if that incarnation is registered."""
+        """Set the status as ``WorkerStore.set_status`` does.
+
+        If ``incarnation`` is given and is not the registered incarnation, nothing changes.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchStore:
-    """The parts of a store whose workers learn of their jobs by Kafka."""
+    """Holds the parts of a store for workers that learn of their jobs through Kafka."""
 
     jobs: DispatchJobs
     workers: DispatchWorkers
 
 
 def dispatch_of(store: Store) -> DispatchStore:
-    """Return these parts of a store; InvalidArgument if it cannot have such workers."""
+    """Return the parts of a store for workers that learn of their jobs through Kafka.
+
+    Raises InvalidArgument if the store does not support such workers.
+    """
     if store.dispatch is None:
         raise InvalidArgument("kafka.dispatch", f"needs a store in Redis, not {store.location}")
     return store.dispatch

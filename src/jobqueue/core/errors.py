@@ -1,20 +1,22 @@
-"""Errors, each with a stable code that every face maps to its own in one table.
+"""Define the errors of the package.
+
+Each error has a stable code, and every face has one table that maps the codes to its own codes.
 
 JobQueueError
-├── InvalidArgument     a field of the request is wrong
-├── NotFound            no such job, queue or worker
+├── InvalidArgument     a field of the request is not valid
+├── NotFound            the job, queue or worker does not exist
 ├── AlreadyExists       the name is taken
-├── Conflict            the state of the thing forbids it
+├── Conflict            the state of the job, queue or worker forbids the call
 ├── KeyConflict         the idempotency key belongs to a job with another payload
-├── QueueFull           the queue is at capacity; carries retry_after
-├── RateLimited         the caller sends too fast; carries retry_after
-├── Unavailable         it did not happen; try again
-├── OutcomeUnknown      it may have happened; read back before trying again
-├── DeadlineExceeded    the caller's time ran out
+├── QueueFull           the queue is at capacity; the error has a retry_after
+├── RateLimited         the caller sends too fast; the error has a retry_after
+├── Unavailable         the call had no effect; try again
+├── OutcomeUnknown      the call may have had an effect; check before trying again
+├── DeadlineExceeded    the caller's deadline passed
 ├── Unauthenticated     the caller is not known
-├── PermissionDenied    the caller is known and may not do that
+├── PermissionDenied    the caller is known and may not make this call
 ├── JobFailed           raised by result(): the job ended without a result
-└── Internal            a defect
+└── Internal            a defect of jobqueue
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import TypeVar
 
 
 class Code(enum.StrEnum):
-    """Stable names of errors, the same on every face."""
+    """The stable name of an error, which is the same on every face."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     NOT_FOUND = "NOT_FOUND"
@@ -43,7 +45,7 @@ class Code(enum.StrEnum):
 
 
 class JobQueueError(Exception):
-    """Base of every error this package raises on purpose."""
+    """The base class of every error that this package raises on purpose."""
 
     code: Code = Code.INTERNAL
 
@@ -56,13 +58,16 @@ E = TypeVar("E", bound=BaseException)
 
 
 def without_trace(error: E) -> E:
-    """Return the error without its traceback, whose frames would keep the request in memory."""
+    """Remove the error's traceback and cause, and return the error.
+
+    The frames of a traceback would keep the request in memory.
+    """
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)
 
 
 class InvalidArgument(JobQueueError):
-    """A field of the request is wrong. The message says what is allowed."""
+    """Reports that a field of the request is not valid; the message says what is allowed."""
 
     code = Code.INVALID_ARGUMENT
 
@@ -73,7 +78,7 @@ class InvalidArgument(JobQueueError):
 
 
 class NotFound(JobQueueError):
-    """The named thing does not exist."""
+    """Reports that the named job, queue or worker does not exist."""
 
     code = Code.NOT_FOUND
 
@@ -96,10 +101,10 @@ def not_your_worker(worker_id: str) -> PermissionDenied:
 
 
 def too_many_names(owner: str, most: int) -> RateLimited:
-    """Make the error of a worker whose lists of names take too much with the caller's others."""
+    """Return the error for a worker whose lists of types and queues exceed the caller's limit."""
     return RateLimited(
-        f"types: the workers of {owner!r} name so many types and queues that they would take more"
-        f" than {most >> 20} MiB together, the most that one caller may have; name fewer, or stop"
+        f"types: the lists of types and queues of the workers of {owner!r} would need more than"
+        f" {most >> 20} MiB together, which is the limit of one caller; list fewer names, or stop"
         " workers",
         retry_after=30.0,
     )
@@ -107,26 +112,29 @@ def too_many_names(owner: str, most: int) -> RateLimited:
 
 def too_many_workers(owner: str, most: int) -> RateLimited:
     return RateLimited(
-        f"worker_id: {owner!r} has {most} workers already, which is as many as one caller may have"
-        " (limits.workers_per_caller)",
+        f"worker_id: {owner!r} has {most} workers already, which is the limit of one caller"
+        " (limits.workers_per_caller); stop workers, or raise the limit",
         retry_after=30.0,
     )
 
 
 class AlreadyExists(JobQueueError):
-    """The name is taken."""
+    """Reports that the name is taken."""
 
     code = Code.ALREADY_EXISTS
 
 
 class Conflict(JobQueueError):
-    """The thing exists, but its state forbids the call."""
+    """Reports that the state of the job, queue, worker or store forbids the call."""
 
     code = Code.CONFLICT
 
 
 class KeyConflict(JobQueueError):
-    """The idempotency key was used for another payload; ``job_id`` is that job."""
+    """Reports that the idempotency key belongs to another job, with another payload or type.
+
+    ``job_id`` is the id of that job.
+    """
 
     code = Code.KEY_CONFLICT
 
@@ -136,7 +144,10 @@ class KeyConflict(JobQueueError):
 
 
 class QueueFull(JobQueueError):
-    """The queue is at capacity. Nothing was written; try again after ``retry_after`` seconds."""
+    """Reports that the queue is at capacity, and that nothing was written.
+
+    Try again after ``retry_after`` seconds.
+    """
 
     code = Code.QUEUE_FULL
 
@@ -146,7 +157,10 @@ class QueueFull(JobQueueError):
 
 
 class RateLimited(JobQueueError):
-    """The caller is over its rate. Nothing was written; try again after ``retry_after`` seconds."""
+    """Reports that the caller exceeds its rate or another limit, and that nothing was written.
+
+    Try again after ``retry_after`` seconds.
+    """
 
     code = Code.RATE_LIMITED
 
@@ -156,41 +170,47 @@ class RateLimited(JobQueueError):
 
 
 class Unavailable(JobQueueError):
-    """It did not happen: the store or server cannot be reached or written. Safe to repeat."""
+    """Reports that the call had no effect: the store or server cannot be reached or written.
+
+    Repeating the call is safe.
+    """
 
     code = Code.UNAVAILABLE
 
 
 class Unreachable(Unavailable):
-    """It did not happen: there is no connection to the server."""
+    """Reports that the call had no effect because the connection to the server is lost."""
 
 
 class OutcomeUnknown(JobQueueError):
-    """It may have happened: the answer was lost. Repeat only with an idempotency key."""
+    """Reports that the answer to the call was lost, so the call may have had an effect.
+
+    Repeat a submit only with an idempotency key.
+    """
 
     code = Code.OUTCOME_UNKNOWN
 
 
 class DeadlineExceeded(JobQueueError):
-    """The caller's time ran out before the answer."""
+    """Reports that the caller's deadline passed before the answer."""
 
     code = Code.DEADLINE_EXCEEDED
 
 
 class Unauthenticated(JobQueueError):
-    """The caller gave no credential, or one that is not valid."""
+    """Reports that the caller sent no credential, or a credential that is not valid."""
 
     code = Code.UNAUTHENTICATED
 
 
 class PermissionDenied(JobQueueError):
-    """The caller is known and may not do that."""
+    """Reports that the caller is known but may not make this call."""
 
     code = Code.PERMISSION_DENIED
 
 
 class JobFailed(JobQueueError):
-    """The job ended without a result; ``reason`` and ``error`` say why."""
+    """Reports that a job ended without a result; ``reason`` and ``error`` say why."""
 
     code = Code.JOB_FAILED
 
@@ -202,6 +222,6 @@ class JobFailed(JobQueueError):
 
 
 class Internal(JobQueueError):
-    """A defect in jobqueue itself."""
+    """Reports a defect in jobqueue itself."""
 
     code = Code.INTERNAL

@@ -1,9 +1,9 @@
-"""Forks of the process: open connections are closed before, and opened anew after.
+"""Close open connections before the process forks, because no connection survives a fork.
 
-No connection survives a fork. gRPC's threads are missing in the child; SQLite counts its locks per
-process, so that a child with an inherited file would write into a log that the parent removes. The
-blocking client therefore closes its connections before a fork, and parent and child open their own
-when they need them. Connections that could not be closed then are refused in the child: see
+gRPC's threads are missing in the child. SQLite counts its locks per process, so a child with an
+inherited file would write into a log that the parent removes. The blocking client therefore closes
+its connections before a fork; the parent and the child each open new connections when they need
+them. If a connection cannot be closed before the fork, the child refuses to use it: see
 ``SharedBackend.after_fork``.
 """
 
@@ -22,31 +22,40 @@ PATIENCE = 3.0
 
 
 class Forkable(Protocol):
-    """An open thing that is told of forks."""
+    """An owner of connections that ``FORKS`` calls before and after each fork."""
 
     def before_fork(self) -> bool:
-        """Close the connections that can be closed, under the lock; True if there was one."""
+        """Close the connections that can be closed; return True if any connection was closed.
+
+        The caller holds ``FORKS.lock``.
+        """
 
     def after_fork(self) -> None:
-        """Forget the parent's connections, in the child, without touching them."""
+        """Drop the references to the parent's connections, without using or closing them.
+
+        Only the child process calls this method.
+        """
 
 
 class _Forks:
     def __init__(self) -> None:
-        # Calls of the blocking client begin under this lock, so that none begins during a fork.
-        # It is reentrant: a signal handler and the garbage collector run at any line, and may call
-        # the blocking client, or fork.
+        # Calls of the blocking client begin under this lock, so that no call begins during a fork.
+        # The lock is reentrant, because a signal handler or the garbage collector may run at any
+        # line and may call the blocking client, or fork.
         self.lock = threading.RLock()
         self._members: weakref.WeakSet[Forkable] = weakref.WeakSet()
         self._last: weakref.WeakSet[Forkable] = weakref.WeakSet()
         self._under_way = _UnderWay()
 
     def join(self, member: Forkable, *, last: bool = False) -> None:
-        """Tell a member of every fork as long as it lives; with ``last``, after the others."""
+        """Call the member's hooks at every fork, until the member is garbage collected.
+
+        With ``last``, the member is called after all members without ``last``.
+        """
         (self._last if last else self._members).add(member)
 
     def before(self) -> None:
-        # Not for ever: the holder may be waiting for this thread.
+        # With a timeout, because the lock's holder may be waiting for this thread.
         held = self.lock.acquire(timeout=PATIENCE)
         self._under_way.held.append(held)
         if not held:
@@ -69,15 +78,15 @@ class _Forks:
 
 
 class _UnderWay(threading.local):
-    """The forks that a thread has begun: for each, True if it got the lock."""
+    """Holds, for each fork that a thread has begun, whether the fork acquired the lock."""
 
     def __init__(self) -> None:
         self.held: list[bool] = []
 
 
 FORKS = _Forks()
-# Hooks before a fork run last to first, and those of thread pools and of logging take locks that
-# closing needs: these modules are imported above, so that ours runs before theirs.
+# The hooks before a fork run last to first. The hooks of thread pools and of logging acquire locks
+# that closing needs. Both modules are imported above, so that this hook runs before theirs.
 os.register_at_fork(
     before=FORKS.before, after_in_parent=FORKS.in_parent, after_in_child=FORKS.in_child
 )

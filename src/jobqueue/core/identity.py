@@ -1,8 +1,8 @@
-"""The identity of a store in the event stream.
+"""Identify the store that wrote an event into the event stream.
 
-A store draws an id when it is created. A store that is rebuilt from a stream takes over the id that
-it finds there, under a new generation: readers see the same source, and the lost store is told
-apart if it comes back.
+A store draws a random id when it is created. A store that is rebuilt from a stream uses the id in
+the stream's records, with a new generation. Readers of the stream then see the same source, and can
+distinguish the lost store from the rebuilt store if the lost store comes back.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FIRST = "1"
 """The generation of a store that was not rebuilt."""
 
 UNNAMED = "unnamed"
-"""The generation of records of versions that did not name their store."""
+"""The generation of records from old versions of jobqueue, whose records do not name a store."""
 
 _GENERATION = re.compile(r"(\d{1,9})(?:-[0-9a-f]+)?")
 
@@ -27,7 +27,10 @@ def new_store_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The store that wrote a record, as the record names it; those of earlier versions do not."""
+    """The store that wrote a record, as named in the record.
+
+    ``store`` is empty for records of earlier versions, which do not name their store.
+    """
 
     store: str = ""
     generation: str = UNNAMED
@@ -40,14 +43,14 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The id of a store, for readers of its records."""
+    """The id and generation of a store, which its records in the event stream name."""
 
     store: str
     generation: str = FIRST
     continues: frozenset[str] = frozenset()  # the generations that it was rebuilt from
 
     def goes_on_from(self, writer: Writer) -> bool:
-        """True if this store may write after a record of that writer."""
+        """Return True if this store may append records after a record of ``writer``."""
         if writer.store not in ("", self.store):
             return False
         return writer.generation == self.generation or writer.generation in self.continues
@@ -58,7 +61,7 @@ class Identity:
 
     @property
     def kept(self) -> str:
-        """Return ``continues`` as stores keep it."""
+        """Return the generations in ``continues`` as the text that stores keep."""
         return " ".join(sorted(self.continues))
 
 
@@ -69,8 +72,8 @@ def identity_of(store: str, generation: str, kept: str) -> Identity:
 def successor(store: str, generations: Iterable[str]) -> Identity:
     """Return the identity of a store that is rebuilt from the records of these generations.
 
-    ``store`` is the id that the records name; empty: they name none. The generation has a random
-    part, so that two stores that are rebuilt from one stream are told apart.
+    ``store`` is the id that the records name, or empty if the records name no store. The new
+    generation has a random part, so that two stores rebuilt from one stream are different.
     """
     seen = frozenset(generations)
     number = 1 + max((_number(one) for one in seen), default=1)

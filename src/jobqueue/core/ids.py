@@ -1,8 +1,9 @@
-"""Job ids (UUIDv4 as text), leases (random 63-bit numbers), idempotency keys as stores keep them.
+"""Make job ids (UUIDv4 as text) and leases (random 63-bit numbers), and encode idempotency keys.
 
-A key without an owner is shared by all callers: it was written where callers are not known, or by
-an earlier version, or it is the key of a schedule's tick. It is stored as it is. The key of a known
-caller is stored after the caller's name, between two marks that no name contains.
+All callers share a key without an owner: such a key was written by a server that does not know its
+callers, by an earlier version, or by a periodic schedule. It is stored unchanged. The key of a
+known caller is stored with the caller's name before the key; a separator character, which no name
+contains, precedes and follows the name.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import uuid
 from jobqueue.core.errors import InvalidArgument
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_LEASES_AT_ONCE = 512  # one read of the system's entropy serves so many
+_LEASES_AT_ONCE = 512  # leases made from one read of the system's entropy
 _leases: list[int] = []
 
 TICKS = "cron:"
-"""The prefix of the keys of schedules' ticks, which all workers share."""
+"""The prefix of the idempotency keys of schedules' runs, which all workers share."""
 _MARK = "\x1f"
 
 
 def new_job_ids(count: int) -> list[str]:
-    """Draw job ids; one read of the system's entropy serves the whole batch."""
+    """Return ``count`` random job ids, made from one read of the system's entropy."""
     entropy = os.urandom(16 * count)
     ids = []
     for start in range(0, 16 * count, 16):
@@ -35,7 +36,7 @@ def new_job_ids(count: int) -> list[str]:
 
 
 def new_lease() -> int:
-    """Draw the number that fences one attempt: 63 unpredictable bits."""
+    """Return a new lease: a number of 63 unpredictable bits that fences one attempt."""
     while True:
         try:
             return _leases.pop() >> 1 or 1
@@ -49,7 +50,7 @@ os.register_at_fork(after_in_child=_leases.clear)
 
 
 def parse_job_id(text: str, field: str = "job_id") -> str:
-    """Check that ``text`` is a UUID as jobqueue writes it; no other spelling is accepted."""
+    """Return ``text`` if it is a UUID in lower case with hyphens; else raise InvalidArgument."""
     if not _UUID.fullmatch(text):
         example = uuid.UUID(int=0)
         raise InvalidArgument(field, f"{text[:80]!r} is not a UUID in lower case (like {example})")
@@ -57,27 +58,30 @@ def parse_job_id(text: str, field: str = "job_id") -> str:
 
 
 def id_to_bytes(job_id: str) -> bytes:
-    """Return the 16 bytes that a store keeps."""
+    """Convert a job id to the 16 bytes that a store keeps."""
     return bytes.fromhex(job_id.replace("-", ""))
 
 
 def id_from_bytes(raw: bytes) -> str:
-    """Return the text form of 16 stored bytes."""
+    """Convert 16 stored bytes to a job id."""
     h = raw.hex()
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
 def stored_key(owner: str, key: str) -> str:
-    """Return the key as stores keep it; ``owner`` is a caller's name, or empty."""
+    """Return the idempotency key as stores keep it.
+
+    ``owner`` is the name of a caller, or empty if all callers share the key.
+    """
     if not owner and not key.startswith(_MARK):
         return key
     return f"{_MARK}{owner}{_MARK}{key}"
 
 
 def read_key(stored: str | None) -> tuple[str | None, str]:
-    """Split a stored key into the key and its owner."""
+    """Split a stored idempotency key into the key and its owner's name."""
     if stored is None or not stored.startswith(_MARK):
         return stored, ""
     owner, mark, key = stored[1:].partition(_MARK)
-    # An earlier version kept a key that begins with a mark as it was.
+    # An earlier version stored a key that begins with the separator unchanged.
     return (key, owner) if mark else (stored, "")

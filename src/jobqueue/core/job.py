@@ -1,4 +1,4 @@
-"""The records that the parts of the system pass to each other: jobs, moves, workers, queries."""
+"""Define the records that the parts of the system exchange: jobs, moves, workers and queries."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(slots=True, kw_only=True)
 class JobSpec:
-    """A job as a client asks for it. ``None`` stands for the setting of the queue."""
+    """Everything that the submitter said about a job; None stands for the queue's setting."""
 
     payload: bytes
     queue: str = DEFAULT_QUEUE
@@ -48,12 +48,15 @@ class JobSpec:
 
     @property
     def shared_key(self) -> str | None:
-        """The equal key that all callers share, if this one has an owner: a job under it counts."""
+        """Return the same key without its owner, or None if the spec's key has no owner.
+
+        A job that was submitted under the key without owner also makes this submit a duplicate.
+        """
         return stored_key("", self.key) if self.key_owner and self.key is not None else None
 
     def accepted(self, queue: QueueSettings, now: float) -> JobSpec:
-        """Return the spec with the queue's settings where it has none, and a time for a delay."""
-        accepted = JobSpec(  # one by one: this is done for every job
+        """Return the spec with the queue's settings in place of None, and a delay as ``run_at``."""
+        accepted = JobSpec(  # field by field, because a generic copy is slow for every job
             payload=self.payload,
             queue=self.queue,
             type=self.type,
@@ -74,7 +77,10 @@ class JobSpec:
         return {name: getattr(self, name) for name in MORE}
 
     def fingerprint(self) -> bytes:
-        """Return a hash that is equal for two submits of the same job under one key."""
+        """Return a hash of the type and the payload.
+
+        Two submits under one idempotency key are the same job if their fingerprints are equal.
+        """
         digest = hashlib.blake2b(self.payload, digest_size=16)
         digest.update(b"\0" + self.type.encode())
         return digest.digest()
@@ -84,29 +90,31 @@ COMMON = (
     "payload", "queue", "type", "priority", "max_retries", "ttl", "delay", "run_at", "timeout",
     "key", "labels", "key_owner",
 )  # fmt: skip
-"""The fields that are searched, or that every job has: columns in SQL, and listed one by one in hot
-paths."""
+"""The fields that queries search or that every job has. They are columns in SQL, and hot functions
+list each of them by name."""
 MORE = tuple(one.name for one in fields(JobSpec) if one.name not in COMMON)
-"""All other fields, and every new one. Stores, messages and documents carry them by this list."""
+"""All other fields, including new ones. Stores, messages and documents copy them by this list."""
 
 
 @dataclass(slots=True)
 class NewJob:
-    """A validated spec under the id it will have."""
+    """A validated spec and the id of the job to create."""
 
     id: str
     spec: JobSpec
 
 
 class SubmitStatus(enum.Enum):
+    """The status of a submitted spec."""
+
     ACCEPTED = "accepted"
-    DUPLICATE = "duplicate"  # same key, same payload: job_id is the original
-    REFUSED = "refused"  # error says why; nothing was written
+    DUPLICATE = "duplicate"  # the key and the payload are those of the job ``job_id``
+    REFUSED = "refused"  # nothing was written; ``error`` says why
 
 
 @dataclass(slots=True)
 class SubmitResult:
-    """The answer to one submitted spec."""
+    """The result for one submitted spec: a job id, or the error that refused the spec."""
 
     status: SubmitStatus
     job_id: str = ""
@@ -136,7 +144,7 @@ class SubmitResult:
 
 
 class _OfSpec:
-    """Shortcuts to fields of a job's spec."""
+    """Gives jobs and assignments properties that read the fields of their spec."""
 
     __slots__ = ()
     spec: JobSpec
@@ -172,11 +180,16 @@ class _OfSpec:
 
 @dataclass(slots=True, kw_only=True)
 class Job(_OfSpec):
-    """The whole record of a job, as ``get`` and ``list`` show it. Times are epoch seconds."""
+    """The complete record of a job, as ``get`` and ``list_jobs`` return it.
+
+    Times are in seconds since the epoch.
+    """
 
     id: str
-    seq: int  # the store's own number: the order of first in, first out; moves name it
-    # As it was accepted (``JobSpec.accepted``); a retry by hand takes ``run_at`` away.
+    # The job's number in its store. Numbers grow in the order of submission; moves name the job by
+    # its number.
+    seq: int
+    # The accepted spec (``JobSpec.accepted``); a retry by hand removes ``run_at``.
     spec: JobSpec
     state: State
     version: int
@@ -193,12 +206,12 @@ class Job(_OfSpec):
     result: bytes | None = None
     error: str = ""
     reason: Reason = Reason.SUBMITTED  # of the latest transition
-    hint: str = ""  # why it waits, for people; set by the engine when a single job is read
+    hint: str = ""  # why the job waits, for people; set by the engine when a single job is read
     progress: Progress | None = None  # of the running attempt; None: nothing reported yet
 
     def __post_init__(self) -> None:
-        # A start is counted back from the end by the time that the worker reports. Whatever it
-        # reports, no job began before it was created.
+        # The start is the end minus the run time that the worker reports. That run time may be
+        # wrong, but no job starts before its creation.
         if self.started_at is not None:
             self.started_at = max(self.started_at, self.created_at)
 
@@ -217,7 +230,7 @@ class Job(_OfSpec):
 
 @dataclass(slots=True)
 class Assignment(_OfSpec):
-    """One attempt at a job, handed to a worker."""
+    """One attempt of a job, as it is sent to a worker."""
 
     seq: int
     id: str
@@ -233,7 +246,7 @@ class Assignment(_OfSpec):
 
 @dataclass(slots=True)
 class Event:
-    """One transition. ``(job_id, version)`` identifies it."""
+    """The record of one transition of a job. ``(job_id, version)`` identifies the event."""
 
     job_id: str
     version: int
@@ -248,7 +261,10 @@ class Event:
 
 
 def older(events: Sequence[Event]) -> int:
-    """Return the number of a job's transitions before these; versions begin at 1."""
+    """Return the number of the job's transitions before the first of these events.
+
+    Versions begin at 1.
+    """
     return events[0].version - 1 if events else 0
 
 
@@ -258,7 +274,7 @@ def check_before_version(version: int | None) -> None:
 
 
 def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:
-    """Cut a text to so many bytes, and replace characters that cannot be encoded."""
+    """Cut a text to at most ``limit`` bytes, and replace characters that cannot be encoded."""
     if len(text) <= limit and text.isascii():
         return text
     raw = text[: limit + 1].encode(errors="replace")  # a letter takes a byte or more
@@ -269,7 +285,7 @@ def bounded(text: str, limit: int = MAX_ERROR_BYTES) -> str:
 
 @dataclass(slots=True)
 class Transition:
-    """A requested move. Use the named constructors."""
+    """A requested move of a job. Create transitions with the named constructors."""
 
     seq: int
     move: Move
@@ -283,14 +299,18 @@ class Transition:
     worker_id: str | None = None  # refuse the move if another worker holds the lease
 
     def __post_init__(self) -> None:
-        # A lone surrogate (an undecodable file name in an exception) and a NUL cannot be stored
-        # everywhere, and a report must not fail for its text. It is kept with each attempt: cut it.
+        # Some stores cannot store a NUL or a lone surrogate (from an undecodable file name in an
+        # exception), and a report must not fail because of its text. The text is cut because it is
+        # stored for each attempt.
         if self.error:
             self.error = bounded(self.error.replace("\0", "\ufffd"))
 
     @property
     def by_others(self) -> bool:
-        """True if the worker may not know of the move, which may end its lease."""
+        """Return True if the worker may not know of the move, which may end the worker's lease.
+
+        A worker knows only the moves that it reports itself, and its reports never name a version.
+        """
         return self.move not in REPORTABLE or self.version is not None
 
     @classmethod
@@ -346,7 +366,7 @@ class Transition:
 
     @classmethod
     def retried_by_hand(cls, seq: int, version: int | None = None) -> Transition:
-        """Send a failed or dead-lettered job back, with its retry counter reset."""
+        """Return the move of a failed job or dead letter to PENDING, with its retries reset."""
         return cls(seq, Move.RETRY_BY_HAND, version=version)
 
     @classmethod
@@ -366,7 +386,10 @@ class Refusal(enum.Enum):
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of one requested move. ``state`` is the state after the call in any case."""
+    """The result of one requested move.
+
+    ``state`` is the job's state after the call, also if the move was refused.
+    """
 
     refusal: Refusal | None
     state: State | None = None
@@ -393,39 +416,41 @@ class WorkerStatus(enum.StrEnum):
     OFFLINE = "OFFLINE"  # silent beyond the timeout, or gone
 
     def may_become(self, status: WorkerStatus) -> bool:
-        """Return True if an operator can set that status: a stop cannot be undone."""
+        """Return True if an operator may change this status to ``status``.
+
+        A worker that is STOPPING or OFFLINE cannot return to ONLINE or DRAINING.
+        """
         ending = (WorkerStatus.STOPPING, WorkerStatus.OFFLINE)
         return status in ending or self not in ending
 
 
 IN_PROCESS = "\tin process"
-"""The owner of a worker that opens the store itself. No caller can have this name."""
+"""The owner of a worker that opens the store directly. No caller can have this name."""
 
 
 def owner_allows(owner: str, asking: str) -> bool:
     """Return True if the caller ``asking`` may use a worker that ``owner`` has registered.
 
-    On a server without authentication callers have no name, and use any worker. So does a process
-    that opens the store itself: no caller can keep a server's own pool from starting. A worker
-    without an owner was registered by a caller without a name, or by an older version: any caller
-    may use it.
+    A caller may use its own workers, and workers without an owner. A caller without a name (on a
+    server without authentication) and a process that opens the store directly may use every worker;
+    so no caller can prevent a server's own workers from starting.
     """
     return asking in ("", IN_PROCESS) or owner in ("", asking)
 
 
 def shown_owner(owner: str) -> str:
-    """Return the owner as operators see it: the name of a caller, or nothing."""
+    """Return the owner as operators see it: the name of a caller, or an empty text."""
     return "" if owner == IN_PROCESS else owner
 
 
 def is_limited(owner: str) -> bool:
-    """Return True if the owner is a caller with a name, whose workers are counted."""
+    """Return True if ``owner`` is the name of a caller, whose number of workers is limited."""
     return bool(shown_owner(owner))
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerInfo:
-    """A worker as it registers. ``incarnation`` is random per process."""
+    """The data that a worker registers with. ``incarnation`` is a random number per process."""
 
     id: str
     incarnation: int
@@ -434,22 +459,22 @@ class WorkerInfo:
     concurrency: int
     queues: tuple[str, ...]
     version: str = ""
-    # The pool of a server without the user's tasks. It does not take from queues that another
-    # worker of the server takes from: that worker may mean another task by the same name.
+    # True for the worker of a server without the user's tasks. It gets no jobs from queues that
+    # another worker of the server serves, because that worker may have another task of that name.
     fallback: bool = False
-    # The task types that it knows; it gets no other jobs. None: every type.
+    # The task types that the worker knows; it gets jobs of these types only. None: every type.
     types: frozenset[str] | None = None
-    # Drawn by the engine at each registration. A server whose link is not the latest one learns
-    # by it that the worker has connected to another server.
+    # A random number that the engine draws at each registration. A server compares it to learn that
+    # a worker has connected to another server.
     link: int = 0
-    # The name of the caller that registered it, set by the face: no other caller may use its id
-    # until it is OFFLINE. Empty: the server does not authenticate callers.
+    # The name of the caller that registered the worker, set by the face. Until the worker is
+    # OFFLINE, no other caller may use its id. Empty: the server does not authenticate callers.
     owner: str = IN_PROCESS
 
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """A worker as the store knows it."""
+    """The store's record of a worker."""
 
     info: WorkerInfo
     status: WorkerStatus
@@ -457,15 +482,15 @@ class Worker:
     last_seen: float
     running: int = 0  # jobs held: ASSIGNED or RUNNING
     overrun: int = 0  # slots in which the function of an attempt that is over still runs
-    partition: int | None = None  # of its hints in Kafka; None: it is connected to a server
-    withheld: int = 0  # slots of such a worker that are not free although no lease is held there
-    queues_left_out: int = 0  # of ``info.queues``, where a list of workers would be too long
-    types_left_out: int = 0  # the same of ``info.types``
+    partition: int | None = None  # of its hints in Kafka; None: the worker has a link to a server
+    withheld: int = 0  # slots of a worker with a partition that are not free, without any lease
+    queues_left_out: int = 0  # names omitted from ``info.queues`` to shorten a list of workers
+    types_left_out: int = 0  # names omitted from ``info.types`` for the same reason
 
 
 @dataclass(slots=True)
 class Held:
-    """One lease in force."""
+    """A lease in force, with its job and its worker."""
 
     seq: int
     lease: int
@@ -476,9 +501,9 @@ class Held:
 
 @dataclass(slots=True)
 class Pulse:
-    """The answer to a heartbeat."""
+    """The store's answer to a worker's heartbeat."""
 
-    known: bool  # False: register again
+    known: bool  # False: the worker must register again
     status: WorkerStatus = WorkerStatus.ONLINE
     cancelled: list[int] = field(default_factory=list)  # leases to stop: cancel was requested
     lost: list[int] = field(default_factory=list)  # listed leases that are not in force
@@ -487,7 +512,7 @@ class Pulse:
 
 @dataclass(slots=True, kw_only=True)
 class JobConditions:
-    """Conditions on jobs; those that are not given hold for every job."""
+    """Conditions by which jobs are selected; a condition that is not given selects every job."""
 
     queue: str | None = None
     type: str | None = None
@@ -511,7 +536,7 @@ class JobQuery(JobConditions):
 
 @dataclass(slots=True, kw_only=True)
 class RetryQuery(JobConditions):
-    """A selection of dead letters to send back: failures only, unless other reasons are named."""
+    """A selection of dead letters to retry: failures only, unless ``reasons`` names others."""
 
     reasons: tuple[Reason, ...] = tuple(sorted(FAILURES))
     page_token: str = ""
@@ -520,7 +545,7 @@ class RetryQuery(JobConditions):
 
 @dataclass(slots=True)
 class NotRetried:
-    """A dead letter that matched and could not be sent back."""
+    """A dead letter that matched the query but could not be retried, with the reason."""
 
     job_id: str
     message: str
@@ -528,7 +553,7 @@ class NotRetried:
 
 @dataclass(slots=True)
 class Retried:
-    """The result of one call, which looks at a bounded number of dead letters, newest first."""
+    """The result of one ``retry_dead_letters`` call, which reads a bounded number of jobs."""
 
     looked_at: int
     matched: int
@@ -539,18 +564,21 @@ class Retried:
 
 @dataclass(slots=True, kw_only=True)
 class TimeQuery:
-    """A query for jobs by the millisecond of their creation, for readers that count jobs."""
+    """A query for a page of jobs that are sorted by the millisecond of their creation.
+
+    The page begins after ``offset`` jobs.
+    """
 
     queue: str
     type: str
     states: tuple[State, ...] = ()  # none: all
-    cancelled: bool | None = None  # of dead letters: those that were cancelled, or the others
+    cancelled: bool | None = None  # True: only cancelled dead letters; False: only the others
     ascending: bool = False
     offset: int = 0
     limit: int = 20
 
     def matches(self, state: State, reason: Reason) -> bool:
-        """Return True if the query asks for jobs in that state, for that reason."""
+        """Return True if the query selects jobs in that state with that reason."""
         if self.states and state not in self.states:
             return False
         if self.cancelled is None or state is not State.DEAD_LETTERED:
@@ -560,7 +588,7 @@ class TimeQuery:
 
 @dataclass(slots=True)
 class Page:
-    """One page of jobs. The last one has an empty token."""
+    """One page of jobs. The token of the last page is empty."""
 
     jobs: list[Job]
     next_page_token: str = ""
@@ -568,16 +596,16 @@ class Page:
 
 @dataclass(slots=True)
 class Cancellation:
-    """The answer to a cancel."""
+    """The result of a request to cancel a job."""
 
     state: State
-    requested: bool  # True: the job runs, and its worker was asked to stop
+    requested: bool  # True: the job runs, and its worker gets a request to stop the attempt
     already_terminal: bool = False
 
 
 @dataclass(slots=True)
 class ComponentHealth:
-    """The health of one part of the system."""
+    """Describes the health of one part of the system."""
 
     name: str
     ok: bool
@@ -586,7 +614,7 @@ class ComponentHealth:
 
 @dataclass(slots=True)
 class Health:
-    """The health of a server, part by part."""
+    """Describes the health of a server and of each of its parts."""
 
     ok: bool
     version: str
@@ -594,7 +622,7 @@ class Health:
 
     @property
     def status(self) -> str:
-        """``ok``, ``degraded`` (it works, but slower) or ``failing``."""
+        """Return ``ok``, ``degraded`` (the server works, but slower) or ``failing``."""
         if not self.ok:
             return "failing"
         return "ok" if all(part.ok for part in self.components) else "degraded"

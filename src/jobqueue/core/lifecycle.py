@@ -1,13 +1,12 @@
-"""The lifecycle of a job: one table, and nothing else decides which transitions are allowed.
+"""Define the lifecycle of a job: the tables of this module alone decide the allowed transitions.
 
-Three layers, each checked against the one above it when this module is imported:
+* ``TRANSITIONS`` lists every allowed transition, with its allowed reasons.
+* ``PATHS`` lists the effect of a *move* (a worker's report, a timer, an operator's call) in each
+  state. A move makes one or more transitions in a single write. When this module is imported,
+  ``PATHS`` is checked against ``TRANSITIONS``.
+* ``after_failure`` decides how a path that ends in FAILED continues: by a retry or a dead letter.
 
-* ``TRANSITIONS``: every edge a job may take, with the reasons that may be written on it.
-* ``PATHS``: the effect of a *move* (a worker's report, a timer, an operator's call) in each state.
-  A move walks one or more edges in a single write.
-* ``after_failure``: the continuation of a path that ends in FAILED: a retry, or a dead letter.
-
-``docs/lifecycle.md`` and the projections that other faces show are generated from here.
+``docs/lifecycle.md`` and the state names of the other faces are generated from this module.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from jobqueue.core.errors import InvalidArgument
 
 
 class State(enum.IntEnum):
-    """The state of a job. Stores write the number."""
+    """The state of a job. Stores write the number of the state."""
 
     # Accepted and waiting: for a worker with a free slot, or for its run_at. The scheduler moves
     # it on by claiming it; the sweeper dead-letters it when its TTL ends before its first start.
@@ -111,7 +110,8 @@ DEATHS = frozenset(
 )
 """The reasons for which a job becomes a dead letter."""
 FAILURES = frozenset({Reason.RETRIES_EXHAUSTED, Reason.NOT_RETRYABLE, Reason.POISON})
-"""Those among them that are the job's own failure: it began in time and was not cancelled."""
+"""The reasons for which a job becomes a dead letter by its own failure: not by a cancel, an expired
+TTL or a deleted queue."""
 
 DEATH_WORDS: Mapping[str, frozenset[Reason]] = {
     "FAILURES": FAILURES,
@@ -122,7 +122,7 @@ DEATH_WORDS: Mapping[str, frozenset[Reason]] = {
 
 
 class Move(enum.Enum):
-    """A request to change a job's state. A worker's moves are fenced by its lease."""
+    """A kind of request to change a job's state. The moves of a worker are fenced by its lease."""
 
     START = "start"
     SUCCEED = "succeed"
@@ -142,12 +142,12 @@ class Move(enum.Enum):
 REPORTABLE = frozenset(
     {Move.START, Move.SUCCEED, Move.FAIL, Move.TIME_OUT, Move.ACKNOWLEDGE_CANCEL, Move.HAND_BACK}
 )
-"""The moves that a worker may report; the others belong to the server."""
+"""The moves that a worker may report; only the server makes the other moves."""
 FENCED = REPORTABLE | {Move.LOSE_WORKER, Move.TIME_OUT_ASSIGNMENT}
 """The moves that must name the lease in force."""
 
 Step = tuple[State, Reason]
-"""One edge of a path: the state entered, and the reason."""
+"""One transition of a path: the state entered, and the reason."""
 _Paths = Mapping[State, tuple[Step, ...]]
 
 
@@ -158,8 +158,8 @@ def _step(state: State, reason: Reason, *origins: State) -> _Paths:
 def _end(state: State, reason: Reason) -> _Paths:
     """Return the paths of a report that ends an attempt.
 
-    A report on an ASSIGNED job says that it started and ended between two flushes: both edges are
-    written.
+    If the job is still ASSIGNED, it started and ended between two flushes of the worker's reports.
+    Then the path has both transitions.
     """
     started = (State.RUNNING, Reason.STARTED)
     return {State.ASSIGNED: (started, (state, reason)), **_step(state, reason, State.RUNNING)}
@@ -203,11 +203,12 @@ PASSING = frozenset(
     for state, reason in path[:-1]
     if state is State.FAILED
 )
-"""The reasons of a FAILED that is left in the same write, without a failure of the job itself."""
+"""The reasons of transitions into FAILED that the same write continues into another state. The job
+itself did not fail."""
 
 
 def allows(before: State | None, after: State, reason: Reason) -> bool:
-    """Return True if the table has this edge, for this reason."""
+    """Return True if ``TRANSITIONS`` has this transition with this reason."""
     return reason in TRANSITIONS.get((before, after), frozenset())
 
 
@@ -221,9 +222,10 @@ def after_failure(
     cancel_requested: bool,
     retryable: bool,
 ) -> Reason | None:
-    """Return the reason for which a FAILED job is given up at once; None: it is retried.
+    """Return the reason for which a FAILED job becomes a dead letter, or None if it is retried.
 
-    ``worker_deaths`` includes the one being written; 0 if the job was not running then.
+    ``worker_deaths`` counts the workers that died while they held the job, including the current
+    failure; it must be 0 if the job was not running at the current failure.
     """
     if cancel_requested or reason is Reason.CANCELLED:
         return Reason.CANCELLED
@@ -263,7 +265,7 @@ VIEWS: Mapping[str, Mapping[State, str]] = {
         State.DEAD_LETTERED: "FAILED",
     },
 }
-"""The names of the states in each vocabulary; ``project`` also tells cancelled jobs apart."""
+"""The names of the states in each vocabulary; ``project`` also has a name for cancelled jobs."""
 
 
 def project(view: str, state: State, reason: Reason | None) -> str:
@@ -281,7 +283,10 @@ def parse_state(name: str, field: str = "status") -> State:
 
 
 def parse_deaths(names: Iterable[str], field: str = "reason") -> tuple[Reason, ...]:
-    """Read reasons of dead letters, FAILURES or ALL; each text may be a list with commas."""
+    """Parse names of reasons for dead letters, FAILURES or ALL, into a sorted tuple of reasons.
+
+    Each text in ``names`` may be a list of names that commas separate.
+    """
     found: set[Reason] = set()
     for word in (part.strip() for name in names for part in name.split(",")):
         known = DEATH_WORDS.get(word.upper().replace("-", "_"))

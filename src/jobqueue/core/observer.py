@@ -1,4 +1,4 @@
-"""Hooks: metrics listen to the engine and the stores, tests step in at named places."""
+"""Define hooks: an observer for metrics, and failpoints at which tests run an action."""
 
 from __future__ import annotations
 
@@ -10,56 +10,60 @@ from jobqueue.core.store import Lag
 
 
 class Observer:
-    """Ignores everything; metrics override the methods that they count.
+    """Receives what the engine and the stores do. This base class ignores every call.
 
-    The engine and the stores call it once for a batch, never once for a job, from any thread.
+    Metrics override the methods that they need. The engine and the stores call a method once per
+    batch, not once per job, and from any thread.
     """
 
     def entered(self, queue: str, state: State, count: int) -> None:
-        """Jobs of a queue entered a state."""
+        """Record that ``count`` jobs of a queue entered a state."""
 
     def ran(self, queue: str, seconds: Sequence[float]) -> None:
-        """Attempts ended after running for these times."""
+        """Record that attempts ended; ``seconds`` has the run time of each attempt."""
 
     def scheduled(self, seconds: float, assigned: dict[str, int]) -> None:
-        """A scheduling cycle ended; ``assigned`` counts jobs by queue."""
+        """Record a scheduling cycle; ``assigned`` has the number of jobs assigned, by queue."""
 
     def queried(self, name: str, seconds: float) -> None:
-        """A statement of the store ended."""
+        """Record the duration of a statement in the store's database."""
 
     def locked(self, operation: str, seconds: float) -> None:
-        """The lock server answered a call."""
+        """Record the duration of a call that the lock server answered."""
 
     def lock_failed(self, error: str) -> None:
-        """A call to the lock server failed: ``timeout``, ``connection``, ``refused`` …"""
+        """Record that a call to the lock server failed.
+
+        ``error`` is the kind of failure: ``timeout``, ``connection``, ``refused`` …
+        """
 
     def locks_up(self, up: bool) -> None:
-        """The lock server went away or came back."""
+        """Record that the lock server became reachable (True) or unreachable (False)."""
 
     def published(self, topic: str, count: int) -> None:
-        """Records are safe in the event stream."""
+        """Record that Kafka acknowledged ``count`` records of a topic."""
 
     def publish_failed(self, topic: str, count: int) -> None:
-        """Records were refused, or wait because the event stream does not answer."""
+        """Record that Kafka refused ``count`` records of a topic, or did not answer."""
 
     def stream_lag(self, lag: Lag | None) -> None:
-        """The event stream is this far behind; None: another server publishes."""
+        """Record the lag of the event stream; None means that another server publishes."""
 
     def stream_refused(self, refused: bool) -> None:
-        """Publishing stopped (or resumed): the topics hold (no longer) another store's records."""
+        """Record whether publishing is stopped because another store wrote into the topics."""
 
     def hints_dropped(self, count: int) -> None:
-        """Hints were repeated or too late, as the store showed."""
+        """Record that ``count`` hints were dropped because they were repeated or out of date."""
 
     def leading(self, epoch: int | None) -> None:
-        """This process leads in this epoch; None: it stands by."""
+        """Record the epoch of this process's term, or None if this process does not lead."""
 
 
 _armed: dict[str, Callable[[], Awaitable[None]]] = {}
 
 
 async def reach(failpoint: str) -> None:
-    """Pass a failpoint, and run the action that a test has armed it with."""
+    """Run the action that a test has set for this failpoint, if any."""
     action = _armed.get(failpoint)
     if action is not None:
         await action()
@@ -67,7 +71,7 @@ async def reach(failpoint: str) -> None:
 
 @contextmanager
 def armed(failpoint: str, action: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """Run ``action`` each time the failpoint is passed, while the block runs."""
+    """Set ``action`` to run each time code reaches the failpoint, until the block ends."""
     _armed[failpoint] = action
     try:
         yield

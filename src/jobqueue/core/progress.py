@@ -1,4 +1,4 @@
-"""The progress of a running attempt, as its handler reports it."""
+"""Define and check the progress that a handler reports for its running attempt."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ from types import MappingProxyType
 from jobqueue.core.errors import InvalidArgument
 
 MAX_PROGRESS_TEXT = 200  # characters; a longer text is cut
-_ROUNDING = 1e-6  # a sum of fractions may end beside 0 or 1
+_ROUNDING = 1e-6  # rounding may put a sum of fractions slightly below 0 or above 1
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The latest report of a running attempt. ``of`` checks one from a handler or a worker."""
+    """The latest progress of a running attempt. ``of`` creates it from untrusted values."""
 
-    value: float | None = None  # 0 to 1; None: the handler cannot tell
+    value: float | None = None  # 0 to 1; None: not known
     text: str = ""
     at: float = 0.0  # when the store received it, by its clock
 
     @classmethod
     def of(cls, value: object, text: object) -> Progress:
-        """Check a report. Its text becomes one line, and is cut where it is too long."""
+        """Check a reported value and text, and return them as a Progress.
+
+        The text is reduced to one line of at most MAX_PROGRESS_TEXT characters. Raises
+        InvalidArgument if the value is not from 0 to 1, or if the value and the text are missing.
+        """
         if not isinstance(text, str):
             raise InvalidArgument("progress.text", f"expected a text, got {_short(text)}")
         if value is None and not text:
@@ -33,7 +37,7 @@ class Progress:
 
 
 NO_PROGRESS: Mapping[int, Progress] = MappingProxyType({})
-"""The progress by lease in a heartbeat that reports none."""
+"""The progress, by lease, in a heartbeat that reports no progress."""
 
 
 def _fraction(value: object) -> float:

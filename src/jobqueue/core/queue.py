@@ -1,7 +1,7 @@
-"""Queues: their settings, and the order in which their jobs are claimed.
+"""Define the settings of queues, and the order in which jobs of several queues are claimed.
 
-``SETTINGS`` declares each setting once: its kind of value, its limits and its words. Stores, wire
-formats, answers and ``jq-ctl`` go by it: none of them lists the settings again.
+``SETTINGS`` declares each setting once: its kind of value, its limits and its title. Stores, wire
+formats, answers and ``jq-ctl`` read this table; none of them lists the settings again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class QueueSettings:
 
 
 class SettingsSaid(TypedDict, total=False):
-    """Some settings of a queue; None stands for the setting of the server."""
+    """The settings of a queue that an operator gave; None stands for the server's setting."""
 
     max_retries: int | None
     ttl: float | None
@@ -66,7 +66,7 @@ class SettingsSaid(TypedDict, total=False):
 
 
 class Kind(enum.Enum):
-    """The kind of a setting's value. The text is for the error about another kind."""
+    """The kind of a setting's value. Errors use the text to say which kind is expected."""
 
     WHOLE = "a whole number"
     SECONDS = "a number of seconds"
@@ -75,7 +75,7 @@ class Kind(enum.Enum):
     WEIGHTS = "weights by priority, as {9: 5, 0: 1}"
 
     def fits(self, value: object) -> bool:
-        """Return True if a value given by a program is of this kind."""
+        """Return True if ``value`` has the Python type of this kind."""
         if self is Kind.WHOLE:
             return type(value) is int
         if self is Kind.PROFILE:
@@ -89,6 +89,8 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
+    """Declares one setting of queues: its name, kind of value and limits."""
+
     name: str
     kind: Kind
     title: str  # in tables for people
@@ -97,11 +99,14 @@ class Setting:
 
     @property
     def wire_name(self) -> str:
-        """Its name in messages, where a duration names its unit."""
+        """Return the setting's name in messages, which ends in ``_seconds`` for a duration."""
         return f"{self.name}_seconds" if self.kind is Kind.SECONDS else self.name
 
     def check(self, value: Any) -> None:
-        """Refuse a value out of range. ``check_retry`` judges the figures of retries together."""
+        """Raise InvalidArgument if the value is out of range.
+
+        Settings that begin with ``retry_`` are skipped; ``check_retry`` checks them together.
+        """
         if value is None or self.name.startswith("retry_"):
             return
         if self.kind is Kind.WEIGHTS:
@@ -152,15 +157,17 @@ SETTINGS: Mapping[str, Setting] = {
 
 @dataclass(slots=True, kw_only=True)
 class Queue(QueueSettings):
+    """A queue: its name and its settings."""
+
     name: str
     paused: bool = False
     created_at: float = 0.0
 
     @property
     def closed_until(self) -> float:
-        """The time from which it hands out jobs; infinity: not before it is resumed.
+        """Return the time from which the queue hands out jobs; infinity while it is paused.
 
-        In SQL: ``closed_until`` in ``stores/queue_rows.py``.
+        ``closed_until`` in ``stores/queue_rows.py`` is the same rule in SQL.
         """
         return math.inf if self.paused else 0.0
 
@@ -168,7 +175,7 @@ class Queue(QueueSettings):
         return {name: getattr(self, name) for name in SETTINGS}
 
     def check(self) -> None:
-        """Refuse values out of range. The name is checked elsewhere."""
+        """Raise InvalidArgument if a setting is out of range. The name is checked elsewhere."""
         for name, setting in SETTINGS.items():
             setting.check(getattr(self, name))
         check_retry(self.retry_profile, self.retry_base, self.retry_max, self.retry_jitter)
@@ -178,13 +185,16 @@ def _check_kinds(said: Mapping[str, Any]) -> None:
     for name, value in said.items():
         setting = SETTINGS.get(name)
         if setting is None:
-            raise TypeError(f"a queue has no setting {name!r}; there are: {', '.join(SETTINGS)}")
+            raise TypeError(f"a queue has no setting {name!r}; allowed: {', '.join(SETTINGS)}")
         if value is not None and not setting.kind.fits(value):
             raise InvalidArgument(name, f"expected {setting.kind.value}, got {value!r:.80}")
 
 
 def _defaults(profile: str, server: QueueSettings) -> dict[str, Any]:
-    """Return the server's settings. Its figures of retries belong to its own profile only."""
+    """Return the server's settings, as defaults for a queue with this retry profile.
+
+    The server's retry numbers apply only to a queue with the server's retry profile.
+    """
     found = {name: getattr(server, name) for name in SETTINGS}
     if profile != server.retry_profile:
         found |= {"retry_base": None, "retry_max": None, "retry_jitter": None}
@@ -193,11 +203,12 @@ def _defaults(profile: str, server: QueueSettings) -> dict[str, Any]:
 
 @dataclass(slots=True, init=False)
 class QueueSpec:
-    """A queue as an operator asks for it. Settings that are not given are the server's.
+    """A queue to create. A setting that is not given is the server's setting.
 
-    ``retry_base``, ``retry_max`` (seconds) and ``retry_jitter`` (a share, 0 to 1) replace those of
-    the profile: the first wait, the longest wait, and the random share of a wait. DONE jobs are
-    kept for ``retention`` seconds, dead letters for ``dead_letter_retention``; 0 is for ever.
+    ``retry_base`` (the first wait in seconds), ``retry_max`` (the longest wait in seconds) and
+    ``retry_jitter`` (the random share of a wait, 0 to 1) replace the values of the retry profile.
+    DONE jobs are kept for ``retention`` seconds, dead letters for ``dead_letter_retention``
+    seconds; 0 keeps them for ever.
     """
 
     name: str
@@ -217,7 +228,7 @@ class QueueSpec:
         self.said = settings
 
     def resolve(self, server: QueueSettings) -> Queue:
-        """Fill in the settings that were not given."""
+        """Return the queue to create, with the server's settings for all that were not given."""
         said: dict[str, Any] = {n: value for n, value in self.said.items() if value is not None}
         values = _defaults(said.get("retry_profile", server.retry_profile), server) | said
         values["priority_weights"] = values["priority_weights"] or None  # none: strict
@@ -226,7 +237,7 @@ class QueueSpec:
 
 @dataclass(slots=True, init=False)
 class QueueUpdate:
-    """A change of a queue: of the settings that are given, and no others."""
+    """A change of a queue's settings. A setting that is not given does not change."""
 
     said: SettingsSaid
 
@@ -235,7 +246,10 @@ class QueueUpdate:
         self.said = settings
 
     def resolve(self, queue: Queue, server: QueueSettings) -> dict[str, Any]:
-        """Return the new values by name, for the queue as it is now."""
+        """Return the new values of the given settings, by name.
+
+        A setting given as None gets its default, which depends on the queue's retry profile.
+        """
         said: dict[str, Any] = dict(self.said)
         if "retry_profile" in said and said["retry_profile"] is None:
             said["retry_profile"] = server.retry_profile
@@ -247,11 +261,13 @@ class QueueUpdate:
 
 
 COUNTED_TO = 10_000
-"""The most claimable jobs of one type that are counted."""
+"""The largest number to which the claimable jobs of one type are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingType:
+    """The number of claimable jobs of one type in one queue."""
+
     queue: str
     type: str
     jobs: int  # at most COUNTED_TO
@@ -263,7 +279,7 @@ class WaitingType:
 
 @dataclass(slots=True, kw_only=True)
 class QueueStats:
-    """The figures of a queue."""
+    """The settings and counters of a queue."""
 
     queue: Queue
     depth: Mapping[State, int]
@@ -271,8 +287,9 @@ class QueueStats:
     succeeded: int = 0
     failed: int = 0
     run_seconds: float = 0.0
-    timed: int = 0  # attempts that run_seconds sums over
-    # Claimable jobs that no connected worker takes, most frequent type first; set by the engine.
+    timed: int = 0  # the number of attempts in ``run_seconds``
+    # Claimable jobs that no connected worker accepts, by type; set by the engine. The type with the
+    # most jobs is first.
     unserved: tuple[WaitingType, ...] = ()
 
     @property
@@ -289,7 +306,7 @@ class QueueStats:
 
 
 UNNAMED_WEIGHT = 1
-"""The weight of a priority that the queue's weights do not name."""
+"""The weight of a priority that is not in the queue's weights."""
 
 
 def share(
@@ -298,7 +315,10 @@ def share(
     count: int,
     source: random.Random | None = None,
 ) -> Counter[int]:
-    """Draw the number of slots for each priority with waiting jobs. A draw needs no state."""
+    """Draw at random, by weight, how many of ``count`` slots each priority gets.
+
+    ``present`` are the priorities with waiting jobs. The draw keeps no state between calls.
+    """
     if not present:
         return Counter()
     shares = [weights.get(priority, UNNAMED_WEIGHT) for priority in present]
@@ -307,13 +327,16 @@ def share(
 
 
 Ranked = TypeVar("Ranked", bound=tuple[Any, ...])
-"""A claimable job as a store reads it: its rank (9 - priority), its number, and more."""
+"""A claimable job as a store reads it: its rank (9 - priority), its number, then other fields."""
 
 
 def by_weight(
     weights: Mapping[int, int], levels: Mapping[int, Sequence[Ranked]], limit: int
 ) -> list[Ranked]:
-    """Pick ``limit`` jobs of a queue with weights from its jobs by priority (``levels``)."""
+    """Pick up to ``limit`` jobs of a queue that has priority weights.
+
+    ``levels`` has the claimable jobs of the queue by priority. The result is in claim order.
+    """
     present = [priority for priority, rows in levels.items() if rows]
     drawn = share(weights, present, limit)
     picked: list[Ranked] = []
@@ -322,15 +345,16 @@ def by_weight(
         rows = levels[priority]
         picked += rows[: drawn[priority]]
         rest += rows[drawn[priority] :]
-    # Slots that a priority cannot fill go to the most urgent jobs of the others.
+    # Slots that a priority cannot fill go to the most urgent jobs of the other priorities.
     rest.sort(key=lambda row: row[:2])
     return sorted(picked + rest[: limit - len(picked)], key=lambda row: row[:2])
 
 
 def merge_queues(found: Sequence[tuple[bool, Sequence[Ranked]]], limit: int) -> list[Ranked]:
-    """Merge the jobs of several queues, each in claim order, into one list in claim order.
+    """Merge the jobs of several queues into one list of at most ``limit`` jobs, in claim order.
 
-    A queue that shares by weight (True) competes with the others by its most urgent job.
+    Each item of ``found`` has True if the queue has priority weights, and its jobs in claim order.
+    All jobs of a queue with weights rank like the most urgent job of that queue.
     """
     if len(found) == 1:
         return list(found[0][1][:limit])

@@ -1,11 +1,11 @@
-"""Jobs and queues rebuilt from the event stream, and their way into an empty store.
+"""Rebuild jobs and queues from the event stream, and prepare them for an empty store.
 
-An event is applied by the same table and the same ``enter`` that ``core/decide.py`` applied when it
-was written. Nothing reads a clock or draws a random number: times that depended on those are in the
-event.
+An event is applied with the same lifecycle table and the same ``enter`` with which
+``core/decide.py`` made the transition. Replay reads no clock and draws no random number: the event
+has all times that depended on a clock or a random number.
 
-A job that was held when the stream ended is held again, under a lease that no worker knows: it goes
-the way of every job whose worker was lost.
+A job that was ASSIGNED or RUNNING at the end of the stream gets a new lease that no worker knows.
+The sweep therefore handles it like every job whose worker was lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jobqueue.core.stream import (
 
 @dataclass(slots=True)
 class Rebuilt:
-    """A job and its history."""
+    """A rebuilt job and its history."""
 
     id: str
     spec: JobSpec  # as it was accepted
@@ -57,13 +57,13 @@ class Rebuilt:
 
 @dataclass(slots=True)
 class Key:
-    """An idempotency key that is taken. Its job may have been removed."""
+    """An idempotency key that is in use. Its job may have been removed."""
 
     queue: str
     key: str  # as stores keep it
     job_id: str
     seq: int
-    fingerprint: bytes  # of the job; a submit with another one is a conflict
+    fingerprint: bytes  # of the job; a submit with another fingerprint is a conflict
     expires_at: float
 
     @classmethod
@@ -77,14 +77,14 @@ class Key:
 
 @dataclass(slots=True)
 class Figures:
-    """Counters of the ended attempts of a queue, including those of removed jobs."""
+    """Counts the ended attempts of a queue, including attempts of removed jobs."""
 
     succeeded: int = 0
     failed: int = 0
     run_seconds: float = 0.0
 
     def count(self, item: JobEvent) -> None:
-        """Add the attempt that an event ended."""
+        """Count the attempt that this event ended."""
         if item.event.to_state is State.DONE:
             self.succeeded += 1
         else:
@@ -96,7 +96,7 @@ class Figures:
 
 @dataclass(slots=True)
 class World:
-    """All jobs and queues in the stream."""
+    """Collects all jobs, queues and idempotency keys while the stream is replayed."""
 
     jobs: dict[str, Rebuilt] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
@@ -109,9 +109,10 @@ class World:
     _deleted: set[str] = field(default_factory=set)
 
     def add(self, item: StreamItem) -> bool:
-        """Apply the next record; False if it is repeated, or about no job and no queue.
+        """Apply the next record of the stream.
 
-        Raises LookupError at a gap between a job's records.
+        Return False if the record is repeated, or is not about a job or a queue. Raises LookupError
+        if an earlier record of the same job is missing.
         """
         if isinstance(item, QueueEvent):
             return self._queue(item)
@@ -125,7 +126,7 @@ class World:
         return False  # about workers
 
     def early(self, item: StreamItem) -> bool:
-        """Return True if records of the same job that come before this one are missing."""
+        """Return True if earlier records of this record's job have not been applied yet."""
         if isinstance(item, JobEvent):
             job_id, after = item.event.job_id, item.event.version - 1
         elif isinstance(item, CancelRequested | JobDeleted):
@@ -136,7 +137,7 @@ class World:
         return job_id not in self._deleted and after > (known.live.version if known else 0)
 
     def discard(self, job_id: str) -> None:
-        """Leave a job out, with all its records still to come."""
+        """Omit a job: drop its state, and ignore its later records."""
         self._deleted.add(job_id)
         self.jobs.pop(job_id, None)
 
@@ -181,7 +182,10 @@ class World:
 
 
 def first(item: JobEvent) -> Rebuilt:
-    """Return the job as it was accepted."""
+    """Return a new job from its first record.
+
+    Raises LookupError if ``item`` is not the first record of a job.
+    """
     event, created = item.event, item.created
     if created is None or event.version != 1:
         raise LookupError(f"job {event.job_id}: its first record is missing")
@@ -197,7 +201,7 @@ def first(item: JobEvent) -> Rebuilt:
 
 
 def flag(rebuilt: Rebuilt, item: CancelRequested) -> bool:
-    """Mark a running job as to be cancelled; False if the record is repeated."""
+    """Set the cancel flag of a running job; return False if the record is repeated."""
     live = rebuilt.live
     if live.version != item.version or live.state is not State.RUNNING or live.cancel_requested:
         return False
@@ -206,19 +210,23 @@ def flag(rebuilt: Rebuilt, item: CancelRequested) -> bool:
 
 
 def advance(rebuilt: Rebuilt, item: JobEvent) -> bool:
-    """Apply an event to its job; False if it is repeated."""
+    """Apply an event to its job; return False if the event is repeated.
+
+    Raises LookupError if an event is missing, or if the job's state does not allow this event.
+    """
     live, event = rebuilt.live, item.event
     if event.version <= live.version:
         return False
     if event.version != live.version + 1:
         raise LookupError(
-            f"job {rebuilt.id}: version {event.version} follows {live.version}; there is a gap"
+            f"job {rebuilt.id}: version {event.version} follows version {live.version}; the events"
+            " between them are missing"
         )
     state = event.to_state
     if event.from_state is not live.state or not allows(live.state, state, event.reason):
         raise LookupError(
             f"job {rebuilt.id}: version {event.version} says {event.from_state!r} -> {state!r}"
-            f" ({event.reason}), which a job that is {live.state.name} cannot do"
+            f" ({event.reason}), but the job is {live.state.name} and cannot make this transition"
         )
     live.attempt = event.attempt
     enter(live, state, event.reason, event.at, event.detail)
@@ -233,7 +241,8 @@ def advance(rebuilt: Rebuilt, item: JobEvent) -> bool:
         if state is State.DONE:
             live.started_at, live.result = finished.started_at, finished.result
         elif finished.cancel_requested:
-            live.cancel_requested = True  # of a job from before there was a stream
+            # The cancel has no record of its own if it was requested before the stream began.
+            live.cancel_requested = True
         cancelled = finished.cancel_requested
         entry = _entry(item, finished.retry_count, finished.started_at, None, cancelled)
     else:
@@ -258,12 +267,12 @@ def _entry(
 
 
 Told = Callable[[int], None]
-"""Is called with the number of jobs written so far, perhaps from another thread."""
+"""A callback that gets the number of jobs written so far. Any thread may call it."""
 
 
 @dataclass(slots=True)
 class RestoredQueue:
-    """A queue with its figures. A deleted one is kept for the jobs that name it."""
+    """A queue and its counters. A deleted queue is restored because jobs still refer to it."""
 
     queue: Queue
     deleted: bool
@@ -272,19 +281,19 @@ class RestoredQueue:
 
 @dataclass(slots=True)
 class Restored:
-    """The content of a store that is to be written."""
+    """The complete content to write into an empty store."""
 
     queues: list[RestoredQueue]  # every queue that jobs and keys name
-    jobs: list[Rebuilt]  # by seq
-    keys: list[Key]  # that are taken, also those of removed jobs
+    jobs: list[Rebuilt]  # sorted by seq
+    keys: list[Key]  # all keys in use, including those of removed jobs
     last_seq: int  # new jobs get higher numbers
-    last_number: int  # and changes of queues than this
+    last_number: int  # later changes of queues get higher numbers
     identity: Identity  # of the new store
-    published: bool = True  # the stream has these events, and goes on after them
+    published: bool = True  # True if the event stream has all these events already
 
 
 def unplaced(world: World) -> dict[str, str]:
-    """Return the jobs that cannot be written, with the reasons."""
+    """Return the ids of jobs that cannot be written into a store, each with the reason."""
     found = {}
     numbers: dict[int, str] = {}
     for job_id, rebuilt in world.jobs.items():
@@ -292,17 +301,20 @@ def unplaced(world: World) -> dict[str, str]:
         twin = numbers.setdefault(live.seq, job_id)
         if twin != job_id:
             found[job_id] = (
-                f"it has the same number {live.seq} as job {twin}: the topics hold the events of"
+                f"it has the same number {live.seq} as job {twin}: the topics have the events of"
                 " more than one store"
             )
         elif queue not in world.queues and live.state not in TERMINAL:
-            found[job_id] = f"it is not finished, and there is no queue {queue!r}"
+            found[job_id] = f"it is not finished, and its queue {queue!r} does not exist"
     return found
 
 
 def gather(world: World, *, published: bool, identity: Identity | None = None) -> Restored:
-    """Return the content of a store, of that identity or a new one. No job may be unplaced."""
-    # A queue that was deleted before the stream began is known by its jobs only.
+    """Return the content for an empty store, with ``identity`` or a new identity.
+
+    The caller must first discard every job that ``unplaced`` returns.
+    """
+    # A queue that was deleted before the stream began has no record; only its jobs name it.
     named = {rebuilt.spec.queue for rebuilt in world.jobs.values()}
     known = {name: (Queue(name=name), True) for name in named}
     known |= {name: (queue, True) for name, queue in world.gone.items()}
@@ -313,8 +325,8 @@ def gather(world: World, *, published: bool, identity: Identity | None = None) -
     ]
     keys: dict[tuple[str, str], Key] = {}
     of_jobs = filter(None, map(Key.of, world.jobs.values()))
-    # Sorted, because jobs were read in the random order of Kafka's partitions. Of several holders
-    # of a key the last one counts: it took the key when that of the earlier one had expired.
+    # Jobs were read in the random order of Kafka's partitions. If several jobs have the same key,
+    # the job whose key expires last has it now: it got the key after the earlier one had expired.
     for key in sorted((*world.keys, *of_jobs), key=_key_order):
         if key.queue in known:
             keys[key.queue, key.key] = key
@@ -334,12 +346,15 @@ def _key_order(key: Key) -> tuple[str, str, float, int]:
 
 
 def standing(rebuilt: Rebuilt, now: float, rules: Rules, kind: type[L]) -> tuple[L, bool]:
-    """Return a job as its new store keeps it, and True if it can be claimed."""
+    """Return the fields of a rebuilt job for its new store, and True if the job can be claimed.
+
+    A job that was ASSIGNED or RUNNING gets a new lease and a new timeout.
+    """
     live, ready = rebuilt.live.copied(kind), False
     if live.state is State.PENDING:
         ready, live.due = waiting(live.run_at, live.expires_at, now)
     elif live.state is State.FAILED and live.due is None:
-        live.due = rebuilt.updated_at  # at once: events of earlier versions do not name the time
+        live.due = rebuilt.updated_at  # retried at once: earlier versions did not write the time
     elif live.state in HELD:
         live.lease = new_lease()
         if live.state is State.ASSIGNED:
@@ -354,7 +369,10 @@ def standing(rebuilt: Rebuilt, now: float, rules: Rules, kind: type[L]) -> tuple
 def parts(
     jobs: Sequence[Rebuilt], most_jobs: int, most_events: int, most_bytes: int
 ) -> Iterator[Sequence[Rebuilt]]:
-    """Divide jobs into parts for one write each; a job above the limits is a part of its own."""
+    """Yield the jobs in parts that each fit into one write.
+
+    A job that exceeds the limits is a part of its own.
+    """
     begin = size = events = 0
     for n, rebuilt in enumerate(jobs):
         added = len(rebuilt.spec.payload) + len(rebuilt.live.result or b"")
@@ -369,7 +387,7 @@ def parts(
 
 
 def unused(found: Iterable[QueueStats]) -> bool:
-    """Return True if there is only the queue that every server creates, unchanged."""
+    """Return True if the store has no other queue than an unused default queue."""
     return all(
         one.queue.name == DEFAULT_QUEUE and not one.queue.paused and not one.processed
         for one in found
@@ -379,12 +397,12 @@ def unused(found: Iterable[QueueStats]) -> bool:
 def not_empty(content: str) -> Conflict:
     return Conflict(
         f"the store is not empty: it has {content}. Replay writes into an empty store only: name"
-        " another one, or remove its content"
+        " another store, or remove its content"
     )
 
 
 def led() -> Conflict:
     return Conflict(
-        "a server is at work on this store, or was a moment ago; nothing was written. Stop it, wait"
-        " until its term has run out (scheduler.leader_ttl), and try again"
+        "a server uses this store, or used it a moment ago; nothing was written. Stop the server,"
+        " wait until its term has run out (scheduler.leader_ttl), and try again"
     )

@@ -1,4 +1,4 @@
-"""The wait of a failed job before its next attempt."""
+"""Compute how long a failed job waits before its next attempt."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
 
 _SPREAD = 0.25
-# 2**64 s is past any cap; a larger exponent would only overflow the float.
+# 2**64 s is longer than any cap; a much larger exponent would overflow the float.
 _MAX_EXPONENT = 64
 
 
 class Jitter(enum.Enum):
-    """The random part of a wait, so that jobs that failed together do not return together."""
+    """How a random part changes a wait, so that jobs that failed together retry at other times."""
 
     NONE = "none"
-    ADDED = "added"  # a share on top, after the cap
-    AROUND = "around"  # a share more or less, and capped once more
-    WITHIN = "within"  # a share on top, and the cap holds for the sum
+    ADDED = "added"  # adds a share to the capped wait; the sum may exceed the cap
+    AROUND = "around"  # adds or subtracts a share; the sum is capped again
+    WITHIN = "within"  # adds a share; the sum never exceeds the cap
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """``base × 2^(retries + first_exponent)``, capped, with jitter."""
+    """Computes waits as ``base × 2^(retries + first_exponent)``, at most ``cap``, with jitter."""
 
     base: float
     cap: float
@@ -36,11 +36,12 @@ class RetryPolicy:
     spread: float = _SPREAD  # the share that jitter may add, 0 to 1
 
     def delay(self, retries: int, draw: Callable[[], float] = random.random) -> float:
-        """Return the seconds to wait after a failure that followed so many retries."""
+        """Return the wait in seconds after a failure that followed ``retries`` retries."""
         exponent = min(retries + self.first_exponent, _MAX_EXPONENT)
         wait = self.base * 2.0**exponent
         if self.jitter is Jitter.WITHIN:
-            # Lowered so that the jitter fits: at the cap, too, jobs come back one by one.
+            # The wait is lowered to leave room for the jitter below the cap. So jobs that failed
+            # together are spread even when their wait has reached the cap.
             lowered = min(wait, self.cap / (1 + self.spread))
             return min(lowered + draw() * self.spread * lowered, self.cap)
         capped = min(wait, self.cap)
@@ -62,10 +63,11 @@ PROFILES: dict[str, RetryPolicy] = {
 def policy_of(
     name: str, base: float | None = None, cap: float | None = None, jitter: float | None = None
 ) -> RetryPolicy:
-    """Return the policy of a queue: its profile, with the figures that the queue sets itself.
+    """Return the retry policy of a queue: its profile, changed by the queue's own settings.
 
-    ``base`` is the first wait. With any figure of its own no wait is longer than the maximum,
-    jitter included. A name that a newer version wrote counts as the default profile.
+    ``base`` is the first wait and ``cap`` the longest wait, in seconds. If the queue sets any of
+    the three, no wait is longer than the cap, even with jitter. An unknown profile, which only a
+    newer version can have written, counts as the default profile.
     """
     policy = PROFILES.get(name, PROFILES["default"])
     if base is None and cap is None and jitter is None:
@@ -94,7 +96,10 @@ def profile(name: str) -> RetryPolicy:
 def check_retry(
     name: str, base: float | None, cap: float | None, jitter: float | None, prefix: str = "retry_"
 ) -> None:
-    """Refuse figures that make no policy. ``prefix`` begins the names of the fields."""
+    """Raise InvalidArgument if a retry profile and the settings of a queue do not fit together.
+
+    ``prefix`` is the beginning of the fields' names in the error.
+    """
     profile(name)
     for field, value in ((f"{prefix}base", base), (f"{prefix}max", cap)):
         if value is not None and not 0 < value <= MAX_SECONDS:  # NaN, too
@@ -119,10 +124,10 @@ def check_retry(
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits of a task's retries that double: ``base``, then twice as long, up to ``max`` seconds.
+    """The waits before a task's retries: first ``base`` seconds, then each twice as long.
 
-    A random share of each wait, up to ``jitter``, is added so that jobs that failed together do not
-    come back together; no wait is longer than ``max``.
+    A random share of each wait, up to ``jitter``, is added, so that jobs that failed together do
+    not retry together. No wait is longer than ``max`` seconds.
     """
 
     base: float = 5.0
@@ -137,5 +142,5 @@ class Backoff:
         check_retry("default", self.base, self.max, self.jitter, prefix="")
 
     def delay(self, retries: int, draw: Callable[[], float] = random.random) -> float:
-        """Return the seconds to wait after a failure that followed so many retries."""
+        """Return the wait in seconds after a failure that followed ``retries`` retries."""
         return policy_of("default", self.base, self.max, self.jitter).delay(retries, draw)

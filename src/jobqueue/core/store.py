@@ -1,15 +1,15 @@
-"""The storage seam: batch-first, in domain words.
+"""Define the Protocols of a store. Their calls take and return batches of domain objects.
 
-Every call is atomic per job, and durable when it returns, if the store is. A store has a few parts,
-each for its own callers: ``jobs`` for the engine's write path, ``stream`` for the relay, and so on.
-After ``jobs.submit`` and ``jobs.claim``, ``jobs.apply`` is the only write path of a job's state: it
-checks the lifecycle table, the version and the fence, writes the row and its event together, and
-answers for each item whether it applied.
+Every call is atomic per job, and durable when it returns if the store is durable. A store has
+several parts, each for other callers: ``jobs`` for the engine's write path, ``stream`` for the
+relay, and so on. Besides ``jobs.submit`` and ``jobs.claim``, only ``jobs.apply`` writes a job's
+state. It checks the lifecycle table, the version and the fence, writes the row and the event
+together, and returns for each item whether the move was applied.
 
-Calls that take a ``term`` are fenced: they check it in their own transaction and raise TermEnded,
-without effect, if it is over.
+Calls with a ``term`` argument are fenced: in their own transaction they check that the term is
+still valid, and otherwise raise TermEnded without effect.
 
-Do not implement these Protocols outside this package: they may change shape.
+Do not implement these Protocols outside this package: they may change.
 """
 
 from __future__ import annotations
@@ -49,33 +49,36 @@ if TYPE_CHECKING:
     from jobqueue.core.stream import Changes
 
 ALL_QUEUES = "*"
-"""Stands for every queue in a claim."""
+"""The name that stands for every queue in a claim."""
 
 Position = str
-"""A place in a store's events, readable by that store alone."""
+"""A position in the sequence of a store's events. Only that store can interpret it."""
 
 BEGINNING: Position = ""
-"""The place before the first event, in every store."""
+"""The position before the first event, in every store."""
 
 ANY_VERSION = 0
-"""Stands for any version of a job; versions begin at 1."""
+"""The number that stands for any version of a job; versions begin at 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The time limits and thresholds that a store applies."""
+    """Holds the time limits and thresholds that a store applies."""
 
     assignment_timeout: float = 60.0
     key_ttl: float = 86_400.0
-    poison_after: int = 3  # worker deaths, the last one while it ran; 0 = not counted
-    watchdog_grace: float = 5.0  # beyond the run timeout, for the worker to report it itself
-    workers_per_owner: int = 10_000  # registrations of one caller at a time; 0 = no limit
-    hand_backs: int = 1_000  # of a job without a retry; each later one is a failed attempt
+    # Worker deaths after which a job is poison, the last death while the job ran; 0 = not counted.
+    poison_after: int = 3
+    # Seconds after the run timeout in which the worker can still report the timeout itself.
+    watchdog_grace: float = 5.0
+    workers_per_owner: int = 10_000  # registered workers of one caller; 0 = no limit
+    # Hand-backs of a job without a retry; each later hand-back counts as a failed attempt.
+    hand_backs: int = 1_000
 
 
 @dataclass(slots=True)
 class Claim:
-    """Free slots for jobs of these queues: the i-th job goes to the i-th slot."""
+    """A request to fill free slots with jobs of these queues. Slot i gets the i-th job."""
 
     queues: tuple[str, ...]
     slots: Sequence[str]  # worker ids, one for each free slot, least loaded first
@@ -85,7 +88,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Submission:
-    """Results in the order of the batch, and the jobs claimed in the same write."""
+    """The results of a submit, in the batch's order, and the jobs claimed in the same write."""
 
     results: list[SubmitResult]
     assigned: list[Assignment] = field(default_factory=list)
@@ -93,7 +96,7 @@ class Submission:
 
 @dataclass(slots=True)
 class Application:
-    """Outcomes in the order of the batch, and the jobs claimed in the same write."""
+    """The outcomes of moves, in the order of the batch, and the jobs claimed in the same write."""
 
     outcomes: list[Outcome]
     assigned: list[Assignment] = field(default_factory=list)
@@ -101,7 +104,7 @@ class Application:
 
 @dataclass(slots=True)
 class Overdue:
-    """The moves of jobs that are due, and the time of the next look."""
+    """The moves of jobs whose ``due`` time has passed, and the time of the next sweep."""
 
     transitions: list[Transition]
     promoted: int  # delayed jobs that became claimable
@@ -110,7 +113,7 @@ class Overdue:
 
 @dataclass(slots=True, kw_only=True)
 class JobFilter(JobConditions):
-    """A selection of jobs, newest first."""
+    """Conditions and limits for a page of jobs, newest first."""
 
     states: tuple[State, ...] = ()
     before_seq: int | None = None
@@ -119,30 +122,32 @@ class JobFilter(JobConditions):
 
 @dataclass(slots=True)
 class DeadLetters:
-    """The result of a bounded look at dead letters."""
+    """The result of a search that reads a bounded number of dead letters."""
 
-    found: list[tuple[int, int]]  # number and version of those that match, newest first
+    found: list[tuple[int, int]]  # the number and version of each match, newest first
     looked_at: int
-    before_seq: int | None  # the beginning of the next look; None: there are no more
+    before_seq: int | None  # where the next search begins; None: all dead letters were read
 
 
 class Change(enum.Flag):
-    """The kinds of changes that other processes are told of."""
+    """The kinds of changes that other processes are notified of."""
 
     WORK = 1  # jobs may be claimable
-    ENDED = 2  # jobs moved on: callers that wait for one look again
-    # Cancel flags, leases that ended without their worker, a worker's status or registration,
-    # the resignation of a leader.
+    ENDED = 2  # jobs ended: callers that wait for a job read it again
+    # A cancel was requested, a lease ended without a report of its worker, a worker registered or
+    # changed its status, or a leader resigned.
     CONTROL = 4
-    ASSIGNED = 8  # the stream stands still: workers that learn of their jobs by it look themselves
+    # Jobs were assigned while no hints are published: the workers read their jobs from the store.
+    ASSIGNED = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One leadership of one process.
+    """The mandate of one process as the leader.
 
-    It ends when its time to live has passed by the store's clock without a renewal, or when it is
-    resigned. Each process draws its ``holder`` number at random; each new term has a new epoch.
+    A term ends when it was not renewed within its time to live, measured by the store's clock, or
+    when the leader resigns. Each process draws its ``holder`` number at random. Each new term has a
+    new epoch.
     """
 
     holder: int
@@ -151,7 +156,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The process that leads, for people."""
+    """Describes the current leader for operators."""
 
     name: str  # empty: not known
     epoch: int
@@ -159,27 +164,32 @@ class Leader:
 
 
 class StoreAway(Unavailable):
-    """The store's server cannot be reached, or is starting. It may come back by itself."""
+    """Reports that the store's server cannot be reached or is starting.
+
+    The server may become available again without help.
+    """
 
 
 class TermEnded(Exception):
-    """The term of a call is over; nothing was changed."""
+    """Reports that the term of a call is over, and that nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The lag of the event stream behind the store."""
+    """How far the event stream lags behind the store."""
 
     events: int  # not yet published
-    seconds: float  # the age of the oldest of them; 0 if there is none
+    seconds: float  # the age of the oldest unpublished event; 0 if all are published
     refused: int  # records that could not be published, since the stream began
 
 
 @dataclass(frozen=True, slots=True)
 class DoneJobs:
-    """DONE jobs to remove: those of these ``queues``, or with ``others`` those of all other queues.
+    """Selects DONE jobs to remove, by queue.
 
-    Jobs that ended before ``completed_after`` are not searched: the caller has removed them.
+    Without ``others``, jobs of the named ``queues`` are selected; with ``others``, jobs of all
+    other queues. Jobs that ended before ``completed_after`` are not searched, because the caller
+    has removed them already.
     """
 
     queues: Sequence[str] = ()
@@ -191,128 +201,145 @@ ANY_QUEUE = DoneJobs()
 
 
 class JobStore(Protocol):
-    """The write path: jobs are submitted, claimed and moved on."""
+    """Writes the state of jobs: submits, claims and moves jobs."""
 
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
-        """Accept jobs, each on its own: a refused one leaves no trace and harms no other."""
+        """Accept or refuse each job on its own, then fill the claims, all in one write.
+
+        A refused job is not stored, and has no effect on the other jobs.
+        """
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
         """Move the next claimable jobs to ASSIGNED: by priority, then first in, first out.
 
-        Jobs of other types neither delay a claim nor cost it more, however many are ahead.
+        Waiting jobs of types that a claim excludes do not make the claim slower.
         """
 
     async def apply(
         self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
     ) -> Application:
-        """Make moves, in order, each fenced; then fill the claims, all in one write.
+        """Make moves in order, each checked by its fence, then fill the claims, all in one write.
 
-        A move that names a worker counts only if that worker holds the lease.
+        A move that names a worker is refused unless that worker holds the lease.
         """
 
     async def request_cancel(self, seq: int) -> Held | None:
-        """Flag a RUNNING job, without a transition; None if it is not running."""
+        """Set the cancel flag of a RUNNING job, without a transition, and return its lease.
+
+        Return None if the job is not running.
+        """
 
 
 class JobReads(Protocol):
-    """Reads of jobs. They change nothing."""
+    """Reads jobs. The calls change nothing."""
 
     async def get(self, job_id: str) -> Job | None:
-        """Read one job."""
+        """Return a job, or None if no job has this id."""
 
     async def seq_of(self, job_id: str) -> int | None:
-        """Return a job's number; None if there is no such job. Reads little."""
+        """Return a job's number, or None if no job has this id. The read is cheap."""
 
     async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
-        """Return those of these jobs that ended, are gone, or left the version that was seen.
+        """Return the numbers of the jobs that ended, were removed, or have a new version.
 
-        ``seen`` has versions by job number; with ``ANY_VERSION`` only the end counts. Reads
-        little, and all at once: the caller asks for a bounded number of jobs.
+        ``seen`` has the version of each job that the caller saw, by job number. With
+        ``ANY_VERSION``, a new version does not count. The read is cheap but not divided, so the
+        caller must bound the number of jobs.
         """
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
-        """Read a page of jobs, newest first."""
+        """Return a page of jobs, newest first."""
 
     async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
-        """Look at about ``limit`` of the next dead letters, and return those that match.
+        """Read about ``limit`` of the next dead letters, and return the matches among them.
 
-        A call is bounded by the number it looks at, not by the number of matches, so that a rare
-        match among a million is found in many short calls. ``states`` has no effect.
+        The limit bounds the dead letters that are read, not the matches. So a rare match among a
+        million dead letters is found by many short calls. ``wanted.states`` has no effect.
         """
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
-        """Read a page of jobs by their time of creation, without their results."""
+        """Return a page of jobs by their time of creation, without their results."""
 
     async def history(self, job_id: str, before: int | None = None) -> list[Event]:
-        """Read a job's newest MAX_HISTORY events, or the newest before a version, in order."""
+        """Return the newest events of a job, at most MAX_HISTORY, oldest first.
+
+        With ``before``, only events before that version are returned.
+        """
 
 
 class Upkeep(Protocol):
-    """Work that is due with time: promotion, retries, timeouts, removal."""
+    """Declares the store calls of the sweep: promote, retry, time out and remove jobs."""
 
     async def due(self, limit: int) -> Overdue:
-        """Promote delayed jobs, and return retries, expiries and timeouts that are due."""
+        """Make delayed jobs claimable, and return the retries, expiries and timeouts now due."""
 
     async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
-        """Remove a terminal job with its history and key; with a version, only at that version.
+        """Remove a terminal job with its history and key, and return the job's state.
 
-        Returns the job's state (nothing was done unless it is terminal), or None if there is no
-        such job. Conflict while there is a stream to which not all of its events are published.
+        Nothing is removed if the returned state is not terminal, or if ``version`` is given and is
+        not the job's version. Return None if no job has this id. Raises Conflict while the event
+        stream is in use and some events of the job are not published.
         """
 
     async def prune_done(
         self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
-        """Remove DONE jobs that ended before a time; returns their number.
+        """Remove DONE jobs that ended before ``completed_before``, and return their number.
 
-        The limit bounds a call: a store that keeps the ends of many jobs together may go beyond it
-        to remove them together. Their keys stay until their TTL ends. While there is a stream, jobs
-        of which not all events are published stay. Fenced by the term.
+        ``limit`` bounds a call; a store that keeps the ends of many jobs in one record may remove
+        all jobs of that record. The idempotency keys of removed jobs stay until their TTL ends.
+        While the event stream is in use, jobs with unpublished events stay. The call is fenced by
+        the term.
         """
 
 
 class QueueStore(Protocol):
-    """Queues with their settings and figures."""
+    """Stores queues with their settings and counters."""
 
     async def create(self, queue: Queue) -> bool:
-        """Create a queue; False if the name exists already."""
+        """Create a queue; return False if the name exists already."""
 
     async def update(self, name: str, values: Mapping[str, Any]) -> Queue | None:
-        """Write checked values of these settings (``core.queue.SETTINGS``).
+        """Change settings of a queue to ``values``, by name, which the caller has checked.
 
-        Returns the queue after the change; None if there is none of that name. Jobs submitted
-        before keep their retries, TTL and timeout.
+        Return the queue after the change, or None if no queue has this name. Jobs submitted before
+        keep their retries, TTL and timeout.
         """
 
     async def pause(self, name: str, paused: bool) -> bool:
-        """Stop or resume claims from a queue; False if there is none of that name."""
+        """Stop or resume claims from a queue; return False if no queue has this name."""
 
     async def delete(self, name: str) -> int | None:
-        """Remove an empty queue; returns the number of unfinished jobs that prevent it, or None."""
+        """Remove a queue without unfinished jobs.
+
+        Return 0, or the number of unfinished jobs, which prevent the removal, or None if no queue
+        has this name.
+        """
 
     async def unfinished(self, queue: str, limit: int) -> list[int]:
-        """Return the numbers of a queue's unfinished jobs."""
+        """Return the numbers of at most ``limit`` unfinished jobs of a queue."""
 
     async def stats(self, queue: str | None = None) -> list[QueueStats]:
-        """Return the figures of one queue or of all, by name."""
+        """Return the settings and counters of one queue, or of all queues sorted by name."""
 
     async def waiting_types(self, count_to: int, queue: str | None = None) -> list[WaitingType]:
-        """Return the types of the jobs that can be claimed, by queue and type.
+        """Return the number of claimable jobs for each queue and type.
 
-        At most ``count_to`` jobs of each type are counted, so the cost grows with the number of
-        types only. Jobs of paused queues are included.
+        At most ``count_to`` jobs of each type are counted, so the cost grows only with the number
+        of types. Jobs of paused queues are included.
         """
 
 
 class WorkerStore(Protocol):
-    """Workers and their leases."""
+    """Stores workers and their leases."""
 
     async def register(self, info: WorkerInfo) -> list[Held]:
-        """Record a worker; returns the leases of its earlier incarnation, which are lost.
+        """Record a worker, and return the lost leases of its earlier incarnation.
 
-        PermissionDenied while another owner has the id registered (``owner_allows``) and it is not
-        OFFLINE; the leases of a former owner are lost, too. RateLimited beyond
-        ``Rules.workers_per_owner``; the owner's OFFLINE workers without leases make room.
+        Raises PermissionDenied if another owner registered the id (see ``owner_allows``) and that
+        worker is not OFFLINE; leases of an OFFLINE worker of another owner are lost, too. Raises
+        RateLimited if the owner has ``Rules.workers_per_owner`` workers; to avoid this, OFFLINE
+        workers of the owner that hold no lease are removed first.
         """
 
     def pulse(
@@ -326,203 +353,234 @@ class WorkerStore(Protocol):
         *,
         owner: str = "",
     ) -> Pulse:
-        """Record a heartbeat. Blocking, from any thread: it must survive a blocked loop.
+        """Record a heartbeat, and compare the worker's ``leases`` with its leases in force.
 
-        ``leases`` are held; of the ``begun`` ones among them the assignment timeout begins anew.
-        The answer's ``lost`` are listed leases that are not in force, its ``unlisted`` leases in
-        force that are not listed.
+        The call blocks, and may be made from any thread, so that heartbeats go on while the event
+        loop is blocked. In the answer, ``lost`` are listed leases that are not in force, and
+        ``unlisted`` are leases in force that were not listed. The assignment timeout of the leases
+        in ``begun`` starts again.
 
-        ``owner`` is the caller; PermissionDenied, without effect, if another owner has registered
-        the worker, whatever the incarnation.
+        ``owner`` is the caller. Raises PermissionDenied, without effect, if another owner
+        registered the worker, even with another incarnation.
 
-        ``progress``: by lease, the news of attempts. The store keeps that of leases that the worker
-        holds, with its own time, and shows it while the job is RUNNING under that lease. It is no
-        transition, and may be lost with the server that keeps it.
+        ``progress`` has the progress of attempts, by lease. The store keeps it with the time of the
+        store's clock, for leases that the worker holds, and shows it while the job is RUNNING under
+        that lease. Progress is not a transition, and may be lost if the server that keeps it stops.
 
-        ``overrun`` counts slots in which the function of an attempt that is over still runs;
-        None: as many as before. A registration sets it to 0.
+        ``overrun`` counts slots in which the function of an ended attempt still runs; None means as
+        many as before. A registration sets the number to 0.
         """
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
-        """Return the leases in force, of one worker or of all."""
+        """Return the leases in force of one worker, or of all workers."""
 
     async def set_status(self, worker_id: str, status: WorkerStatus) -> bool:
-        """Set the status of a worker; False if it is unknown or ``may_become`` forbids it."""
+        """Set the status of a worker.
+
+        Return False if the worker is not known, or if ``may_become`` forbids the status.
+        """
 
     async def all(self) -> list[Worker]:
-        """Return every worker known, by id."""
+        """Return every known worker, sorted by id."""
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
-        """Mark workers OFFLINE that were silent for longer; returns their ids. Fenced by term."""
+        """Set workers OFFLINE that sent no heartbeat for ``silent_for`` seconds.
+
+        Return the ids of these workers. The call is fenced by the term.
+        """
 
     async def retire(self, worker_id: str, incarnation: int, *, owner: str = "") -> bool:
-        """Remove a worker that deregisters, if it is that incarnation and holds no lease."""
+        """Remove a worker that deregisters. Return True if the worker was removed.
+
+        A worker is removed only if ``incarnation`` is registered and the worker holds no lease.
+        """
 
     async def forget(self, worker_id: str) -> bool:
-        """Remove the record of an OFFLINE worker."""
+        """Remove the record of an OFFLINE worker; return False if nothing was removed."""
 
 
 class LeaderStore(Protocol):
-    """The election of the process for the work that only one may do."""
+    """Elects the leader: the process that does the work that only one process may do."""
 
     async def lead(self, holder: int, ttl: float, name: str = "") -> Term | None:
-        """Take the lead, or renew it, for ``ttl`` seconds; None while another process has it.
+        """Become the leader, or renew the term, for ``ttl`` seconds.
 
-        ``leader`` shows ``name``. The epoch grows with every new holder, and after a resignation.
-        A holder whose term ran out may renew it as long as no other process took the lead.
+        Return None while another process leads. ``name`` is shown to operators. The epoch grows
+        with every new holder, and after a resignation. A holder whose term ran out may renew the
+        term until another process becomes the leader.
         """
 
     async def leader(self) -> Leader | None:
-        """Return the current leader; None: there is none."""
+        """Return the current leader, or None if no process leads."""
 
     async def resign(self, term: Term) -> None:
-        """Give up the lead, so that another process may take it. An old term has no effect."""
+        """End the term, so that another process can lead. An old term has no effect."""
 
 
 class EventStream(Protocol):
-    """The events in the order of their commits, and the *mark*: how far they are published."""
+    """Reads a store's events in the order of their commits.
+
+    The store also keeps a *mark*: the position up to which the events are published.
+    """
 
     async def events_after(self, position: Position, limit: int) -> list[tuple[Position, Event]]:
-        """Read events from a position on, each with the position after it.
+        """Return the next events after a position, each with the position that follows it.
 
-        None is skipped or repeated, and each job's events are in order; the jobs of one page are in
-        any order.
+        No event is skipped or repeated. The events of one job are in order; different jobs of one
+        page may be in any order.
         """
 
     async def begin(self, term: Term) -> Position:
-        """Return the mark; the first call sets it, at the beginning. Fenced by the term.
+        """Return the mark. The first call creates the mark, at the beginning of the events.
 
-        From then on jobs, changes of queues, removals and cancel flags are kept until the mark has
-        passed them. Every queue counts as created by the first call.
+        From the first call on, the store keeps jobs, changes of queues, removals and cancel flags
+        until the mark has passed them. The first call also writes a creation event for every
+        existing queue. The call is fenced by the term.
         """
 
     async def end(self, term: Term) -> None:
-        """Remove the mark: nothing is kept for a stream any more. Fenced by the term."""
+        """Remove the mark, so that the store keeps nothing for publication any more.
+
+        The call is fenced by the term.
+        """
 
     async def changes_after(self, position: Position, limit: int, size: int) -> Changes:
-        """Read all changes from a position on, in the order of ``events_after``.
+        """Return the next changes after a position, in the order of ``events_after``.
 
-        They hold everything that a rebuild needs. A queue's creation comes before its jobs. A page
-        has at most about ``size`` bytes, but at least one change.
+        The changes have all data that a rebuild needs. A queue's creation comes before the queue's
+        jobs. A page has at least one change, and about ``size`` bytes at most.
         """
 
     async def move_mark(self, position: Position, term: Term, refused: int = 0) -> None:
-        """Note that all changes up to there are published or ``refused``. Fenced by the term."""
+        """Move the mark to a position, because all changes before it are published or refused.
+
+        ``refused`` is the number of changes that could not be published. The call is fenced by the
+        term.
+        """
 
     async def lag(self) -> Lag | None:
-        """Return the lag of the mark; None: there is no stream."""
+        """Return the lag of the event stream, or None if the store has no mark."""
 
     async def identity(self) -> Identity:
-        """Return the identity that was drawn when the store was created."""
+        """Return the identity of the store in the event stream."""
 
 
 class Store(Protocol):
-    """A store of jobs: its parts, and their common start and stop."""
+    """A store of jobs. Its properties are parts, each with the calls for one kind of work."""
 
     @property
     def jobs(self) -> JobStore:
-        """The write path of jobs."""
+        """Return the part that writes jobs."""
 
     @property
     def reads(self) -> JobReads:
-        """The reads of jobs."""
+        """Return the part that reads jobs."""
 
     @property
     def upkeep(self) -> Upkeep:
-        """The timers and the removal of jobs."""
+        """Return the part that finds due jobs and removes old jobs."""
 
     @property
     def queues(self) -> QueueStore:
-        """The queues."""
+        """Return the part that stores queues."""
 
     @property
     def workers(self) -> WorkerStore:
-        """The workers."""
+        """Return the part that stores workers and leases."""
 
     @property
     def leadership(self) -> LeaderStore:
-        """The election of a leader."""
+        """Return the part that elects the leader."""
 
     @property
     def stream(self) -> EventStream:
-        """The event stream."""
+        """Return the part that reads events for publication."""
 
     @property
     def dispatch(self) -> DispatchStore | None:
-        """The parts for workers that learn of their jobs by Kafka; None: it has no such workers."""
+        """Return the parts for workers that learn of their jobs through Kafka.
+
+        None means that the store does not support such workers.
+        """
 
     @property
     def name(self) -> str:
-        """The kind of store, for people."""
+        """Return the kind of store, as a text for people."""
 
     @property
     def durable(self) -> bool:
-        """True if an accepted job survives the process."""
+        """Return True if accepted jobs survive the end of the process."""
 
     @property
     def parallel(self) -> bool:
-        """True if writes run beside each other.
+        """Return True if the store can run several writes at the same time.
 
-        Then two batches may be in flight, and a claim is better made on its own than with another
-        write: the next write need not wait for it.
+        Then the engine may have two batches in flight, and makes claims in separate writes, so that
+        the next batch does not wait for a claim.
         """
 
     @property
     def location(self) -> str:
-        """The kind of store and its address: ``PostgreSQL at db:5432``."""
+        """Return the kind of store and its address, like ``PostgreSQL at db:5432``."""
 
     async def open(self) -> None:
-        """Make the store ready; create missing tables and the like."""
+        """Make the store ready for use; create missing tables."""
 
     async def close(self) -> None:
-        """Release everything. May be called twice, or before open."""
+        """Close all connections and files. The call may be repeated, or made before ``open``."""
 
     def on_change(self, heard: Callable[[Change], None]) -> None:
-        """Call ``heard`` on the loop when another process may have changed the store.
+        """Register ``heard``, to be called on the loop after other processes' changes.
 
-        The call may come late, without a change, or once for several changes.
+        A call may be late, may happen without a change, or may stand for several changes.
         """
 
     async def ping(self, patience: float | None = None) -> None:
-        """Prove that the store can be written; else raise Unavailable.
+        """Verify that the store can be written; raise Unavailable if it cannot.
 
-        A server that is away is asked again for ``patience`` seconds; None: as by other calls.
+        While the store's server cannot be reached, the call retries for ``patience`` seconds; None
+        means as long as other calls do.
         """
 
     def components(self) -> list[ComponentHealth]:
-        """Return the health of parts without which the store is slower, but never wrong."""
+        """Return the health of optional parts, without which the store is slower but correct."""
 
     async def restore(self, state: Restored, told: Told) -> None:
-        """Write the whole content of a store, rebuilt from a stream, into this empty one.
+        """Write the complete content of a store, rebuilt from the event stream, into this store.
 
-        Empty: no jobs, no keys, no queue but an unused default one, and no leader; otherwise
-        Conflict, without effect. Jobs, events and queues are as they were, and later numbers go on
-        from theirs. The store takes the identity in ``state``. An interrupted call leaves nothing,
-        or a store that refuses to be opened and says why.
+        This store must be empty: without jobs, keys and a leader, and with no other queue than an
+        unused default queue. Otherwise Conflict is raised, without effect. Jobs, events and queues
+        keep their numbers, and new ones get higher numbers. The store adopts the identity in
+        ``state``. An interrupted call leaves an empty store, or a store that cannot be opened and
+        whose error says why. ``told`` is called with the number of jobs written so far.
         """
 
 
 class Locks(Protocol):
-    """Locks per job that advise dispatch: they keep servers out of each other's way.
+    """Advisory locks per job, with which several servers avoid claiming the same jobs.
 
-    A claim reads candidates, takes their locks, and writes the assignments of those it won. That
-    write alone decides: a lock that is lost, doubled or missing costs time, never a job. No call
-    raises because the lock server is away.
+    A claim reads candidates, locks them, and writes the assignments of the jobs whose locks it got.
+    The write alone is decisive: a lock that is lost, missing or held twice costs time, but never a
+    job. No call raises an error because the lock server is unreachable.
     """
 
     async def open(self) -> None:
-        """Connect if that is possible now; otherwise go on trying in the background."""
+        """Connect to the lock server; if that fails, retry in the background."""
 
     async def close(self) -> None:
-        """Release everything. May be called twice, or before open. Held locks run out."""
+        """Close the connections. The call may be repeated, or made before ``open``.
+
+        Locks that are held are not released; they expire.
+        """
 
     async def take(self, names: Sequence[str], wanted: int) -> list[int] | None:
-        """Lock names in order until ``wanted`` are won; returns the positions of those won.
+        """Lock names in order until ``wanted`` names are locked; return their positions.
 
-        None: no answer in time, go on without. A name has no white space and is used once, like a
-        job's id with the number of its next attempt: no lock is given back, it runs out. The holder
-        of a lock wins it again, so that a write that failed can be repeated.
+        Return None if the lock server does not answer in time; the caller then goes on without
+        locks. A name has no white space and is used only once, like a job's id with the number of
+        its next attempt. So locks are never released; they expire. The holder of a lock gets the
+        same lock again, so that a failed write can be repeated.
         """
 
     def health(self) -> ComponentHealth:
-        """Return the health of the locks; the detail names the consequence of a failure."""
+        """Return the health of the locks; the detail says what a failure causes."""

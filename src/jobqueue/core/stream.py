@@ -1,7 +1,7 @@
-"""The contents of the event stream, and the Protocol of its publisher.
+"""Define the records of the event stream, and the Protocol of its publisher.
 
-A store returns its changes as these objects (``EventStream.changes_after``). Together they are
-enough to rebuild every job, its history and the queues (``core/rebuild.py``).
+``EventStream.changes_after`` returns the changes of a store as these records. All records of a
+store are enough to rebuild every job, its history and the queues (``core/rebuild.py``).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from jobqueue.core.store import EventStream, Position, Term
 
 @dataclass(slots=True, kw_only=True)
 class Created:
-    """A job as it was accepted; part of its first event."""
+    """The part of a job's first event that has the accepted job."""
 
     seq: int
-    spec: JobSpec  # as it was accepted (``JobSpec.accepted``)
+    spec: JobSpec  # the accepted spec (``JobSpec.accepted``)
     created_at: float
     expires_at: float | None = None
-    key_expires_at: float | None = None  # None: the key was free again when this was read
+    key_expires_at: float | None = None  # None: no key, or the key had expired already
 
     @classmethod
     def at(
         cls, at: float, seq: int, spec: JobSpec, created_at: float, key_expires_at: float | None
     ) -> Created:
-        """Return the job as it was accepted at that time, from which its TTL counts."""
+        """Return the accepted job; its TTL counts from ``at``."""
         return cls(
             seq=seq,
             spec=spec,
@@ -44,16 +44,16 @@ class Created:
 
 @dataclass(slots=True)
 class Failed:
-    """The part of an event into FAILED beside its detail."""
+    """The additional fields of a transition into FAILED."""
 
     retry_count: int
     started_at: float | None = None
-    next_retry_at: float | None = None  # None: given up, or handed out again at once
+    next_retry_at: float | None = None  # None: no retry, or the job is claimable at once
 
 
 @dataclass(slots=True)
 class Finished:
-    """The part of an event into DONE or DEAD_LETTERED beside its detail."""
+    """The additional fields of a transition into DONE or DEAD_LETTERED."""
 
     retry_count: int
     started_at: float | None = None  # None: not started, or retried by hand since
@@ -63,7 +63,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """The type and payload of a dead letter. Its other records have them, so no replay reads it."""
+    """The type and payload of a dead letter, for readers of the event stream.
+
+    Replay does not read this part, because the job's first event has the same fields.
+    """
 
     type: str
     payload: bytes
@@ -71,7 +74,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The partition in which one incarnation of a worker reads its assignments."""
+    """The Kafka partition from which one incarnation of a worker reads its assignments."""
 
     partition: int
     incarnation: int
@@ -79,7 +82,7 @@ class Route:
 
 @dataclass(slots=True)
 class JobEvent:
-    """A transition, with the fields of the job that it wrote."""
+    """The record of a transition, with the fields of the job that the transition wrote."""
 
     event: Event
     created: Created | None = None
@@ -90,7 +93,7 @@ class JobEvent:
 
     @property
     def event_id(self) -> str:
-        """Readers recognise a repeated event by this id."""
+        """Return the id by which readers recognise a repeated event."""
         return f"{self.event.job_id}:{self.event.version}"
 
 
@@ -105,7 +108,7 @@ def job_event(
     result: bytes | None = None,
     letter: DeadLetter | None = None,
 ) -> JobEvent:
-    """Return an event with those of these fields that an event into its state writes."""
+    """Return the record of an event, with only the fields that belong to the state entered."""
     item = JobEvent(event)
     if event.version == 1:
         item.created = created
@@ -121,7 +124,10 @@ def job_event(
 
 @dataclass(slots=True)
 class CancelRequested:
-    """A cancel of a running job was requested; that is no transition, its version stays."""
+    """The record of a cancel request for a running job.
+
+    The request is not a transition, so the job's version does not change.
+    """
 
     job_id: str
     queue: str
@@ -135,7 +141,10 @@ class CancelRequested:
 
 @dataclass(slots=True)
 class JobDeleted:
-    """A job was removed with its history, and its key if an operator did it."""
+    """The record of the removal of a job and its history.
+
+    ``key_freed`` is True if an operator removed the job; then its idempotency key is free again.
+    """
 
     job_id: str
     queue: str
@@ -149,7 +158,7 @@ class JobDeleted:
 
 
 class QueueChange(enum.IntEnum):
-    """A kind of change of a queue. Stores write the number."""
+    """The kind of a queue's change. Stores write the number of the kind."""
 
     CREATED = 1
     CHANGED = 2
@@ -158,7 +167,10 @@ class QueueChange(enum.IntEnum):
 
 @dataclass(slots=True)
 class QueueEvent:
-    """A queue as it is after a change. The numbers of one queue's changes grow."""
+    """The record of a queue's change, with the queue after the change.
+
+    ``number`` grows with each change of the queue.
+    """
 
     change: QueueChange
     queue: Queue
@@ -171,15 +183,18 @@ class QueueEvent:
 
 
 class WorkerChange(enum.IntEnum):
-    """A kind of change of a worker."""
+    """The kind of a worker's change."""
 
-    REGISTERED = 1  # a new incarnation, or one that was counted as dead
+    REGISTERED = 1  # a new incarnation registered, or an OFFLINE incarnation came back
     DEAD = 2
 
 
 @dataclass(slots=True)
 class WorkerEvent:
-    """A worker registered or was lost. No replay reads it, and not every store gives it."""
+    """The record of a worker's registration or loss.
+
+    Replay ignores these records, and not every store writes them.
+    """
 
     change: WorkerChange
     worker_id: str
@@ -188,14 +203,14 @@ class WorkerEvent:
 
     @property
     def event_id(self) -> str:
-        # With its time: one incarnation may be lost and come back more than once.
+        # The id has the time, because one incarnation may be lost and come back more than once.
         change = self.change.name.lower()
         return f"worker:{self.worker_id}:{self.incarnation}:{change}:{self.at:.6f}"
 
 
 @dataclass(slots=True)
 class AssignmentRepeated:
-    """A worker has not started its assignment and is told of it again. Only a hint."""
+    """A hint that repeats an assignment, because its worker has not started the job yet."""
 
     job_id: str
     queue: str
@@ -211,20 +226,20 @@ class AssignmentRepeated:
 
 
 RecordItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
-"""The items from which a store is rebuilt; the others are hints."""
+"""The items from which a store is rebuilt; all other items are hints."""
 
 StreamItem = RecordItem | WorkerEvent | AssignmentRepeated
 
 
 @dataclass(slots=True)
 class Changes:
-    """A page of the stream, and the position after it."""
+    """A page of changes from the event stream, and the position after the last change."""
 
     items: list[StreamItem]
     position: Position
 
 
-_OVERHEAD = 300  # about the bytes of a record without payload and result
+_OVERHEAD = 300  # the approximate size in bytes of a record without payload and result
 
 
 def bytes_of(item: StreamItem) -> int:
@@ -242,25 +257,28 @@ def bytes_of(item: StreamItem) -> int:
 
 def unpublished(job_id: str) -> Conflict:
     return Conflict(
-        f"job {job_id} has events that are not in the event stream yet; it can be deleted once"
-        " they are"
+        f"job {job_id} has events that are not in the event stream yet; try again once they are"
+        " published"
     )
 
 
 class StreamRunner(Protocol):
-    """Publishes a store's changes while its server leads. The engine starts and stops it."""
+    """Publishes a store's changes while this server is the leader.
+
+    The engine starts and stops the publisher.
+    """
 
     def start(self, stream: EventStream, term: Callable[[], Term | None]) -> None:
-        """Begin to publish; it goes on whenever there is a term."""
+        """Start to publish changes of ``stream``, whenever ``term()`` returns a term."""
 
     async def stop(self) -> None:
-        """Stop publishing, in bounded time. The next leader publishes the rest."""
+        """Stop publishing, in bounded time. The next leader publishes the remaining changes."""
 
     def wake(self) -> None:
-        """Look for changes now."""
+        """Read and publish new changes now, without waiting for the next poll."""
 
     def flows(self) -> bool:
-        """Return True if new changes are published soon, as far as this server knows."""
+        """Return True if this server expects new changes to be published soon."""
 
     async def health(self) -> ComponentHealth:
-        """Return the health of the stream. Jobs go on without it."""
+        """Return the health of the event stream. Jobs also run while the stream is down."""

@@ -1,4 +1,4 @@
-"""Limits and checks of the texts that callers choose."""
+"""Check the length and the characters of texts that callers choose."""
 
 from __future__ import annotations
 
@@ -16,32 +16,38 @@ MAX_WORKER_ID_LENGTH = 255
 MAX_ERROR_FILTER_LENGTH = 1_000
 
 Check = Callable[[str, str, int], None]
-"""Refuses a text, by the field's name, the text and the most characters."""
+"""A function that raises InvalidArgument if a text is not allowed. Its arguments are the field's
+name, the text and the largest number of characters."""
 
 
 def check_text(field: str, text: str, most: int) -> None:
-    """Refuse a text that is empty, too long, or cannot be stored."""
+    """Raise InvalidArgument if a text is empty, too long, or cannot be stored."""
     if not 1 <= len(text) <= most:
         raise InvalidArgument(field, f"1 to {most} characters are allowed")
-    if "\0" in text:  # PostgreSQL has no such text
+    if "\0" in text:  # PostgreSQL cannot store it
         raise InvalidArgument(field, "must not contain a NUL character")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InvalidArgument(field, "has a lone surrogate, which is not text") from None
+            raise InvalidArgument(
+                field, "has a lone surrogate, which cannot be encoded in UTF-8"
+            ) from None
 
 
 def check_printable(field: str, text: str, most: int) -> None:
-    """Refuse a text that is empty, too long, or cannot be shown."""
+    """Raise InvalidArgument if a text is empty, too long, or has unprintable characters."""
     if not 1 <= len(text) <= most or not text.isprintable():
         raise InvalidArgument(field, f"must have 1 to {most} printable characters")
 
 
 def check_labels(field: str, labels: Mapping[str, str], check: Check) -> None:
-    """Refuse too many labels, and names and values that ``check`` refuses; values may be empty."""
+    """Raise InvalidArgument if labels are too many or too large, or if ``check`` refuses one.
+
+    ``check`` is called with each name and each value; the value of a label may be empty.
+    """
     if len(labels) > MAX_LABELS:
-        raise InvalidArgument(field, f"at most {MAX_LABELS} are allowed")
+        raise InvalidArgument(field, f"at most {MAX_LABELS} labels are allowed")
     for name, value in labels.items():
         check(field, name, MAX_LABEL_LENGTH)
         if value:
@@ -49,5 +55,6 @@ def check_labels(field: str, labels: Mapping[str, str], check: Check) -> None:
     size = sum(len(text.encode()) for label in labels.items() for text in label)
     if size > MAX_LABELS_BYTES:
         raise InvalidArgument(
-            field, f"{size} bytes are too many; at most {MAX_LABELS_BYTES} are allowed together"
+            field,
+            f"the labels have {size} bytes together; at most {MAX_LABELS_BYTES} are allowed",
         )

@@ -1,11 +1,12 @@
-"""Waiting that obeys cancellation, deadlines, pauses, and long work that takes turns.
+"""Wait with deadlines and growing pauses, and divide long work fairly between callers.
 
-An event loop does one thing after the other. Long work is done in rounds: in each, an account does
-only a little, however many of its calls are under way, and only a few accounts do any.
+Long conversions would block the event loop, so they are divided into rounds. In each round only a
+few accounts (callers) may work, and each account converts at most ``TURN`` items, regardless of the
+number of its calls.
 
-``asyncio.wait_for`` is not used in this package. On Python 3.11 it swallows a cancellation that
-comes when its inner wait has ended (https://github.com/python/cpython/issues/86296), and a loop
-around it then runs for ever.
+This package does not use ``asyncio.wait_for``. On Python 3.11 it swallows a cancellation that
+arrives when its inner wait has just ended (https://github.com/python/cpython/issues/86296), and a
+loop around it then runs for ever.
 """
 
 from __future__ import annotations
@@ -24,42 +25,45 @@ from weakref import WeakKeyDictionary
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Work is counted in items; an item is a field or a name that is converted.
-TURN = 500  # items of an account in one round: a few milliseconds
-JOB = 4  # items in a job with its labels, or in a queue with its figures
-WORKER = 50  # items in a worker with the types that it names
-LONG = 16 * 1024  # bytes of a message; a longer one holds so many items that it takes turns
-_FEW = 50  # items that are converted at once, without a turn
-_SIDE_BY_SIDE = 4  # accounts that do long work in one round
+# Work is counted in items. An item is a field or a name that is converted.
+TURN = 500  # items that an account may convert in one round: a few milliseconds
+JOB = 4  # items in a job with its labels, or in a queue with its counters
+WORKER = 50  # items in a worker with its list of types
+LONG = 16 * 1024  # bytes; a longer message has so many items that its conversion takes turns
+_FEW = 50  # items that are converted at once, without waiting for a turn
+_SIDE_BY_SIDE = 4  # accounts that may convert items in one round
 _LONG_ROUND = 0.1  # seconds
 
 account: ContextVar[str] = ContextVar("jobqueue_account", default="")
-"""The account that a task works for; a face sets it for each call."""
+"""The account (the caller) for which the current task works; a face sets it for each call."""
 
 
 class AnswerRoom(Protocol):
-    """The share of memory that the answer to one call may take."""
+    """Reserves memory, in bytes, for the answer to one call. ``taken`` bytes are reserved now."""
 
     taken: int
 
     async def take(self) -> None:
-        """Wait for the room that the largest answer needs, and hold it, unless any is held."""
+        """Wait until the memory for the largest answer can be reserved, and reserve it.
+
+        Return at once if the call has reserved memory already.
+        """
 
     async def until_room(self) -> None:
-        """Wait until there is room for one more message, without holding it."""
+        """Wait until memory for the largest answer is available, without reserving it."""
 
     def add(self, amount: int) -> bool:
-        """Hold this much more; False, without effect, if there is no room for it."""
+        """Reserve ``amount`` more bytes; return False, without effect, if memory is short."""
 
     def change(self, amount: int) -> None:
-        """Hold exactly this much from now on."""
+        """Change the reserved memory to exactly ``amount`` bytes."""
 
     def give_back(self) -> None:
-        """Hold nothing."""
+        """Release all reserved memory."""
 
 
 answer_room: ContextVar[AnswerRoom | None] = ContextVar("jobqueue_answer_room", default=None)
-"""The room of the call that a task serves; a face sets it where answers may be large."""
+"""The memory of the call that the current task serves; a face sets it if answers may be large."""
 
 _number: ContextVar[int] = ContextVar("jobqueue_turns", default=0)  # of a task that takes turns
 _numbers = count(1)
@@ -68,7 +72,10 @@ _DEADLINE: ContextVar[float | None] = ContextVar("jobqueue_deadline", default=No
 
 @contextmanager
 def deadline(seconds: float | None) -> Iterator[None]:
-    """Give the work inside so many seconds; None, also for an undo: as long as it takes."""
+    """Set a deadline, ``seconds`` from now, for the work in the block; None removes the deadline.
+
+    Calls in the block read the deadline with ``remaining``; nothing else enforces it.
+    """
     token = _DEADLINE.set(None if seconds is None else time.monotonic() + seconds)
     try:
         yield
@@ -77,13 +84,13 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
 
 def remaining(most: float) -> float:
-    """Return the seconds left until the deadline, at most ``most``, at least 0."""
+    """Return the seconds until the deadline, from 0 to ``most``; ``most`` without a deadline."""
     ends = _DEADLINE.get()
     return most if ends is None else max(0.0, min(most, ends - time.monotonic()))
 
 
 class Background:
-    """Runs one task from its start until it is stopped."""
+    """A base class for a part that runs one background task until ``stop`` is called."""
 
     _task: asyncio.Task[None] | None = None
 
@@ -91,7 +98,10 @@ class Background:
         self._task = asyncio.create_task(work, name=f"jobqueue-{name}")
 
     async def stop(self) -> None:
-        """Cancel the task and wait for its end. May be called twice, or before the start."""
+        """Cancel the task and wait for its end.
+
+        The call may be repeated, or made before the start.
+        """
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -99,7 +109,7 @@ class Background:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait until the event is set; False if that takes longer than so many seconds."""
+    """Wait for the event, at most ``seconds``. Return True if the event was set in time."""
     try:
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -108,14 +118,18 @@ async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 def jittered(seconds: float, draw: Callable[[], float] = random.random) -> float:
-    """Return a random part of a pause, at least half, so that processes do not act in step."""
+    """Return a random duration between half of ``seconds`` and ``seconds``.
+
+    Random pauses prevent several processes from acting at the same moments.
+    """
     return seconds * (1.0 - 0.5 * draw())
 
 
 class GrowingPause:
-    """The pauses between tries: ``first`` seconds, then each twice as long, up to ``longest``.
+    """Computes the pauses between tries: ``first`` seconds, then each twice as long as the last.
 
-    ``draw`` gives the random number that shortens a pause (``jittered``); None: full pauses.
+    No pause is longer than ``longest`` seconds. ``draw`` returns the random number that shortens a
+    pause (see ``jittered``); if it is None, pauses are not shortened.
     """
 
     def __init__(
@@ -130,7 +144,7 @@ class GrowingPause:
         self._longest = longest
         self._draw = draw
         self._sleep = sleep
-        self.most = first  # seconds that the next pause lasts at most
+        self.most = first  # the largest length of the next pause, in seconds
 
     @property
     def grown(self) -> bool:
@@ -145,39 +159,49 @@ class GrowingPause:
         self.most = min(2 * self.most, self._longest)
 
     def next(self) -> float:
-        """Return the seconds of this pause; the next one is longer."""
+        """Return the length of this pause in seconds, and make the next pause longer."""
         seconds = self.most if self._draw is None else jittered(self.most, self._draw)
         self.grow()
         return seconds
 
     async def wait(self) -> None:
+        """Sleep for this pause, and make the next pause longer."""
         await self._sleep(self.next())
 
 
 async def take_answer_room() -> None:
-    """Wait for room in memory. Call it before reading an answer that may be large."""
+    """Wait until memory for the largest answer of the current call is reserved.
+
+    Call this function before reading an answer that may be large.
+    """
     room = answer_room.get()
     if room is not None:
         await room.take()
 
 
 def give_answer_room_back() -> None:
-    """Give the room back: the job that was read is not part of the answer."""
+    """Release the memory reserved for the current call's answer.
+
+    Call this function if the job that was read is not part of the answer.
+    """
     room = answer_room.get()
     if room is not None:
         room.give_back()
 
 
 def cancel_requested() -> bool:
-    """True if a CancelledError here is meant for the running task, not for one it waited for."""
+    """Return True if the running task itself is being cancelled.
+
+    After a CancelledError, False means that only a task that this task waited for was cancelled.
+    """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def in_turns(work: Callable[[T], R], items: Sequence[T], weight: int = 1) -> list[R]:
-    """Return ``[work(item) for item in items]`` and let the loop's other tasks run in between.
+    """Return ``[work(item) for item in items]``, and let the loop's other tasks run in between.
 
-    One of these counts as ``weight`` items of a turn.
+    Each element of ``items`` counts as ``weight`` items of a turn.
     """
     if len(items) * weight <= _FEW:
         return [work(item) for item in items]
@@ -191,7 +215,7 @@ async def in_turns(work: Callable[[T], R], items: Sequence[T], weight: int = 1) 
 
 
 async def turn(size: int = TURN) -> None:
-    """Wait until the task's account may convert ``size`` items; often at once."""
+    """Wait until the current task's account may convert ``size`` more items in a round."""
     loop = asyncio.get_running_loop()
     turns = _TURNS.get(loop)
     if turns is None:
@@ -200,12 +224,13 @@ async def turn(size: int = TURN) -> None:
 
 
 class _Turns:
-    """The accounts that do long work in this round of a loop, and those that wait for the next."""
+    """Decides which accounts may convert items in each round of an event loop."""
 
     def __init__(self) -> None:
         self._done: dict[str, int] = {}  # items in this round, by account
         self._began = 0.0  # processor time at the beginning of the round
-        # By account, its oldest task first: work that has begun ends, and frees its memory.
+        # By account. The oldest task of an account is first, so that work that has begun ends and
+        # frees its memory.
         self._waiting: dict[str, list[tuple[int, int, int, asyncio.Future[None]]]] = {}
 
     async def take(self, whose: str, size: int) -> None:
@@ -220,7 +245,7 @@ class _Turns:
             self._done[whose] = self._done.get(whose, 0) + size
             return
         future = loop.create_future()
-        # A task that another one has begun after its first turn has the same number.
+        # A task has the same number as the task that created it, if that task had a number.
         heappush(self._waiting.setdefault(whose, []), (number, next(_numbers), size, future))
         await future
 
@@ -229,11 +254,11 @@ class _Turns:
         return len(self._done) < _SIDE_BY_SIDE if done is None else done + size <= TURN
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._began = time.thread_time()  # not the time that other programs took from this one
+        self._began = time.thread_time()  # excludes the time used by other programs
         loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """End the round; after a long one, leave the loop to others for as long as it took."""
+        """End the round; after a long round, wait as long as it took before the next round."""
         took = time.thread_time() - self._began
         if took > _LONG_ROUND:
             asyncio.get_running_loop().call_later(took, self._next_round)
@@ -257,7 +282,7 @@ class _Turns:
             if line:
                 self._waiting[whose] = line  # behind the other accounts
         if self._done:
-            # Behind the tasks that were let in just now: they do their work first.
+            # The end of the round runs after the tasks whose futures were just set.
             self._begin(asyncio.get_running_loop())
 
 
