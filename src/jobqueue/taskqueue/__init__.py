@@ -1,4 +1,4 @@
-"""Arguments and answers of ``TaskQueueClient``: ``taskqueue.v1`` as plain objects."""
+"""Export the types that ``TaskQueueClient`` accepts and returns, and the rule of job owners."""
 
 from jobqueue.taskqueue.client.values import Deadlines, JobPage, JobState
 from jobqueue.taskqueue.components.model import Canceled, Submitted

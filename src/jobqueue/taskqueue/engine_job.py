@@ -1,4 +1,4 @@
-"""A job of the task queue as a job of the engine, and the task that executes it."""
+"""Convert a task queue job to a job of the engine, and define the task that executes it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from jobqueue.tasks.task import TaskDefinition, TaskOptions, define
 
 QUEUE = "taskqueue"
 TYPE = "taskqueue.v1"
-"""The task that executes it. Stores have an index for jobs of this type: it never changes."""
+"""The type of task queue jobs in the engine. Stores index it, so it must never change."""
 
 RECOVERIES = 3
-"""The number of times that a job goes to another worker. Its own failure is final."""
+"""How often a job is retried after its worker was lost. A failure of the job itself is final."""
 
 _FIELDS = {"job_type": str, "work_duration_ms": int, "payload_size_bytes": int, "labels": dict}
 
 
 def to_job(spec: Spec, key: str) -> JobSpec:
-    """Return the job to submit. Equal specs have equal payloads, by which a key is compared."""
+    """Return the engine's job for a task queue job.
+
+    Equal specs have equal payloads, so the engine recognizes a repeated submit with the same key.
+    """
     return JobSpec(
         payload=_payload(spec),
         queue=QUEUE,
@@ -42,7 +45,10 @@ def _payload(spec: Spec) -> bytes:
 
 
 def to_spec(payload: bytes) -> Spec:
-    """Read the spec of a payload. InvalidArgument: it did not come from ``to_job``."""
+    """Return the spec that a payload contains.
+
+    InvalidArgument means that ``to_job`` did not make the payload.
+    """
     try:
         fields = json.loads(payload)
     except (ValueError, RecursionError):
@@ -50,15 +56,15 @@ def to_spec(payload: bytes) -> Spec:
     if not isinstance(fields, dict) or not all(
         type(fields.get(name)) is kind for name, kind in _FIELDS.items()
     ):
-        raise InvalidArgument("payload", f"expected an object with {', '.join(_FIELDS)}")
+        raise InvalidArgument("payload", f"expected a JSON object with {', '.join(_FIELDS)}")
     return Spec(**{name: fields[name] for name in _FIELDS})
 
 
 async def run_taskqueue_job(payload: bytes, ctx: Context) -> bytes:
-    """Execute a job of ``taskqueue.v1`` as its own services do.
+    """Execute a job of ``taskqueue.v1`` in the same way as the services of design A do.
 
-    There a cancel does not interrupt a job, so it does not here: the job takes its time, and is
-    cancelled then. The end of the worker, or a second cancel, interrupts it.
+    A first cancel does not interrupt the work: the job runs for its full duration and counts as
+    cancelled only then. The stop of the worker, or a second cancel, interrupts the work.
     """
     work = asyncio.ensure_future(simulate(to_spec(payload)))
     try:
@@ -76,4 +82,5 @@ async def run_taskqueue_job(payload: bytes, ctx: Context) -> bytes:
 
 
 def task() -> TaskDefinition:
+    """Return the task that executes task queue jobs in an engine's worker."""
     return define(run_taskqueue_job, name=TYPE, options=TaskOptions(queue=QUEUE))

@@ -1,7 +1,7 @@
-"""The task queue over the engine: a store does what other topologies do with services.
+"""Implement the task queue on an engine, so that a store keeps its jobs.
 
-A job that waits for a worker, has been handed to one, or waits for a retry is QUEUED. The engine's
-own states are in ``core.lifecycle``.
+A job is QUEUED while it waits for a worker, is assigned but not started, or waits for a retry. The
+engine's own states are in ``core.lifecycle``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DEAD = frozenset({Status.FAILED, Status.CANCELED})  # both are dead letters to 
 
 
 class EngineApi(ClientApi, TimelineApi, OperatorApi, Protocol):
-    """The part of an engine that is needed."""
+    """The part of an engine that ``EngineTaskQueue`` calls."""
 
 
 Submit = Callable[[Sequence[JobSpec]], Awaitable[list[SubmitResult]]]
@@ -60,7 +60,7 @@ CreateQueue = Callable[[QueueSpec], Awaitable[object]]
 
 
 class EngineTaskQueue:
-    """Implements ``TaskQueue``. Jobs of other queues and types do not exist here."""
+    """Implements ``TaskQueue`` on an engine. Jobs of other queues or types are not found."""
 
     def __init__(
         self,
@@ -70,7 +70,11 @@ class EngineTaskQueue:
         create_queue: CreateQueue | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """``submit`` may have a rate limit around it, ``create_queue`` a line of the audit log."""
+        """Wrap an engine.
+
+        ``submit`` replaces the engine's submit, for example to apply a rate limit. ``create_queue``
+        replaces the engine's create_queue, for example to write the audit log.
+        """
         self._engine = engine
         self._submit = submit or engine.submit
         self._create_queue = create_queue or engine.create_queue
@@ -82,11 +86,14 @@ class EngineTaskQueue:
         job = to_job(spec, key)
         (result,) = await self._submit([job])
         if isinstance(result.error, NotFound):
-            with suppress(AlreadyExists):  # made by another server, just now
+            with suppress(AlreadyExists):  # another server has just created it
                 await self._create_queue(QueueSpec(name=QUEUE))
-            (result,) = await self._engine.submit([job])  # the limit has been asked
+            (result,) = await self._engine.submit([job])  # the rate limit has been applied
         if isinstance(result.error, KeyConflict):
-            raise KeyConflict("client_request_id belongs to a job with another spec", result.job_id)
+            raise KeyConflict(
+                "client_request_id: already used for a job with another spec; use a new id",
+                result.job_id,
+            )
         return Submitted(result.unwrap(), milliseconds(self._clock.now()))
 
     async def status(self, job_id: str) -> JobRecord:
@@ -104,14 +111,18 @@ class EngineTaskQueue:
         try:
             answer = await self._engine.cancel(job_id)
         except Conflict as error:
-            raise Unavailable(error.message) from error  # it moves too fast: ask again
-        if answer.already_terminal:  # it ended after our look; how, only the job says
+            raise Unavailable(error.message) from error  # its state changes too fast: try again
+        if answer.already_terminal:  # it ended after our read: read how
             status = _status(await self._find(job_id))
             return Canceled(job_id, True, status, already_terminal=True)
         event, message, status = (
-            ("cancel_requested", "a running job was asked to end", Status.RUNNING)
+            (
+                "cancel_requested",
+                f"a cancel of job {job_id} was requested; it runs, and its worker is told",
+                Status.RUNNING,
+            )
             if answer.requested
-            else ("canceled", "a queued job was canceled", Status.CANCELED)
+            else ("canceled", f"job {job_id} was canceled while it was QUEUED", Status.CANCELED)
         )
         journal.note(event, message, job_id=job_id, reason=reason, current_status=status.name)
         return Canceled(job_id, True, status, already_terminal=False)
@@ -136,7 +147,7 @@ class EngineTaskQueue:
         missing = NotFound(f"there is no job {job_id}")
         try:
             job = await self._engine.get(job_id)
-        except (NotFound, InvalidArgument):  # a text that is no UUID is no job's id, either
+        except (NotFound, InvalidArgument):  # a text that is not a UUID is not a job id
             raise missing from None
         if job.queue != QUEUE or job.type != TYPE:
             raise missing
@@ -151,7 +162,7 @@ def _spec(job: Job) -> Spec:
     try:
         return to_spec(job.payload)
     except InvalidArgument:
-        return Spec("")  # submitted through another face; it fails, and can be looked at
+        return Spec("")  # submitted through another API: the job fails, but is shown
 
 
 def _summary(job: Job) -> Summary:
@@ -190,19 +201,19 @@ def _failure(job: Job) -> str:
 
 
 def _started_at(job: Job) -> float | None:
-    """Return the start of the last run; None if the job waits, or was canceled while it waited."""
+    """Return when the last run started; None if the job waits or was canceled while waiting."""
     status = _status(job)
-    # The flag is set on running jobs only; a queued job ends without it.
+    # The cancel flag is set on running jobs only; a queued job is canceled without the flag.
     waited = status is Status.CANCELED and not job.cancel_requested
     return None if waited or status is Status.QUEUED else job.started_at
 
 
 def _runtime(job: Job) -> int:
-    """Return the milliseconds of the last run, rounded up: never less than it took."""
+    """Return the duration of the last run in milliseconds, rounded up."""
     started_at = _started_at(job)
     if started_at is None or job.completed_at is None:
         return 0
-    passed = round((job.completed_at - started_at) * 1000, 3)  # as exact as such times are
+    passed = round((job.completed_at - started_at) * 1000, 3)  # the times are not more exact
     return min(max(math.ceil(passed), 0), MAX_UINT32)
 
 
@@ -211,7 +222,7 @@ def _time(at: float | None) -> int:
 
 
 def _states(wanted: frozenset[Status]) -> tuple[State, ...]:
-    """Return the engine's states behind some statuses; empty: all."""
+    """Return the engine's states for the wanted statuses. Empty means all."""
     if not wanted:
         return ()
     names = {status.name for status in wanted}
@@ -224,5 +235,8 @@ def _states(wanted: frozenset[Status]) -> tuple[State, ...]:
 
 
 def _cancelled(wanted: frozenset[Status]) -> bool | None:
-    """Return whether cancelled dead letters are meant, or the others; None: all."""
+    """Return True if only cancelled dead letters are wanted, False if only failed ones.
+
+    Return None if both or neither are wanted.
+    """
     return None if len(wanted & _DEAD) != 1 else Status.CANCELED in wanted

@@ -197,7 +197,7 @@ async def test_waiting_ends_with_its_timeout(servers: Servers) -> None:
 
     servers.sleep = sleep  # type: ignore[method-assign]
     async with servers.client() as client:
-        with pytest.raises(DeadlineExceeded, match="it goes on"):
+        with pytest.raises(DeadlineExceeded, match="the job goes on"):
             await client.wait_result(JOB_ID, timeout=0.05)
 
 

@@ -51,7 +51,7 @@ async def test_another_spec_is_a_failed_precondition_on_the_wire(held: Public) -
     request.spec.job_type = "other"
     assert await refused(held.stub("order").SubmitJob(request)) == (
         grpc.StatusCode.FAILED_PRECONDITION,
-        "client_request_id belongs to a job with another spec",
+        "client_request_id: already used for a job with another spec; use a new id",
     )
 
 

@@ -90,7 +90,7 @@ async def test_a_service_that_was_restarted_has_lost_its_state(serve, peer, line
     (line,) = lines.of("state_lost")
     assert line["level"] == "WARNING"
     assert line["peer"] == "job"
-    assert line["message"] == ("the job service was restarted: its memory is lost")
+    assert line["message"] == ("the job service was restarted: the state in its memory is lost")
 
 
 async def test_a_late_answer_of_the_one_before_is_no_restart(serve, peer, lines):

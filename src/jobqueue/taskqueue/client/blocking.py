@@ -1,4 +1,4 @@
-"""``SyncTaskQueueClient``: the same calls for threads and scripts."""
+"""Implement ``SyncTaskQueueClient``: a blocking ``TaskQueueClient`` for threads and scripts."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _INSTEAD = "use TaskQueueClient and `await` its calls"
 
 
 class SyncTaskQueueClient:
-    """A ``TaskQueueClient`` whose calls block. Safe to share between threads.
+    """A ``TaskQueueClient`` whose calls block. Threads may share a client.
 
-    ``with SyncTaskQueueClient(...) as client:`` closes it when the last such block ends. A web
-    application keeps one for its life; that is closed when the process exits, and before it forks:
-    parent and child open their own.
+    ``with SyncTaskQueueClient(...) as client:`` closes the client when the last such block ends. A
+    web application may keep one client open all the time. The client closes its connections when
+    the process exits, and before the process forks; parent and child then open new connections.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SyncTaskQueueClient:
         labels: Mapping[str, str] | None = None,
         client_request_id: str = "",
     ) -> Submitted:
-        """Submit a job: a ``JobSpec``, or its fields."""
+        """Submit a job, given as a ``JobSpec`` or as its fields."""
         return self._run(
             self._client.submit_job(
                 spec,
@@ -65,15 +65,15 @@ class SyncTaskQueueClient:
         )
 
     def get_job_status(self, job_id: str) -> JobState:
-        """Return the job as it is now. NotFound: there is no such job."""
+        """Return the current state of the job. NotFound means that the job does not exist."""
         return self._run(self._client.get_job_status(job_id))
 
     def get_job_result(self, job_id: str) -> Envelope | None:
-        """Return the end of the job with its output; None while it has not ended."""
+        """Return the job's result with its output; None while the job has not ended."""
         return self._run(self._client.get_job_result(job_id))
 
     def cancel_job(self, job_id: str, reason: str = "") -> Canceled:
-        """Cancel a queued job; ask a running one to end."""
+        """Cancel a queued job, or request that a running job ends."""
         return self._run(self._client.cancel_job(job_id, reason))
 
     def list_jobs(
@@ -85,17 +85,20 @@ class SyncTaskQueueClient:
         *,
         node: int = 0,
     ) -> JobPage:
-        """Return one page of jobs; with ``nodes=``, of the jobs of one node."""
+        """Return one page of jobs. A client with ``nodes=`` lists the jobs of one node."""
         return self._run(
             self._client.list_jobs(status_filter, page_size, page_token, sort, node=node)
         )
 
     def wait_result(self, job_id: str, timeout: float | None = None) -> Envelope:
-        """Ask for the result until there is one; DeadlineExceeded after ``timeout`` seconds."""
+        """Wait until the job has a result, and return the result.
+
+        DeadlineExceeded means that the job had no result after ``timeout`` seconds.
+        """
         return self._run(self._client.wait_result(job_id, timeout))
 
     def close(self) -> None:
-        """Close the connections. The next call opens them again."""
+        """Close the connections. The next call opens new ones."""
         self._bridge.close()
 
     def __enter__(self) -> SyncTaskQueueClient:

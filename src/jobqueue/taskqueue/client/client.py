@@ -1,4 +1,4 @@
-"""``TaskQueueClient``: the five calls of ``taskqueue.v1``, in every topology."""
+"""Implement ``TaskQueueClient``: the five calls of ``taskqueue.v1``, in every topology."""
 
 from __future__ import annotations
 
@@ -49,22 +49,25 @@ MAX_NODES = 1_000
 
 
 class NodeRouting:
-    """Chooses the server of a call by its place in the list, which never changes.
+    """Chooses the server of each call, as an index in the list of servers, which never changes.
 
-    Nodes forward nothing to each other, so this side decides alone. Behind a gateway there is one
-    server.
+    Nodes do not forward calls to each other, so the client must choose the right node. With a
+    gateway the list has one server.
     """
 
     def __init__(self, targets: Sequence[str], *, gateway: bool, rng: random.Random) -> None:
         self.targets = tuple(targets)
         self._gateway = gateway
-        # Not always the first: many clients that submit one job each would all go there.
+        # Start at a random server: otherwise many clients with one submit each would all use the
+        # first one.
         self._next = rng.randrange(len(self.targets))
 
     def submit(self, key: str) -> int:
-        """Return the owner of the key, alive or not: only it knows the job that has the key.
+        """Return the server for a submit.
 
-        Submits without a key go to each server in turn.
+        A submit with a key goes to the node that owns the key, even if that node is down, because
+        only that node knows whether a job has the key. Submits without a key go to each server in
+        turn.
         """
         if key:
             return owner_index(key, len(self.targets))
@@ -73,46 +76,54 @@ class NodeRouting:
         return index
 
     def job(self, job_id: str) -> int:
-        """Return the owner of the job."""
+        """Return the server that owns the job."""
         return owner_index(job_id, len(self.targets))
 
     def listing(self, node: int) -> int:
-        """Check the number of a node."""
+        """Return the checked index of the node whose jobs are listed."""
         if isinstance(node, bool) or not isinstance(node, int):
-            raise InvalidArgument("node", f"expected the number of a node, got {node!r:.40}")
+            raise InvalidArgument(
+                "node", f"expected the index of a node as an int, got {node!r:.40}"
+            )
         if not 0 <= node < len(self.targets):
-            allowed = "only 0: a gateway lists all jobs" if self._gateway else "0 to {}"
-            raise InvalidArgument("node", f"{node}: {allowed.format(len(self.targets) - 1)}")
+            allowed = (
+                "must be 0, because a gateway lists all jobs"
+                if self._gateway
+                else "must be 0 to {}"
+            )
+            raise InvalidArgument("node", f"{allowed.format(len(self.targets) - 1)}, got {node}")
         return node
 
 
 def read_addresses(gateway: str | None, nodes: Sequence[str] | None) -> list[BackendUrl]:
-    """Return the gateway, or every node in the order given."""
+    """Return the address of the gateway, or the addresses of all nodes in the given order."""
     if (gateway is None) == (nodes is None):
         which = "neither was" if gateway is None else "both were"
-        raise InvalidArgument("gateway", f"give either gateway or nodes; {which} given")
+        raise InvalidArgument("gateway", f"pass either gateway= or nodes=; {which} given")
     if gateway is not None:
         return [_address(gateway, "gateway")]
     if isinstance(nodes, str) or not isinstance(nodes, Sequence):
-        raise InvalidArgument("nodes", "expected a list of HOST:PORT, in the order of the nodes")
+        raise InvalidArgument(
+            "nodes", "expected a list of HOST:PORT, in the order that all clients use"
+        )
     if not 1 <= len(nodes) <= MAX_NODES:
         raise InvalidArgument("nodes", f"expected 1 to {MAX_NODES} nodes, got {len(nodes)}")
     addresses = [_address(node, f"nodes[{place}]") for place, node in enumerate(nodes)]
     for place, address in enumerate(addresses):
         if address in addresses[:place]:
-            raise InvalidArgument(f"nodes[{place}]", f"{address.target} is in the list already")
+            raise InvalidArgument(f"nodes[{place}]", f"{address.target} is in the list twice")
     return addresses
 
 
 def _address(text: object, field: str) -> BackendUrl:
-    # A comma would make several servers of it, and a call might go to any of them.
+    # A text with a comma would name several servers, and a call might go to any of them.
     if not isinstance(text, str) or "://" in text or "," in text or text != text.strip():
         raise InvalidArgument(field, f"expected HOST:PORT, like 127.0.0.1:50051, got {text!r:.80}")
     return parse_url(f"grpc://{text}", field)
 
 
 class TaskQueueTransport(Protocol):
-    """Makes one attempt of each call at one server. Errors are those of ``core.errors``."""
+    """Calls one server, without retries. Errors are classes of ``core.errors``."""
 
     async def submit(self, spec: Spec, key: str, *, timeout: float) -> Submitted: ...
 
@@ -131,14 +142,14 @@ Connect = Callable[[str, Credentials | None], TaskQueueTransport]
 
 
 def connect(target: str, credentials: Credentials | None) -> TaskQueueTransport:
-    """Connect by gRPC, which is loaded only now."""
+    """Return a gRPC transport to a server. The gRPC library is imported here, not before."""
     from jobqueue.taskqueue.grpc.remote import RemoteTaskQueue
 
     return RemoteTaskQueue(target, credentials)
 
 
 class Transports:
-    """Connections by target. They belong to the event loop that opened them, and end with it."""
+    """Holds the connections by server. They close with the event loop that opened them."""
 
     def __init__(self, connect: Connect, credentials: Credentials | None) -> None:
         self._connect = connect
@@ -148,7 +159,7 @@ class Transports:
         self._life: AsyncGenerator[None, None] | None = None
 
     async def to(self, target: str) -> TaskQueueTransport:
-        """Return the connection to a server."""
+        """Return the connection to a server; open it if necessary."""
         here = asyncio.get_running_loop()
         if self._loop is not here:
             await self._settle(here)
@@ -168,8 +179,8 @@ class Transports:
         await anext(self._life)
 
     async def _lifetime(self, opened: dict[str, TaskQueueTransport]) -> AsyncGenerator[None, None]:
-        # A loop closes its asynchronous generators before it ends: that closes the connections of
-        # a client that was never closed.
+        # An event loop closes its asynchronous generators before it ends. That closes the
+        # connections of a client that was never closed.
         try:
             yield
         finally:
@@ -177,7 +188,7 @@ class Transports:
             await asyncio.gather(*(transport.close() for transport in opened.values()))
 
     async def close(self) -> None:
-        """Close all connections. The next call opens its own again."""
+        """Close all connections. The next call opens new ones."""
         if self._life is not None and self._loop is asyncio.get_running_loop():
             await self._life.aclose()
 
@@ -186,19 +197,22 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class Attempts:
-    """Makes at most four attempts, with full jitter between them: 100 ms, doubled, 1 s at most."""
+    """Makes a call with at most four attempts.
+
+    The random pauses between attempts are at most 100 ms, 200 ms and 400 ms.
+    """
 
     def __init__(self, rng: random.Random | None = None, sleep: Sleep = asyncio.sleep) -> None:
         self._rng = rng or random.Random()
         self._sleep = sleep
 
     async def once(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make one attempt: for a call that must not happen twice."""
+        """Make the call once, because it must not happen twice."""
         return await call()
 
     async def several(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Retry a call that may happen twice; raise the last error."""
-        # With the first call, like the transport: importing the package loads no gRPC.
+        """Make a call that may happen twice, with retries. Raise the error of the last attempt."""
+        # Imported at the first call, so that importing the package does not load gRPC.
         from jobqueue.taskqueue.grpc.errors import delays, is_retryable
 
         for delay in delays(self._rng):
@@ -214,15 +228,16 @@ class Attempts:
 class TaskQueueClient:
     """A client of a gateway, or of nodes that each own their jobs.
 
-    ``gateway="host:50051"``: every call goes there. ``nodes=["host:50051", …]``: this client
-    routes, and every client must name the same nodes in the same order. A submit without
-    ``client_request_id`` goes to each node in turn, one with it to the node that owns it and to no
-    other, even if that one is down; what concerns a job goes to the node that owns its id.
+    With ``gateway="host:50051"`` every call goes to the gateway. With ``nodes=["host:50051", …]``
+    the client chooses the node of each call, and every client must list the same nodes in the same
+    order. Submits without ``client_request_id`` go to each node in turn. A submit with
+    ``client_request_id`` goes only to the node that owns this id, even if that node is down. Every
+    other call about a job goes to the node that owns the job's id.
 
-    A call that finds the server away, busy or too slow is tried again, 4 times in all; a submit
-    only if it has a ``client_request_id``. ``deadlines`` says how long one attempt may take.
-    ``api_key`` and ``tls`` are those of ``JobQueue``. Nothing is opened before the first call;
-    ``async with client:`` or ``await client.close()`` closes it.
+    If a server is unreachable, busy or too slow, the client makes up to 4 attempts; a submit is
+    retried only if it has a ``client_request_id``. ``deadlines`` limits the time of one attempt.
+    ``api_key`` and ``tls`` have the same meaning as in ``JobQueue``. The first call opens the
+    connections; ``async with client:`` or ``await client.close()`` closes them.
     """
 
     def __init__(
@@ -263,10 +278,10 @@ class TaskQueueClient:
         labels: Mapping[str, str] | None = None,
         client_request_id: str = "",
     ) -> Submitted:
-        """Submit a job: a ``JobSpec``, or its fields.
+        """Submit a job, given as a ``JobSpec`` or as its fields.
 
-        With ``client_request_id`` the same submit may be made again and is still one job
-        (KeyConflict: it was used for another spec). Without it nothing is tried again: after
+        Submits with the same ``client_request_id`` are one job; KeyConflict means that the id was
+        used for another spec. A submit without ``client_request_id`` is not retried: after
         OutcomeUnknown, Unavailable or DeadlineExceeded the job may exist.
         """
         spec = job_spec(spec, job_type, work_duration_ms, payload_size_bytes, labels)
@@ -279,20 +294,23 @@ class TaskQueueClient:
         )
 
     async def get_job_status(self, job_id: str) -> JobState:
-        """Return the job as it is now. NotFound: there is no such job."""
+        """Return the current state of the job. NotFound means that the job does not exist."""
         job_id = job_id_of(job_id)
         seconds = self._deadlines.get_job_status
         record = await self._of_job(job_id, lambda server: server.status(job_id, timeout=seconds))
         return state_of(record)
 
     async def get_job_result(self, job_id: str) -> Envelope | None:
-        """Return the end of the job with its output; None while it has not ended."""
+        """Return the job's result with its output; None while the job has not ended."""
         job_id = job_id_of(job_id)
         seconds = self._deadlines.get_job_result
         return await self._of_job(job_id, lambda server: server.result(job_id, timeout=seconds))
 
     async def cancel_job(self, job_id: str, reason: str = "") -> Canceled:
-        """Cancel a queued job; ask a running one to end, which may still end otherwise."""
+        """Cancel a queued job, or request that a running job ends.
+
+        The running job may still end as DONE or FAILED.
+        """
         job_id = job_id_of(job_id)
         reason = reason_of(reason)
         seconds = self._deadlines.cancel_job
@@ -309,9 +327,10 @@ class TaskQueueClient:
         *,
         node: int = 0,
     ) -> JobPage:
-        """Return one page; ``page_token`` is the ``next_page_token`` of the page before.
+        """Return one page of jobs. ``page_token`` is the ``next_page_token`` of the previous page.
 
-        With ``nodes=`` these are the jobs of one node, by its place in the list, not of all.
+        A client with ``nodes=`` lists the jobs of one node only: ``node`` is the node's index in
+        the list of nodes.
         """
         listing = listing_of(status_filter, page_size, page_token, sort)
         index = self._route.listing(node)
@@ -322,10 +341,11 @@ class TaskQueueClient:
         return page_of(page)
 
     async def wait_result(self, job_id: str, timeout: float | None = None) -> Envelope:
-        """Ask for the result until there is one, less and less often, at least once a second.
+        """Wait until the job has a result, and return the result.
 
-        A job that failed or was canceled has one, too. DeadlineExceeded when ``timeout`` seconds
-        have passed; the job goes on.
+        A job that failed or was canceled has a result, too. The client polls with growing pauses
+        of at most one second. DeadlineExceeded means that ``timeout`` seconds have passed; the job
+        goes on.
         """
         job_id = job_id_of(job_id)
         timeout = timeout_of(timeout)
@@ -337,12 +357,13 @@ class TaskQueueClient:
                     pause = min(pause * _SLOWER, _LONGEST_POLL)
         except TimeoutError:
             raise DeadlineExceeded(
-                f"job {job_id} has no result after {timeout:g} s; it goes on"
+                f"job {job_id} has no result after {timeout:g} s; the job goes on: call wait_result"
+                " again to wait longer"
             ) from None
         return found
 
     async def close(self) -> None:
-        """Close the connections. The next call opens them again."""
+        """Close the connections. The next call opens new ones."""
         await self._transports.close()
 
     async def __aenter__(self) -> TaskQueueClient:

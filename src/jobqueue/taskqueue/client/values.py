@@ -1,4 +1,5 @@
-"""The client's arguments, checked so that a mistake costs no call; its answers and deadlines."""
+"""Check the arguments of a client's calls before they are sent; define its answers and"
+" deadlines."""
 
 from __future__ import annotations
 
@@ -37,20 +38,22 @@ def job_spec(
     payload_size_bytes: int,
     labels: Mapping[str, str] | None,
 ) -> Spec:
-    """Return the spec, or make it from its fields."""
+    """Return the checked spec, given as a ``JobSpec`` or as its fields."""
     if spec is None:
         if job_type is None:
-            raise InvalidArgument("spec", "give a JobSpec, or at least job_type=")
+            raise InvalidArgument("spec", "is missing: pass a JobSpec, or at least job_type=")
         spec = Spec(job_type, work_duration_ms, payload_size_bytes, labels or {})
     elif job_type is not None or work_duration_ms or payload_size_bytes or labels:
-        raise InvalidArgument("spec", "give a JobSpec or its fields, not both")
+        raise InvalidArgument("spec", "pass either a JobSpec or its fields, not both")
     elif not isinstance(spec, Spec):
         raise InvalidArgument("spec", f"expected a JobSpec, got {spec!r:.80}")
     _check_is_text("spec.job_type", spec.job_type)
     _check_uint32("spec.work_duration_ms", spec.work_duration_ms)
     _check_uint32("spec.payload_size_bytes", spec.payload_size_bytes)
     if not isinstance(spec.labels, Mapping):
-        raise InvalidArgument("spec.labels", f"expected names and values, got {spec.labels!r:.80}")
+        raise InvalidArgument(
+            "spec.labels", f"expected a mapping of names to values, got {spec.labels!r:.80}"
+        )
     for text in (*spec.labels, *spec.labels.values()):
         _check_is_text("spec.labels", text)
     check_spec(spec)
@@ -58,26 +61,30 @@ def job_spec(
 
 
 def job_id_of(job_id: str) -> str:
-    """Return the id as it was issued: its owner is found by its bytes."""
+    """Return the checked job id.
+
+    It is not changed, because the owner of a job is computed from the exact bytes of its id.
+    """
     _check_is_text("job_id", job_id)
     return parse_job_id(job_id)
 
 
 def key_of(client_request_id: str) -> str:
-    """Return the key; an empty one means no key."""
+    """Return the checked idempotency key. An empty key means that the submit has no key."""
     _check_is_text("client_request_id", client_request_id)
     check_key(client_request_id)
     return client_request_id
 
 
 def reason_of(reason: str) -> str:
+    """Return the checked reason of a cancel."""
     _check_is_text("reason", reason)
     check_reason(reason)
     return reason
 
 
 def timeout_of(timeout: object) -> float | None:
-    """Return the seconds to wait; None: no limit."""
+    """Return the checked timeout in seconds. None means no limit."""
     if timeout is None:
         return None
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or math.isnan(timeout):
@@ -86,6 +93,7 @@ def timeout_of(timeout: object) -> float | None:
 
 
 def listing_of(status_filter: Iterable[Status], size: int, token: str, sort: Sort) -> Listing:
+    """Return a checked request for a page of jobs."""
     _check_uint32("page.page_size", size)
     _check_is_text("page.page_token", token)
     return Listing(_statuses(status_filter), _sort(sort), page_offset(token), page_size(size))
@@ -113,7 +121,7 @@ def _sort(given: Sort) -> Sort:
 
 def _check_is_text(field: str, value: object) -> None:
     if not isinstance(value, str):
-        raise InvalidArgument(field, f"expected text, got {value!r:.40}")
+        raise InvalidArgument(field, f"expected a str, got {value!r:.40}")
 
 
 def _check_uint32(field: str, value: object) -> None:
@@ -123,7 +131,7 @@ def _check_uint32(field: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job as GetJobStatus shows it. A time of 0 is still to come."""
+    """Holds what GetJobStatus shows about a job. A time of 0 means that it has not happened yet."""
 
     job_id: str
     status: Status
@@ -136,13 +144,14 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """One page of a listing; ``next_page_token`` is empty on the last."""
+    """Holds one page of a listing. ``next_page_token`` is empty on the last page."""
 
     jobs: tuple[Summary, ...]
     next_page_token: str
 
 
 def state_of(record: JobRecord) -> JobState:
+    """Return the part of a job's record that GetJobStatus shows."""
     summary = record.summary
     return JobState(
         job_id=summary.job_id,
@@ -156,6 +165,7 @@ def state_of(record: JobRecord) -> JobState:
 
 
 def page_of(page: SummaryPage) -> JobPage:
+    """Return a page of jobs with the token of the next page instead of its offset."""
     return JobPage(page.jobs, "" if page.next_offset is None else str(page.next_offset))
 
 
@@ -164,10 +174,11 @@ _MOST_SECONDS = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds for one attempt of each method.
+    """Holds the time limit in seconds for one attempt of each method.
 
-    A call makes 4 attempts at most and waits 0.1, 0.2 and 0.4 s between them at most: with these
-    defaults SubmitJob (with a key) and CancelJob end within 12.7 s, the others within 4.7 s.
+    A call makes at most 4 attempts, with pauses of at most 0.1, 0.2 and 0.4 s between them. With
+    the default limits, SubmitJob with a key and CancelJob end within 12.7 s. All other methods end
+    within 4.7 s.
     """
 
     submit_job: float = SUBMIT_SECONDS

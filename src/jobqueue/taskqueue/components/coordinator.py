@@ -1,8 +1,9 @@
-"""Serves workers: it judges who is alive, and carries out dispatch and the end of a job.
+"""Serve workers: track which of them are alive, hand out jobs, and end jobs.
 
-Dispatch: take from the queue, compare-and-set QUEUED -> RUNNING, assign. Taking is final, so a job
-that was taken stays in here until its fate is known: after a lost answer, the next fetch asks again
-under the same request id.
+A dispatch takes a job from the queue, changes it from QUEUED to RUNNING by a compare-and-set, and
+assigns it to a worker. The queue does not keep a job that was taken. The coordinator therefore
+keeps the job until it is RUNNING, ended or back in the queue. After a lost answer, the next fetch
+repeats the compare-and-set with the same request id.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ from jobqueue.taskqueue.components.requests import check_worker_id
 
 NO_REASON = "failed, and the worker gave no reason"
 _SETTLE_SECONDS = 2.0
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds until a job that met a defect is tried again
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds until a job is retried after an internal error
 _RUNNING = Listing(frozenset({Status.RUNNING}), Sort.CREATED_AT_ASC, limit=MAX_PAGE_SIZE)
 _TRANSIENT = frozenset(
     {Code.UNAVAILABLE, Code.OUTCOME_UNKNOWN, Code.DEADLINE_EXCEEDED, Code.QUEUE_FULL}
@@ -71,10 +72,10 @@ _ENDS = {
 
 @dataclass(slots=True)
 class _Taken:
-    """A job that is out of the queue, and the id of its compare-and-set.
+    """Holds a job that was taken from the queue, and the request id of its compare-and-set.
 
-    ``asked``: the compare-and-set was sent, so the job may be RUNNING. After a defect the job is
-    not tried again before ``due``, and after the next one it waits twice as long.
+    ``asked`` is True if the compare-and-set was sent, so that the job may be RUNNING. After an
+    internal error the job is not retried before the time ``due``, and the delay ``pause`` doubles.
     """
 
     job_id: str
@@ -85,7 +86,7 @@ class _Taken:
 
 
 class Coordinator:
-    """Dispatch and liveness over the three owners."""
+    """Hands out jobs to workers and ends jobs, by calls to the job, queue and result owners."""
 
     def __init__(
         self,
@@ -113,15 +114,15 @@ class Coordinator:
         self._taken: deque[_Taken] = deque()
         self._starting: set[str] = set()
         self._unanswered: list[str] = []  # request ids of takes
-        self._nowhere: dict[str, bool] = {}  # RUNNING jobs that no worker has: was it told?
+        self._nowhere: dict[str, bool] = {}  # RUNNING jobs without a worker -> was that logged?
         self._watches: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin to judge workers."""
+        """Start to search for silent workers and for RUNNING jobs that no worker has."""
         self._watches = [asyncio.create_task(self._look()), asyncio.create_task(self._search())]
 
     async def stop(self, seconds: float = _SETTLE_SECONDS) -> None:
-        """Let the calls under way end: they need a few seconds at most."""
+        """Wait at most ``seconds`` for running calls to end, then put unassigned jobs back."""
         await self._protocols.settle(min(seconds, _SETTLE_SECONDS))
         for watch in self._watches:
             watch.cancel()
@@ -130,24 +131,26 @@ class Coordinator:
         if self._unanswered:
             count = len(self._unanswered)
             journal.anomaly(
-                f"stopped with {count} dequeues unanswered: as many jobs may be out of the queue"
+                f"this process stops while {count} dequeues have no answer: up to {count} QUEUED"
+                " jobs may be missing from the queue"
             )
         for taken in self._taken:
             if taken.asked:
                 journal.anomaly(
-                    "the job may be RUNNING, but no worker was given it", job_id=taken.job_id
+                    "this process stops while a job may be RUNNING that no worker was given",
+                    job_id=taken.job_id,
                 )
         await asyncio.gather(*(self._put_back(taken.job_id) for taken in self._taken))
         self._taken.clear()
 
     @property
     def workers(self) -> int:
-        """The number of workers that are alive."""
+        """Return the number of workers that are alive."""
         return self._liveness.workers
 
     @property
     def assigned(self) -> int:
-        """The number of jobs that workers have been given and not reported."""
+        """Return the number of jobs that were given to workers and have not ended."""
         return self._liveness.given
 
     # -- liveness --------------------------------------------------------------------------------
@@ -164,13 +167,17 @@ class Coordinator:
         check_worker_id(worker_id)
         if self._liveness.beat(worker_id):
             journal.note(
-                "worker_available", "a worker is available", worker_id=worker_id, capacity=capacity
+                "worker_available",
+                f"worker {worker_id} is available: it sends heartbeats and may get jobs",
+                worker_id=worker_id,
+                capacity=capacity,
             )
-        # It came back before it was missed, so nothing else reports its jobs.
+        # It came back before it was found silent, so nothing else logs its lost jobs.
         if jobs := self._liveness.started_anew(worker_id, incarnation):
             journal.warn(
                 journal.STATE_LOST,
-                "a worker was restarted; the jobs that it was running stay RUNNING",
+                f"worker {worker_id} was restarted and has lost its {len(jobs)} jobs; they stay"
+                " RUNNING",
                 worker_id=worker_id,
                 job_ids=jobs,
             )
@@ -184,34 +191,39 @@ class Coordinator:
 
     async def _search(self) -> None:
         while True:
-            await asyncio.sleep(self._worker_timeout)  # every worker that lives has been heard
+            # After this time, every living worker has sent a heartbeat.
+            await asyncio.sleep(self._worker_timeout)
             try:
                 await self.find_lost()
             except JobQueueError as error:
                 journal.note(
-                    "search_failed", f"cannot look for RUNNING jobs: {error.message}; trying again"
+                    "search_failed",
+                    f"cannot look for RUNNING jobs that no worker has: {error.message}; trying"
+                    f" again in {self._worker_timeout:g} s",
                 )
-            except Exception:  # a defect; the next look may pass
+            except Exception:  # a defect; the next search may succeed
                 journal.log.exception(
-                    "cannot look for RUNNING jobs; trying again", extra={"event": "search_failed"}
+                    f"cannot look for RUNNING jobs that no worker has; trying again in"
+                    f" {self._worker_timeout:g} s",
+                    extra={"event": "search_failed"},
                 )
 
     def look(self) -> None:
-        """Log the workers that fell silent."""
+        """Log the workers that no longer send heartbeats, with their jobs."""
         for worker_id, jobs in self._liveness.silent():
             journal.warn(
                 "worker_unavailable",
-                "a worker stopped its heartbeats and gets no more work"
-                + ("; its jobs stay RUNNING" if jobs else ""),
+                f"worker {worker_id} stopped its heartbeats and gets no more jobs"
+                + (f"; its {len(jobs)} jobs stay RUNNING" if jobs else ""),
                 worker_id=worker_id,
                 job_ids=jobs,
             )
 
     async def find_lost(self) -> None:
-        """Log RUNNING jobs that no worker has, and end those with a cancel request.
+        """Log RUNNING jobs that no worker has, and end those that have a cancel request.
 
-        On its way to a worker, too, a job is with none: it is lost if the round before missed it as
-        well.
+        A job that is being handed to a worker also has no worker for a moment. A job therefore
+        counts as lost only if the search before did not find its worker either.
         """
         running: list[Summary] = []
         offset: int | None = 0
@@ -227,21 +239,23 @@ class Coordinator:
                 continue
             if job.cancel_requested:
                 await self._end(Envelope(job.job_id, Status.CANCELED, output_summary=CANCELED_LOST))
-                self._tell_nowhere(job.job_id, "its cancel is finished")
+                self._log_lost(job.job_id, "it ends now, because a cancel was requested")
             elif not told[job.job_id]:
-                self._tell_nowhere(job.job_id, "it is lost until CancelJob ends it")
+                self._log_lost(job.job_id, "it stays RUNNING until CancelJob ends it")
                 self._nowhere[job.job_id] = True
 
     def _has(self, job_id: str) -> bool:
-        """Return whether a worker has the job, or is about to get it."""
+        """Return True if a worker has the job, or is about to get it."""
         return (
             self._liveness.has(job_id)
             or job_id in self._starting
             or any(taken.job_id == job_id for taken in self._taken)
         )
 
-    def _tell_nowhere(self, job_id: str, what: str) -> None:
-        journal.warn("running_nowhere", f"no worker has this RUNNING job: {what}", job_id=job_id)
+    def _log_lost(self, job_id: str, then: str) -> None:
+        journal.warn(
+            "running_nowhere", f"no worker has the RUNNING job {job_id}: {then}", job_id=job_id
+        )
 
     # -- dispatch --------------------------------------------------------------------------------
 
@@ -255,7 +269,7 @@ class Coordinator:
         if not self._liveness.alive(worker_id):
             journal.note(
                 "worker_not_alive",
-                "a worker without heartbeats asked for a job and got none",
+                f"worker {worker_id} asked for a job and got none, because it sends no heartbeats",
                 worker_id=worker_id,
             )
             return idle
@@ -270,17 +284,17 @@ class Coordinator:
             record = await self._start(taken)
             if record is not None:
                 self._liveness.give(worker_id, taken.job_id)
-        except asyncio.CancelledError:  # by the stop, which puts it back
+        except asyncio.CancelledError:  # ``stop`` cancels this call and puts the job back
             self._taken.append(taken)
             raise
         finally:
             self._starting.discard(taken.job_id)
         if record is None:
-            return Work(retry_after_ms=RETRY_AFTER_RANGE_MS[0])  # there may be others
+            return Work(retry_after_ms=RETRY_AFTER_RANGE_MS[0])  # other jobs may wait
         return Work(taken.job_id, record.spec)
 
     async def _take(self, worker_id: str) -> _Taken | None:
-        """Return a job that is out of the queue already, or the first one of the queue."""
+        """Return a job that was taken from the queue before, else the queue's first job."""
         now = self._monotonic()
         if due := next((taken for taken in self._taken if taken.due <= now), None):
             self._taken.remove(due)
@@ -298,13 +312,11 @@ class Coordinator:
         return None if job_id is None else _Taken(job_id)
 
     async def _start(self, taken: _Taken) -> JobRecord | None:
-        """Make the job RUNNING; return its record, or None if it cannot be given to a worker.
-
-        The spec is read before the compare-and-set: a read that fails after it would leave a
-        RUNNING job without a worker.
-        """
+        """Make the job RUNNING; return its record, or None if it cannot be given to a worker."""
         job_id = taken.job_id
         try:
+            # Read first: a read that fails after the compare-and-set would leave a RUNNING job
+            # without a worker.
             record = await self._jobs.get(job_id)
             taken.asked = True
             answer = await self._jobs.transition(
@@ -330,23 +342,22 @@ class Coordinator:
     def _unknown(self, job_id: str) -> None:
         journal.warn(
             journal.RACE,
-            "a queued job is unknown to its owner: its submit was undone, or the owner started"
-            " anew",
+            f"the job service does not know the queued job {job_id}, which is dropped: its submit"
+            " was undone, or the job service was restarted and lost its memory",
             job_id=job_id,
         )
 
     async def _keep(self, taken: _Taken, error: JobQueueError) -> None:
-        """Keep a job that is out of the queue and may have started, so that the next fetch asks
-        again.
+        """Keep a taken job after an error, so that a later fetch retries its start.
 
-        A defect is likely to be met again, and must not hold up other jobs: the job waits, or goes
-        to the end of the queue if it cannot be RUNNING.
+        An internal error is likely to repeat, and must not delay other jobs. The job then waits
+        before its next start; if it cannot be RUNNING, it goes to the end of the queue.
         """
         if error.code is Code.INTERNAL and taken.asked:
             journal.warn(
                 "start_failed",
-                f"it is unknown whether a job was started: {error.message}; asking again in"
-                f" {taken.pause:g} s",
+                f"it is unknown whether job {taken.job_id} was made RUNNING: {error.message};"
+                f" trying again in {taken.pause:g} s",
                 job_id=taken.job_id,
             )
             taken.due = self._monotonic() + taken.pause
@@ -356,11 +367,18 @@ class Coordinator:
         if error.code in _TRANSIENT:
             self._taken.append(taken)
             return
-        journal.anomaly(f"a queued job could not be started: {error.message}", job_id=taken.job_id)
+        journal.anomaly(
+            f"cannot make job {taken.job_id} RUNNING: {error.message}; putting it back into the"
+            " queue",
+            job_id=taken.job_id,
+        )
         await self._put_back(taken.job_id)
 
     async def _end_unstarted(self, job_id: str) -> bool:
-        """End a job canceled between take and start. False: the worker's report ends it."""
+        """End a job that was canceled before its start; return False if that fails.
+
+        In that case the job goes to the worker, and the worker's report ends it.
+        """
         envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_UNSTARTED)
         with deadline(None):
             try:
@@ -370,7 +388,7 @@ class Coordinator:
         return True
 
     async def _lost(self, taken: _Taken) -> None:
-        """Put a job back that the compare-and-set did not start, if it is still QUEUED."""
+        """Put the job back into the queue if it is still QUEUED after a failed compare-and-set."""
         job_id = taken.job_id
         try:
             status = (await self._jobs.get(job_id)).summary.status
@@ -382,7 +400,9 @@ class Coordinator:
             raise
         journal.note(
             journal.RACE,
-            "taken from the queue, but not started: its status changed before",
+            f"job {job_id} was taken from the queue but not started: it is {status.name} already"
+            if status is not Status.QUEUED
+            else f"job {job_id} was taken from the queue but not started; it is put back",
             job_id=job_id,
             expected_status=Status.QUEUED.name,
             current_status=status.name,
@@ -393,9 +413,13 @@ class Coordinator:
     async def _put_back(self, job_id: str) -> bool:
         """Try once to put the job back into the queue, and log the outcome."""
         if failure := await put_back(self._queue, job_id, self._now_ms()):
-            journal.anomaly(f"a QUEUED job could not be put back: {failure}", job_id=job_id)
+            journal.anomaly(
+                f"cannot put the QUEUED job {job_id} back into the queue: {failure}; a later fetch"
+                " or the reconciler retries",
+                job_id=job_id,
+            )
         else:
-            journal.warn(journal.RESCUE, "a job was put back into the queue", job_id=job_id)
+            journal.warn(journal.RESCUE, f"job {job_id} was put back into the queue", job_id=job_id)
         return not failure
 
     # -- the end of a job ------------------------------------------------------------------------
@@ -410,10 +434,10 @@ class Coordinator:
         summary = (await self._jobs.get(job_id)).summary
         owner = self._liveness.owner(job_id)
         if owner is not None and owner != report.worker_id:
-            self._refused(report, f"the job was given to {owner}", summary.status)
+            self._refused(report, f"the job was given to worker {owner}", summary.status)
             return False
         if summary.status is Status.QUEUED:
-            self._refused(report, "the job is not running", summary.status)
+            self._refused(report, "the job is still QUEUED", summary.status)
             return False
         said = _ENDS[report.outcome]
         wanted = Status.CANCELED if summary.cancel_requested else said
@@ -426,11 +450,11 @@ class Coordinator:
             ended, ours = stored.current, stored.stored
         accepted = ours or ended in (wanted, said)
         if not accepted:
-            self._refused(report, "the job has ended otherwise", ended)
+            self._refused(report, f"the job has ended as {ended.name}", ended)
         return accepted
 
     async def _end(self, envelope: Envelope) -> Stored:
-        """Store the envelope, then set the status that the kept envelope has."""
+        """Store the envelope, then give the job the status of the envelope that is kept."""
         job_id = envelope.job_id
         stored = await self._results.store(envelope, request_id=new_request_id())
         final = stored.current
@@ -446,7 +470,7 @@ class Coordinator:
         if not answer.applied:
             journal.note(
                 "terminal_race",
-                "another end came first; this one is ignored",
+                f"job {job_id} has ended already; this change to {final.name} is ignored",
                 level=logging.INFO if answer.current is final else logging.WARNING,
                 job_id=job_id,
                 expected_status=final.name,
@@ -457,7 +481,8 @@ class Coordinator:
     def _refused(self, report: Report, why: str, status: Status) -> None:
         journal.warn(
             "report_ignored",
-            f"a report of {report.outcome.name} is ignored: {why}",
+            f"ignored the report {report.outcome.name} of worker {report.worker_id} for job"
+            f" {report.job_id}: {why}",
             job_id=report.job_id,
             worker_id=report.worker_id,
             current_status=status.name,
@@ -486,7 +511,7 @@ def _envelope(report: Report, status: Status) -> Envelope:
 
 
 def _reason(envelope: Envelope, stored: Stored) -> str:
-    """Return the reason of the kept end, if it is known; of DONE, an empty text."""
+    """Return why the job ended as the kept envelope says; empty if DONE or unknown."""
     if stored.current is Status.DONE:
         return ""
     if envelope.status is stored.current:

@@ -1,7 +1,7 @@
-"""Serves clients: it owns no job, and carries out submit, result and cancel over the owners.
+"""Serve clients: carry out submit, result and cancel by calls to the owners of the state.
 
-The order of the calls is the document's. Comments say what happens when a call in the middle fails,
-or its answer is lost.
+The gateway itself stores no job. The specification fixes the order of the calls. Comments say what
+happens when a call fails or its answer is lost.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_UNDOING = 10_000
 
 
 class Gateway:
-    """The public API over the three owners."""
+    """Implements the public API by calls to the job, queue and result owners."""
 
     def __init__(
         self, jobs: JobOwner, queue: QueueOwner, results: ResultOwner, *, clock: Clock | None = None
@@ -56,10 +56,11 @@ class Gateway:
         self._clock = clock or SystemClock()
         self._protocols = Protocols()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by key
-        self._undoing: OrderedDict[str, str] = OrderedDict()  # unanswered deletes: job, request
+        # Deletes without an answer: job id -> request id.
+        self._undoing: OrderedDict[str, str] = OrderedDict()
 
     async def stop(self, seconds: float = _SETTLE_SECONDS) -> None:
-        """Let the calls under way end: they need a few seconds at most."""
+        """Wait at most ``seconds`` for running calls to end, then cancel the others."""
         await self._protocols.settle(min(seconds, _SETTLE_SECONDS))
 
     # -- submit: create, enqueue; if that fails, undo the create ---------------------------------
@@ -67,8 +68,8 @@ class Gateway:
     async def submit(self, spec: Spec, key: str) -> Submitted:
         check_spec(spec)
         check_key(key)
-        # One at a time for each key: a second caller must not be told of a job that the first is
-        # about to undo. Who leaves while waiting for that has begun nothing.
+        # One submit at a time for each key: a second caller must not get the id of a job that the
+        # first submit is about to delete. A caller that leaves while it waits has changed nothing.
         lock = asyncio.Lock()
         if key:
             lock = self._locks.setdefault(key, lock)
@@ -82,7 +83,7 @@ class Gateway:
                 created = await self._undone(created, spec, key)
             if not created.created and created.status is not Status.QUEUED:
                 return self._accepted(created)
-            with in_hand("a job may exist that is not in the queue", created.job_id):
+            with in_hand("the job may be QUEUED but missing from the queue", created.job_id):
                 return await self._enqueue(created)
         finally:
             lock.release()
@@ -92,50 +93,53 @@ class Gateway:
         try:
             return await self._jobs.create(spec, key, request_id=request_id)
         except JobQueueError as error:
-            if is_uncertain(error):  # only the answer knows the id of the job
+            if is_uncertain(error):  # only the lost answer had the id of the job
                 journal.anomaly(
-                    "a job may exist that is not in the queue; if so, it is queued later: "
-                    + error.message,
+                    f"a submit failed, but its job may exist: {error.message}; if it exists, the"
+                    " reconciler puts it into the queue",
                     request_id=request_id,
                 )
             raise
 
     async def _enqueue(self, created: CreatedJob) -> Submitted:
-        # An older job may be missing from the queue, if its creator died in between.
-        # Enqueueing it again is harmless: it is there once, or was taken, and then it is not
-        # QUEUED when it is taken for the second time.
+        # An existing job may be missing from the queue, if its creator died before it enqueued the
+        # job. Enqueueing it again is harmless: the queue holds each job once, and a job that was
+        # taken before is not QUEUED when it is taken for the second time.
         try:
             enqueued = await self._queue.enqueue(
                 created.job_id, self._now_ms(), request_id=new_request_id()
             )
         except JobQueueError as error:
-            failure: JobQueueError = Unavailable(f"the job could not be queued: {error.message}")
+            failure: JobQueueError = Unavailable(
+                f"the job could not be queued: {error.message}; submit it again"
+            )
         else:
             if enqueued:
                 return self._accepted(created)
-            failure = QueueFull("the queue is full")
+            failure = QueueFull("the queue is full: submit the job again later")
         if created.created:
             answer = await self._undo(created.job_id)
             if answer is not None and answer.current is not None:
-                # It has been taken from the queue: only the answer to the enqueue was lost.
+                # The job was taken from the queue: only the answer to the enqueue was lost.
                 journal.note(
                     journal.RACE,
-                    "the job was queued, although the answer was lost",
+                    f"job {created.job_id} was queued although the answer to the enqueue was lost;"
+                    " its submit is accepted",
                     job_id=created.job_id,
                 )
                 return self._accepted(created)
         raise failure
 
     async def _undo(self, job_id: str) -> Applied | None:
-        """Delete the job if it is still QUEUED. None: it is unknown whether it is deleted."""
+        """Delete the job if it is still QUEUED; return None if the outcome is unknown."""
         request_id = self._undoing.pop(job_id, "") or new_request_id()
-        with deadline(None):  # though the client may have left
+        with deadline(None):  # also after the client has left
             try:
                 answer = await self._jobs.delete_if(job_id, Status.QUEUED, request_id=request_id)
             except JobQueueError as error:
                 journal.anomaly(
-                    "a job was created; it is unknown whether it is queued, or deleted again: "
-                    + error.message,
+                    f"cannot undo the submit of job {job_id}: {error.message}; the next submit with"
+                    " its key, or the reconciler, tries again",
                     job_id=job_id,
                 )
                 self._undoing[job_id] = request_id
@@ -144,19 +148,23 @@ class Gateway:
                 return None
         if answer.applied:
             journal.warn(
-                "compensated", "could not be queued, so it is deleted again", job_id=job_id
+                "compensated",
+                f"job {job_id} could not be queued, so it was deleted again",
+                job_id=job_id,
             )
         return answer
 
     async def _undone(self, created: CreatedJob, spec: Spec, key: str) -> CreatedJob:
-        """Return the job that a key stands for, after a delete of its first job was not answered.
+        """Return the job of a key after the delete of its first job got no answer.
 
-        That delete may still arrive, so the first job must not be reported as accepted.
+        The delete may still arrive, so the submit must not accept the first job before it is clear
+        whether that job is deleted.
         """
         answer = await self._undo(created.job_id)
         if answer is None:
             raise Unavailable(
-                "an earlier submit of this client_request_id is not undone yet; try again"
+                "client_request_id: an earlier submit with this id failed and is not undone yet;"
+                " submit again"
             )
         if answer.current is None:
             return await self._create(spec, key)
@@ -178,11 +186,15 @@ class Gateway:
         if envelope is None or envelope.status is not status:
             kept = "none" if envelope is None else envelope.status.name
             journal.anomaly(
-                f"the job is {status.name}, its result is {kept}",
+                f"job {job_id} is {status.name}, but the status of its result is {kept};"
+                " GetJobResult fails with UNAVAILABLE",
                 job_id=job_id,
                 current_status=status.name,
             )
-            raise Unavailable("the result of this job cannot be read now")
+            raise Unavailable(
+                f"job {job_id} is {status.name}, but its result is missing or contradicts that; try"
+                " again"
+            )
         return envelope
 
     async def list(self, listing: Listing) -> SummaryPage:
@@ -200,42 +212,44 @@ class Gateway:
         if status.terminal:
             return Canceled(job_id, True, status, already_terminal=True)
         if status is Status.QUEUED:
-            with in_hand("a job may be out of the queue", job_id):
+            with in_hand("the job may be QUEUED but missing from the queue", job_id):
                 ended = await self._cancel_queued(job_id, reason, again=job.cancel_requested)
             if ended is not None:
                 return Canceled(job_id, True, ended, already_terminal=False)
         return await self._request_cancel(job_id, reason)
 
     async def _cancel_queued(self, job_id: str, reason: str, *, again: bool) -> Status | None:
-        """End a queued job; return its status. None: it has left the queue, or is back in it.
+        """End a queued job and return its status.
 
-        ``again``: an earlier cancel found it out of the queue. If it still is, it ends now; should
-        it start at this moment, the compare-and-set has one winner.
+        Return None if the job has left the queue, or is back in it. With ``again`` an earlier
+        cancel did not find the job in the queue: if the job is still not there, it ends now. If it
+        starts at the same moment, only one of the two compare-and-sets succeeds.
         """
         try:
             removed = await self._queue.remove(job_id, request_id=new_request_id())
         except JobQueueError as error:
             if is_uncertain(error):
-                await self._put_back(job_id, "after a cancel that was not answered")
+                await self._put_back(job_id, "because a cancel of it got no answer")
             raise
         if not removed and not again:
             return None
         try:
             status = await self._end_queued(job_id, reason)
         except JobQueueError:
-            await self._put_back(job_id, "after an unfinished cancel")
+            await self._put_back(job_id, "because a cancel of it failed")
             raise
         if status is Status.QUEUED:
-            await self._put_back(job_id, "after an unfinished cancel")
+            await self._put_back(job_id, "because a cancel of it had no effect")
         return status if status.terminal else None
 
     async def _end_queued(self, job_id: str, reason: str) -> Status:
-        """Store the envelope, then compare-and-set; return the status afterwards."""
+        """Store a CANCELED envelope, then make the QUEUED job CANCELED; return its status."""
         envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_UNSTARTED)
         stored = await self._results.store(envelope, request_id=new_request_id())
         if stored.current is not Status.CANCELED:
             journal.anomaly(
-                "a queued job has a result already",
+                f"the queued job {job_id} already has a result, which is {stored.current.name}; the"
+                " result stays",
                 job_id=job_id,
                 current_status=stored.current.name,
             )
@@ -249,37 +263,53 @@ class Gateway:
         )
         assert answer.current is not None
         if answer.applied:
-            journal.note("canceled", "a queued job was canceled", job_id=job_id, reason=reason)
+            journal.note(
+                "canceled",
+                f"job {job_id} was canceled while it was QUEUED",
+                job_id=job_id,
+                reason=reason,
+            )
         return answer.current
 
-    async def _put_back(self, job_id: str, when: str) -> None:
-        """Put a job back into the queue, however full it is, after half a cancel.
+    async def _put_back(self, job_id: str, why: str) -> None:
+        """Put a job back into the queue, even if the queue is full, after a cancel failed.
 
-        If its envelope was stored after all, that decides when the job has run. If the job has left
-        QUEUED after all, it is not given to a worker when it is taken.
+        If the CANCELED envelope was stored, the job ends as CANCELED after it has run. If the job
+        is no longer QUEUED, no worker gets it when it is taken from the queue.
         """
         failure = await put_back(self._queue, job_id, self._now_ms())
         if failure:
-            journal.anomaly(f"a queued job may be missing from the queue: {failure}", job_id=job_id)
+            journal.anomaly(
+                f"cannot put the QUEUED job {job_id} back into the queue: {failure}; the reconciler"
+                " tries again",
+                job_id=job_id,
+            )
         else:
-            journal.warn(journal.RESCUE, f"a job was put back into the queue {when}", job_id=job_id)
+            journal.warn(
+                journal.RESCUE,
+                f"job {job_id} was put back into the queue, {why}",
+                job_id=job_id,
+            )
 
     async def _request_cancel(self, job_id: str, reason: str) -> Canceled:
         answer = await self._jobs.request_cancel(job_id, reason, request_id=new_request_id())
         assert answer.current is not None
         journal.note(
             "cancel_requested",
-            "a running job was asked to end",
+            f"a cancel of job {job_id} was requested; its status is {answer.current.name}",
             job_id=job_id,
             reason=reason,
             current_status=answer.current.name,
         )
         return Canceled(job_id, True, answer.current, already_terminal=False)
 
-    # -- QUEUED, and in no queue -----------------------------------------------------------------
+    # -- QUEUED jobs that are missing from the queue ---------------------------------------------
 
     async def settle(self, job: Summary) -> None:
-        """Finish the submit or cancel of a job that is QUEUED and in no queue, or put it back."""
+        """Finish the submit or cancel of a QUEUED job that is missing from the queue.
+
+        The job is deleted, canceled or put back into the queue.
+        """
         job_id = job.job_id
         if job_id in self._undoing:
             await self._undo(job_id)
@@ -290,14 +320,14 @@ class Gateway:
         )
         journal.warn(
             journal.NOT_IN_QUEUE,
-            "a QUEUED job is in no queue: "
-            + ("its cancel is finished" if canceled else "it is put back"),
+            f"the QUEUED job {job_id} is missing from the queue: "
+            + ("it ends now, because it was canceled" if canceled else "it is put back"),
             job_id=job_id,
         )
         if canceled:
-            await self._end_queued(job_id, "a cancel that was left half-way")
+            await self._end_queued(job_id, "an earlier cancel that was not finished")
         else:
-            await self._put_back(job_id, "since it was in no queue")
+            await self._put_back(job_id, "because it was missing from the queue")
 
     def _now_ms(self) -> int:
         return int(self._clock.now() * 1000)

@@ -1,4 +1,4 @@
-"""Log lines, each with its event and the method of the call under way."""
+"""Write log lines with the name of their event and of the method that is being called."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ NOT_IN_QUEUE = "queued_not_in_queue"
 
 
 def note(event: str, message: str, *, level: int = logging.INFO, **fields: object) -> None:
+    """Log a message with the name of its event; ``fields`` become fields of the line."""
     log.log(level, message, extra={"event": event, "method": METHOD.get(), **fields})
 
 
 def anomaly(message: str, **fields: object) -> None:
-    """Log an error: the parts may disagree."""
+    """Log an error: two parts may disagree about the state of a job."""
     note(ANOMALY, message, level=logging.ERROR, **fields)
 
 
 def warn(event: str, message: str, **fields: object) -> None:
-    """Log a warning: a person may want to look at this."""
+    """Log a warning with the name of its event."""
     note(event, message, level=logging.WARNING, **fields)

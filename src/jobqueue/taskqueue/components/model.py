@@ -1,4 +1,4 @@
-"""The values that the parts exchange, and the constants that the document locks."""
+"""Define the values that the parts exchange, and the constants that the specification fixes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETRY_AFTER_MS = 200
 RECONCILE_INTERVAL_MS = 5_000
 RETRY_AFTER_RANGE_MS = (50, 1_000)
 TOTAL_WORKER_SLOTS = 6
-SUBMIT_SECONDS = CANCEL_SECONDS = 3.0  # that a client waits for an answer
+SUBMIT_SECONDS = CANCEL_SECONDS = 3.0  # the time that a client waits for an answer
 READ_SECONDS = 1.0
 OUTPUT_TOO_LARGE = "OUTPUT_TOO_LARGE"
 MAX_SUMMARY = 4_096
@@ -28,7 +28,7 @@ CANCELED_LOST = "canceled after it was lost: it was RUNNING, and no worker had i
 
 
 class Status(enum.IntEnum):
-    """The canonical states. The numbers are part of the wire format."""
+    """Names the states of a job. The numbers are part of the wire format."""
 
     QUEUED = 1
     RUNNING = 2
@@ -38,12 +38,12 @@ class Status(enum.IntEnum):
 
     @property
     def terminal(self) -> bool:
-        """True if a job stays in this state."""
+        """Return True if a job never leaves this state."""
         return self >= Status.DONE
 
 
 class WorkOutcome(enum.IntEnum):
-    """The end of a job as its worker reports it."""
+    """Names the outcomes of a job that a worker can report."""
 
     SUCCEEDED = 1
     FAILED = 2
@@ -51,14 +51,14 @@ class WorkOutcome(enum.IntEnum):
 
 
 class Sort(enum.IntEnum):
-    """The order of a listing. Equal times are ordered by id, ascending, in both."""
+    """Names the orders of a listing. Both orders sort jobs with equal times by ascending id."""
 
     CREATED_AT_DESC = 1
     CREATED_AT_ASC = 2
 
 
 class Actor(enum.StrEnum):
-    """A caller, as the caller-to-method matrix names it."""
+    """Names the kinds of callers in the matrix that says who may call which method."""
 
     CLIENT = "client"
     GATEWAY = "gateway"
@@ -66,7 +66,7 @@ class Actor(enum.StrEnum):
     WORKER = "worker"
 
 
-# Which status may follow which, and on whose word.
+# The allowed transitions, and for each the only caller that may make it.
 TRANSITIONS: Mapping[tuple[Status, Status], Actor] = {
     (Status.QUEUED, Status.RUNNING): Actor.COORDINATOR,
     (Status.QUEUED, Status.CANCELED): Actor.GATEWAY,
@@ -78,7 +78,7 @@ TRANSITIONS: Mapping[tuple[Status, Status], Actor] = {
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A job as a client asks for it. Equal specs are the same request."""
+    """Holds everything that a client says about a job. Equal specs are the same request."""
 
     job_type: str
     work_duration_ms: int = 0
@@ -88,7 +88,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A job as a listing shows it. A time of 0 is still to come."""
+    """Holds what a listing shows about a job. A time of 0 means that it has not happened yet."""
 
     job_id: str
     status: Status
@@ -101,7 +101,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """Everything about a job except its output."""
+    """Holds everything about a job except its output."""
 
     summary: Summary
     spec: Spec
@@ -110,7 +110,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A question for a page of jobs; ``offset`` counts from the first."""
+    """Describes a request for a page of jobs. ``offset`` is the number of jobs to skip."""
 
     statuses: frozenset[Status] = frozenset()  # empty: all
     sort: Sort = Sort.CREATED_AT_DESC
@@ -120,7 +120,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class SummaryPage:
-    """One page; ``next_offset`` is None on the last."""
+    """Holds one page of a listing. ``next_offset`` is None on the last page."""
 
     jobs: tuple[Summary, ...]
     next_offset: int | None = None
@@ -128,7 +128,7 @@ class SummaryPage:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The end of a job, with its output."""
+    """Holds the result of a job that has ended: its status, its run time and its output."""
 
     job_id: str
     status: Status
@@ -140,7 +140,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class CreatedJob:
-    """The answer to a create. ``created`` False: the key had a job already."""
+    """Holds the answer to a create. ``created`` is False if the key already had a job."""
 
     job_id: str
     status: Status
@@ -149,9 +149,10 @@ class CreatedJob:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The answer to a guarded change: whether it was made, and the status now.
+    """Holds the answer to a change that is made only if the job has an expected status.
 
-    ``current`` None: there is no such job, as after a delete.
+    ``applied`` is True if the change was made. ``current`` is the job's status afterwards; None
+    means that the job does not exist, for example after a delete.
     """
 
     applied: bool
@@ -160,7 +161,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The answer to a store; ``current`` is the status of the envelope that is kept."""
+    """Holds the answer to storing an envelope. ``current`` is the status of the kept envelope."""
 
     stored: bool
     already_exists: bool
@@ -183,7 +184,10 @@ class Canceled:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The answer to a fetch: a job, or (``job_id`` empty) the time to ask again."""
+    """Holds the answer to a worker's fetch: either a job, or the delay before the next fetch.
+
+    If there is no job, ``job_id`` is empty and ``retry_after_ms`` is the delay.
+    """
 
     job_id: str = ""
     spec: Spec | None = None
@@ -192,7 +196,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The end of a job, as the worker that ran it reports it."""
+    """Holds a worker's report that a job has ended: its outcome, run time and output."""
 
     worker_id: str
     job_id: str
@@ -205,11 +209,11 @@ class Report:
 
 
 def clamp_hint(milliseconds: int) -> int:
-    """Return the time that an idle worker waits, within the bounds."""
+    """Return the delay before an idle worker polls again, limited to the allowed range."""
     least, most = RETRY_AFTER_RANGE_MS
     return min(max(milliseconds, least), most)
 
 
 def checksum(output: bytes) -> str:
-    """Return the checksum of an output; an empty one has a checksum too."""
+    """Return the SHA-256 of an output in hex digits. An empty output has a checksum too."""
     return hashlib.sha256(output).hexdigest()

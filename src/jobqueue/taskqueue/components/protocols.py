@@ -1,9 +1,9 @@
-"""The calls between the parts. Local objects and remote clients implement the same Protocols.
+"""Define the calls between the parts, which local objects and remote clients both implement.
 
-A call that changes something carries a request id. Repeated with the same id it returns the first
-answer, so a caller that lost an answer asks again. Errors are those of ``core.errors``: after
-Unavailable, DeadlineExceeded and Internal the call may have been carried out, after Unreachable
-not.
+A call that changes something carries a request id. A repeated call with the same id returns the
+first answer, so a caller that lost the answer may repeat the call. All errors are classes of
+``core.errors``. After Unavailable, OutcomeUnknown, DeadlineExceeded and Internal, the call may have
+been carried out. After Unreachable, it was not.
 """
 
 from __future__ import annotations
@@ -36,29 +36,32 @@ _UNCERTAIN = frozenset(
 
 
 def is_uncertain(error: JobQueueError) -> bool:
-    """Return whether a call that failed like this may have been carried out."""
+    """Return True if a call that failed with this error may have been carried out."""
     return error.code in _UNCERTAIN and not isinstance(error, Unreachable)
 
 
 def new_request_id() -> str:
-    """Return an id for one call and its repetitions."""
+    """Return a new id for one call and all its repetitions."""
     return uuid.uuid4().hex
 
 
 class JobOwner(Protocol):
-    """The owner of the canonical status."""
+    """Keeps the jobs and their authoritative status."""
 
     async def create(self, spec: Spec, key: str, *, request_id: str) -> CreatedJob:
-        """Create a job, or return the one that has the key. KeyConflict: that has another spec."""
+        """Create a job, or return the job that already has the key.
+
+        KeyConflict means that the existing job has another spec. An empty key means no key.
+        """
 
     async def delete_if(self, job_id: str, expected: Status, *, request_id: str) -> Applied:
-        """Remove the job and free its key, if it has that status."""
+        """Delete the job and free its key, if the job has the expected status."""
 
     async def get(self, job_id: str) -> JobRecord:
-        """Return the record. NotFound: there is no such job."""
+        """Return the job's record. NotFound means that the job does not exist."""
 
     async def list(self, listing: Listing) -> SummaryPage:
-        """Return one page of the jobs as they are now."""
+        """Return one page of the jobs in their current state."""
 
     async def transition(
         self,
@@ -70,48 +73,50 @@ class JobOwner(Protocol):
         reason: str = "",
         request_id: str,
     ) -> Applied:
-        """Set the status if it is the expected one. The table must have the transition."""
+        """Change the job's status if it is the expected one.
+
+        InvalidArgument means that ``TRANSITIONS`` has no such transition.
+        """
 
     async def request_cancel(self, job_id: str, reason: str, *, request_id: str) -> Applied:
-        """Set the flag of a job that is not terminal. The reason is for the log."""
+        """Set the cancel flag of a job that has not ended. The reason is for the log."""
 
 
 class QueueOwner(Protocol):
-    """The owner of the order."""
+    """Keeps the order of the waiting jobs."""
 
     async def enqueue(
         self, job_id: str, enqueued_at_ms: int, *, rescue: bool = False, request_id: str
     ) -> bool:
-        """Put the job at the end; return False if there is no room.
+        """Put the job at the end of the queue; return False if the queue is full.
 
-        ``rescue``: it is put back after a lost race, and finds room in any case.
+        With ``rescue`` the job is one that was in the queue before: it is put back even if the
+        queue is full.
         """
 
     async def contains(self, job_id: str) -> bool:
-        """Return whether the job waits."""
+        """Return True if the job is in the queue."""
 
     async def dequeue(self, worker_id: str, *, request_id: str) -> str | None:
-        """Take the first job out; None: there is none."""
+        """Remove the first job and return its id; return None if the queue is empty."""
 
     async def remove(self, job_id: str, *, request_id: str) -> bool:
-        """Take this job out; False: it is not there."""
+        """Remove this job; return False if the job is not in the queue."""
 
 
 class ResultOwner(Protocol):
-    """The owner of the outputs."""
+    """Keeps the envelopes of the jobs that have ended."""
 
     async def store(self, envelope: Envelope, *, request_id: str) -> Stored:
-        """Keep the envelope, unless there is one already: the first stays."""
+        """Store the envelope, unless the job already has one: the first envelope stays."""
 
     async def get(self, job_id: str) -> Envelope | None:
-        """Return the envelope that is kept."""
+        """Return the job's envelope; None if the job has none."""
 
 
 async def put_back(queue: QueueOwner, job_id: str, now_ms: int) -> str:
-    """Try once to put a job back into the queue; return the reason if that fails.
-
-    It may take longer than its caller waits: the job must not be lost with the caller.
-    """
+    """Try once to put a job back into the queue; return why that failed, or an empty text."""
+    # No deadline of the caller applies: the job must not be lost when the caller stops waiting.
     with deadline(None):
         try:
             queued = await queue.enqueue(job_id, now_ms, rescue=True, request_id=new_request_id())
@@ -121,7 +126,7 @@ async def put_back(queue: QueueOwner, job_id: str, now_ms: int) -> str:
 
 
 class Coordination(Protocol):
-    """The calls of a worker."""
+    """Serves workers: heartbeats, the hand-over of jobs, and reports of their ends."""
 
     async def heartbeat(
         self,
@@ -132,33 +137,35 @@ class Coordination(Protocol):
         incarnation: str = "",
         running: Sequence[str] = (),
     ) -> int:
-        """Note that the worker lives; return the milliseconds until its next heartbeat.
+        """Record a heartbeat of the worker; return the milliseconds until its next heartbeat.
 
-        A worker that was started anew has another ``incarnation``. ``running`` are the jobs that it
-        has.
+        A restarted worker has a new ``incarnation``. ``running`` has the ids of the worker's jobs.
         """
 
     async def fetch(self, worker_id: str, *, request_id: str) -> Work:
-        """Return a job to execute, if there is one and the worker is alive."""
+        """Return a job to execute, if a job waits and the worker is alive."""
 
     async def report(self, report: Report, *, request_id: str) -> bool:
-        """Take the end of a job; return whether the job has ended as reported."""
+        """Store the reported end of a job; return True if the job has ended as reported."""
 
 
 class TaskQueue(Protocol):
-    """The calls of a client, in every topology."""
+    """Serves clients: the public calls of the task queue, the same in every topology."""
 
     async def submit(self, spec: Spec, key: str) -> Submitted:
-        """Accept a job; with a key, once. KeyConflict: the key has another spec."""
+        """Accept a job. Submits with the same key are one job.
+
+        KeyConflict means that the key was used for a job with another spec.
+        """
 
     async def status(self, job_id: str) -> JobRecord:
-        """Return the record. NotFound: there is no such job."""
+        """Return the job's record. NotFound means that the job does not exist."""
 
     async def result(self, job_id: str) -> Envelope | None:
-        """Return the envelope of a terminal job; None for other jobs."""
+        """Return the envelope of a job that has ended; None if the job has not ended."""
 
     async def cancel(self, job_id: str, reason: str) -> Canceled:
-        """Cancel a queued job; ask a running one to end."""
+        """Cancel a queued job, or set the cancel flag of a running job."""
 
     async def list(self, listing: Listing) -> SummaryPage:
-        """Return one page of the jobs as they are now."""
+        """Return one page of the jobs in their current state."""

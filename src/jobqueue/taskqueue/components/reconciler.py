@@ -1,7 +1,7 @@
-"""Finds QUEUED jobs that are in no queue: a process died between two calls of a protocol.
+"""Find QUEUED jobs that are missing from the queue because a process died between two calls.
 
-A job on its way from one part to another is in no queue for a moment, too. So a missing job is
-first a suspect, and settled if it is still QUEUED and missing in the next round.
+A job that is passed from one part to another is missing for a moment, too. A missing job is
+therefore put back or ended only if it is still QUEUED and missing in the next round.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from jobqueue.taskqueue.components.model import (
 from jobqueue.taskqueue.components.protocols import JobOwner, QueueOwner
 
 Settle = Callable[[Summary], Awaitable[None]]
-"""Puts a job that was missing back into the queue, or ends it."""
+"""Puts a missing job back into the queue, or ends it."""
 
 
 class Reconciler:
-    """Looks at one page of QUEUED jobs in each round, and at more pages while jobs are missing."""
+    """Searches regularly for QUEUED jobs that are missing from the queue.
+
+    Each round reads one page of the QUEUED jobs, and further pages while it finds missing jobs.
+    """
 
     def __init__(
         self,
@@ -40,17 +43,17 @@ class Reconciler:
         self._queue = queue
         self._settle = settle
         self._interval = interval_ms / 1000
-        self._suspects: dict[str, None] = {}  # in the order in which they were missed
+        self._missing: dict[str, None] = {}  # ids, in the order in which they were found
         self._offset = 0
         self._failing = False
         self._rounds: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin with a round: the process before this one may have been killed."""
+        """Start the rounds, the first one at once: an earlier process may have been killed."""
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:
-        """End. The next process finds a job again that is being settled now."""
+        """Stop the rounds. The next process finds again a job that is not settled yet."""
         rounds, self._rounds = self._rounds, None
         if rounds is not None:
             rounds.cancel()
@@ -71,17 +74,18 @@ class Reconciler:
                 self._failing = True
             except Exception:  # a defect; the next round may pass
                 journal.log.exception(
-                    "cannot look for QUEUED jobs that are in no queue; trying again",
+                    f"cannot look for QUEUED jobs that are in no queue; trying again in"
+                    f" {self._interval:g} s",
                     extra={"event": "reconcile_failed"},
                 )
             await asyncio.sleep(self._interval)
 
     async def round(self) -> None:
-        """Settle the suspects of the round before, then look for others."""
+        """Settle the jobs that were missing in the last round, then look for other missing jobs."""
         with deadline(None):
-            for job_id in list(self._suspects):
+            for job_id in list(self._missing):
                 await self._decide(job_id)
-                del self._suspects[job_id]
+                del self._missing[job_id]
             while await self._look():
                 pass
 
@@ -94,10 +98,10 @@ class Reconciler:
             await self._settle(job)
 
     async def _look(self) -> bool:
-        """Look at a page; return whether a job was missing and there is another page."""
+        """Read one page; return True if a job was missing and another page exists."""
         listing = Listing(frozenset({Status.QUEUED}), Sort.CREATED_AT_ASC, self._offset)
         page = await self._jobs.list(listing)
         missing = [job.job_id for job in page.jobs if not await self._queue.contains(job.job_id)]
-        self._suspects.update(dict.fromkeys(missing))
+        self._missing.update(dict.fromkeys(missing))
         self._offset = page.next_offset or 0
         return bool(missing) and self._offset > 0

@@ -1,4 +1,4 @@
-"""Idempotent answers by request id, and protocols that end even if their caller left."""
+"""Return earlier answers to repeated calls, and finish sequences of calls whose caller left."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from jobqueue.taskqueue.components import journal
 
 T = TypeVar("T")
 
-# An answer is asked for again within seconds; this is more than a busy owner gives in that time.
+# A caller retries within seconds. A busy part gives fewer answers than this in that time.
 REMEMBERED = 50_000
 
 
 class Repeats:
-    """The latest answers, by request id. An error is not kept: the call is made again.
+    """Keeps the latest answers by request id, so that a repeated call has no second effect.
 
-    ``what`` names the method and its subject, so that two callers that chose the same id by
-    accident do not get each other's answers.
+    An error is not kept: the repeated call is carried out. In each method, ``what`` names the
+    called method and its arguments, so that two callers that chose the same request id by accident
+    do not get each other's answers.
     """
 
     def __init__(self, bound: int = REMEMBERED) -> None:
@@ -29,7 +30,10 @@ class Repeats:
         self._answers: OrderedDict[tuple[Hashable, str], Any] = OrderedDict()
 
     def answer(self, what: Hashable, request_id: str, call: Callable[[], T]) -> T:
-        """Return the first answer of ``call``. A call with an empty id is never repeated."""
+        """Return the kept answer for this request id; if none is kept, make the call and keep it.
+
+        With an empty request id the call is always made, and its answer is not kept.
+        """
         if not request_id:
             return call()
         asked = (what, request_id)
@@ -41,7 +45,7 @@ class Repeats:
         return made
 
     def known(self, what: Hashable, request_id: str) -> tuple[Any] | None:
-        """Return the first answer in a tuple, if there was one."""
+        """Return the kept answer in a tuple of one; None if no answer is kept."""
         asked = (what, request_id)
         return (self._answers[asked],) if asked in self._answers else None
 
@@ -52,7 +56,7 @@ class Repeats:
 
 
 class Protocols:
-    """Runs protocols of several calls to their end, even if their caller leaves."""
+    """Runs protocols, which are sequences of calls, to their end even if their caller leaves."""
 
     def __init__(self, bound: int = REMEMBERED) -> None:
         self._repeats = Repeats(bound)
@@ -60,11 +64,15 @@ class Protocols:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, protocol: Coroutine[Any, Any, T]) -> T:
-        """Wait for the protocol. If the caller is cancelled, the protocol goes on."""
+        """Run the protocol and return its result. It goes on if the caller is cancelled."""
         return await asyncio.shield(self._own(protocol))
 
     async def once(self, what: Hashable, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Run the protocol, join it if it is under way, or repeat its answer."""
+        """Run the protocol that ``call`` starts once per request id, and return its result.
+
+        If a protocol with this request id is running, wait for it. If it has ended, return the kept
+        answer.
+        """
         if not request_id:
             return await self.run(_awaited(call))
         asked = (what, request_id)
@@ -95,16 +103,18 @@ class Protocols:
         if task.cancelled():
             return
         error = task.exception()
-        # The caller has it. If that has left, a foreseen error was logged where it arose.
+        # The caller got the error. If the caller left, a JobQueueError was logged where it arose.
         if error is not None and not isinstance(error, JobQueueError):
+            method = journal.METHOD.get()
             journal.log.error(
-                "a protocol ended with a defect",
+                f"{method or 'a call'} failed with an unexpected error, which is a defect; its"
+                " caller got the error unless it had left",
                 exc_info=error,
-                extra={"event": "protocol_failed", "method": journal.METHOD.get()},
+                extra={"event": "protocol_failed", "method": method},
             )
 
     async def settle(self, seconds: float) -> None:
-        """Let the protocols under way end; cancel those that take longer."""
+        """Wait ``seconds`` for the running protocols to end, then cancel the others."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
         for task in self._tasks:
@@ -114,11 +124,14 @@ class Protocols:
 
 @contextmanager
 def in_hand(what: str, job_id: str) -> Iterator[None]:
-    """Log the job that is left half-way if the stop of the process interrupts the block."""
+    """Log the job as possibly inconsistent if the stop of the process cancels the block.
+
+    ``what`` says what may be wrong with the job.
+    """
     try:
         yield
     except asyncio.CancelledError:
-        journal.anomaly(f"interrupted by the stop of this process: {what}", job_id=job_id)
+        journal.anomaly(f"the stop of this process interrupted a call: {what}", job_id=job_id)
         raise
 
 

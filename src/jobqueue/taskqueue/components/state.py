@@ -1,4 +1,7 @@
-"""The owners of the jobs with their keys, of the order, and of the results. In memory."""
+"""Keep jobs with their keys, the order of the waiting jobs, and results, all in memory.
+
+Each class has one instance in a deployment, or in a node, and that instance is authoritative.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ from jobqueue.taskqueue.components.repeats import Repeats
 from jobqueue.taskqueue.components.requests import page_size
 
 MAX_JOBS = 100_000
-_SHOWN = 64  # characters of an id that is none: it may be as long as a message
+_SHOWN = 64  # characters of an unknown id in an error: a caller may send a very long text
 
 
 @dataclass(slots=True)
@@ -53,10 +56,10 @@ def new_job_id() -> str:
 
 
 class JobLedger:
-    """Jobs by id, in the order of their creation.
+    """Holds the jobs by id, in the order of their creation, and their idempotency keys.
 
-    At most ``max_jobs`` are kept. The job that ended first is forgotten first; one that has not
-    ended is never forgotten.
+    The ledger keeps at most ``max_jobs`` jobs. To make room for a new job, it deletes the job that
+    ended first. It never deletes a job that has not ended.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class JobLedger:
 
     @property
     def unfinished(self) -> int:
-        """The number of jobs that have not ended."""
+        """Return the number of jobs that have not ended."""
         return len(self._jobs) - len(self._ended)
 
     async def create(self, spec: Spec, key: str, *, request_id: str) -> CreatedJob:
@@ -94,7 +97,10 @@ class JobLedger:
         if key and (job_id := self._keys.get(key)) is not None:
             job = self._jobs[job_id]
             if job.record.spec != spec:
-                raise KeyConflict("client_request_id belongs to a job with another spec", job_id)
+                raise KeyConflict(
+                    "client_request_id: already used for a job with another spec; use a new id",
+                    job_id,
+                )
             return CreatedJob(job_id, job.status, created=False)
         self._make_room()
         job_id = self._new_id()
@@ -110,7 +116,9 @@ class JobLedger:
         if len(self._jobs) < self._max_jobs:
             return
         if not self._ended:
-            raise QueueFull(f"{len(self._jobs)} jobs have not ended: there is no room for more")
+            raise QueueFull(
+                f"{len(self._jobs)} jobs have not ended, which is the maximum: submit again later"
+            )
         oldest, _ = self._ended.popitem(last=False)
         self._forget(oldest)
 
@@ -169,13 +177,18 @@ class JobLedger:
         if allowed is None:
             journal.warn(
                 "invalid_transition",
-                f"{expected.name} -> {to.name} is not a transition",
+                f"refused {expected.name} -> {to.name}: there is no such transition; the job is"
+                " unchanged",
                 job_id=job_id,
                 actor=actor,
             )
-            raise InvalidArgument("to_status", f"no job goes from {expected.name} to {to.name}")
+            raise InvalidArgument(
+                "to_status", f"there is no transition from {expected.name} to {to.name}"
+            )
         if actor != allowed:
-            raise PermissionDenied(f"{expected.name} -> {to.name} is the {allowed}'s to make")
+            raise PermissionDenied(
+                f"only the {allowed} may change a job from {expected.name} to {to.name}"
+            )
         what = ("transition", job_id, expected, to)
         return self._repeats.answer(
             what, request_id, lambda: self._transition(job_id, expected, to, reason)
@@ -187,7 +200,7 @@ class JobLedger:
         if current is not expected:
             journal.note(
                 journal.RACE,
-                f"{expected.name} -> {to.name} came too late",
+                f"refused {expected.name} -> {to.name}: the job is {current.name} already",
                 level=logging.WARNING if current.terminal and to.terminal else logging.INFO,
                 job_id=job_id,
                 expected_status=expected.name,
@@ -200,7 +213,9 @@ class JobLedger:
             summary = replace(summary, started_at_ms=now)
         if to.terminal:
             summary = replace(summary, finished_at_ms=now)
-            if to is Status.CANCELED and reason == CANCELED_UNSTARTED:  # RUNNING for a moment
+            if (
+                to is Status.CANCELED and reason == CANCELED_UNSTARTED
+            ):  # it was RUNNING for a moment only
                 summary = replace(summary, started_at_ms=0)
             self._ended[job_id] = None
         failure = reason if to is Status.FAILED else ""
@@ -219,21 +234,25 @@ class JobLedger:
         return Applied(True, job.status)
 
     def _now_ms(self) -> int:
-        """Return the time; it never goes back, so jobs are in the order of their times."""
+        """Return the time in ms. It never goes back, so jobs stay sorted by creation time."""
         self._latest_ms = max(self._latest_ms, int(self._clock.now() * 1000))
         return self._latest_ms
 
 
 def _with_status(jobs: Iterable[_Job], statuses: frozenset[Status]) -> list[_Job]:
-    """Return the jobs with one of the statuses. It blocks all other calls, so it must be quick."""
+    """Return the jobs that have one of the statuses; all jobs if there are no statuses."""
+    # This runs on the event loop and blocks all other calls, so it must be fast.
     if not statuses:
         return list(jobs)
-    wanted = tuple(statuses)  # a member's hash costs more than looking at five
+    wanted = tuple(statuses)  # hashing an enum member is slower than comparing five
     return [job for job in jobs if job.record.summary.status in wanted]
 
 
 def _sorted_slice(by_time: Sequence[_Job], start: int, end: int) -> list[Summary]:
-    """Return a part of the jobs; those of one millisecond are in the order of their ids."""
+    """Return the jobs from ``start`` to ``end``, with jobs of the same millisecond sorted by id.
+
+    ``by_time`` is sorted by creation time.
+    """
     first, last = start, min(end, len(by_time))
     if first >= last:
         return []
@@ -257,7 +276,10 @@ MAX_QUEUED = 100_000
 
 
 class ReadyQueue:
-    """Ids of jobs, each at most once. Taking one out is final."""
+    """Holds the ids of the waiting jobs in their order, each at most once.
+
+    A job that was taken out comes back only if it is enqueued again.
+    """
 
     def __init__(self, *, max_queued: int = MAX_QUEUED) -> None:
         self._max_queued = max_queued
@@ -302,10 +324,11 @@ MAX_RESULT_BYTES = 2**30
 
 
 class ResultShelf:
-    """One envelope for each job: the first one stays.
+    """Holds one envelope for each job. The first envelope stays; later ones are ignored.
 
-    The latest ``max_results`` are kept; that must be more than the jobs that are kept. Their
-    outputs have at most ``max_bytes`` together: beyond that, too, the oldest are forgotten.
+    The shelf keeps the latest ``max_results`` envelopes, which must be more than the jobs that the
+    ledger keeps. All outputs together have at most ``max_bytes``. Beyond either limit the shelf
+    deletes the oldest envelopes.
     """
 
     def __init__(
@@ -327,7 +350,10 @@ class ResultShelf:
 
     async def store(self, envelope: Envelope, *, request_id: str) -> Stored:
         if not envelope.status.terminal:
-            raise InvalidArgument("terminal_status", "must be DONE, FAILED or CANCELED")
+            raise InvalidArgument(
+                "terminal_status",
+                f"must be DONE, FAILED or CANCELED, got {envelope.status.name}",
+            )
         what = ("store", envelope.job_id, envelope.status)
         return self._repeats.answer(what, request_id, lambda: self._store(envelope))
 
@@ -345,7 +371,8 @@ class ResultShelf:
         if not same:
             journal.warn(
                 "result_conflict",
-                f"kept {found.status.name}, ignored a later {envelope.status.name}",
+                f"the job already has the result {found.status.name}; a later, different result"
+                f" {envelope.status.name} is ignored",
                 job_id=envelope.job_id,
                 current_status=found.status.name,
             )
@@ -373,5 +400,5 @@ class ResultShelf:
 
 
 def too_large(size: int, most: int) -> str:
-    """Return the failure of a job with too much output."""
+    """Return the failure reason of a job whose output has ``size`` bytes, more than ``most``."""
     return f"{OUTPUT_TOO_LARGE}: {size} bytes of output, at most {most} are kept"

@@ -1,4 +1,4 @@
-"""The worker: heartbeats, and slots that fetch, execute and report."""
+"""Implement a worker: it sends heartbeats, and each slot fetches, executes and reports jobs."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from jobqueue.taskqueue.components.model import (
 from jobqueue.taskqueue.components.protocols import Coordination, new_request_id
 from jobqueue.taskqueue.components.state import too_large
 
-# Pauses between calls that failed, in seconds: each call has made its own attempts before.
+# Seconds between calls that failed. Each call has already retried by itself.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 2.0
-_SHORTEST_BEAT_MS = 10  # whatever the Coordinator says
+_SHORTEST_BEAT_MS = 10  # even if the coordinator asks for less
 _FINAL = frozenset({Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.PERMISSION_DENIED})
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The product of a job."""
+    """Holds the output of a job, and a summary of it for people."""
 
     output: bytes = b""
     summary: str = ""
 
 
 Execute = Callable[[Spec], Awaitable[Output]]
-"""Runs a job; an exception is its failure, and its text the reason."""
+"""Runs a job. If it raises, the job has failed, and the exception's text is the reason."""
 
 
 class WorkerLoop:
-    """Runs at most ``slots`` jobs at once, in the order in which it gets them."""
+    """Sends heartbeats, and runs at most ``slots`` jobs at the same time."""
 
     def __init__(
         self,
@@ -68,8 +68,8 @@ class WorkerLoop:
         self._stopping = asyncio.Event()
         self._idle = False
         self._hint_ms = RETRY_AFTER_MS
-        self._asking = asyncio.Lock()  # held by the one slot that asks while all are idle
-        self._failing = False  # the latest fetch was not answered
+        self._asking = asyncio.Lock()  # while all slots are idle, only its holder fetches
+        self._failing = False  # the latest fetch got no answer
         self._first_beat = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -77,24 +77,27 @@ class WorkerLoop:
 
     @property
     def running(self) -> int:
-        """The number of jobs that are executed, or reported and not yet answered."""
+        """Return the number of jobs that are running, or whose report has no answer yet."""
         return len(self._running)
 
     async def start(self) -> None:
-        """Begin. The first heartbeat was tried when this returns."""
+        """Start heartbeats and slots. Return after the first heartbeat was sent or has failed."""
         self._beats = asyncio.create_task(self._beat())
         await self._first_beat.wait()
         self._tasks = [asyncio.create_task(self._slot()) for _ in range(self._slots)]
 
     async def stop(self, seconds: float) -> None:
-        """Take no more jobs, finish and report the running ones, then end; until then it beats."""
+        """Fetch no more jobs, wait for the running jobs and their reports, then stop heartbeats.
+
+        Jobs that still run after ``seconds`` are interrupted.
+        """
         self._stopping.set()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
             for job_id in sorted(self._running):
                 journal.warn(
                     "stopped_early",
-                    "a job was interrupted by the stop; it stays RUNNING",
+                    f"the stop of this worker interrupted job {job_id}, which stays RUNNING",
                     job_id=job_id,
                     worker_id=self._worker_id,
                 )
@@ -118,11 +121,12 @@ class WorkerLoop:
                     incarnation=self._incarnation,
                     running=sorted(self._running),
                 )
-            except Exception as error:  # whatever it is, the next beat may pass
+            except Exception as error:  # of any kind: the next heartbeat may succeed
                 if not failing:
                     journal.warn(
                         "heartbeat_failed",
-                        f"no heartbeat reaches the coordinator: {error}; trying again",
+                        f"cannot send heartbeats of worker {self._worker_id} to the coordinator:"
+                        f" {error}; trying again",
                         worker_id=self._worker_id,
                     )
                 failing = True
@@ -130,7 +134,7 @@ class WorkerLoop:
                 if failing or not self._first_beat.is_set():
                     journal.note(
                         "heartbeat",
-                        "the coordinator receives heartbeats",
+                        f"the coordinator receives the heartbeats of worker {self._worker_id}",
                         worker_id=self._worker_id,
                     )
                 failing = False
@@ -145,9 +149,9 @@ class WorkerLoop:
                 work = await self._next()
                 if work is not None:
                     await self._work(work)
-            except Exception:  # a defect; the slot must not be lost with it
+            except Exception:  # a defect; the slot must go on
                 journal.log.exception(
-                    "a slot failed; it goes on with another job",
+                    f"a slot of worker {self._worker_id} failed; it fetches another job",
                     extra={"event": "slot_failed", "worker_id": self._worker_id},
                 )
                 await self._pause(_FIRST_PAUSE)
@@ -160,7 +164,10 @@ class WorkerLoop:
         self._running.discard(work.job_id)
 
     async def _next(self) -> Work | None:
-        """Return a job; None when stopping. While there is none, one slot asks for all of them."""
+        """Fetch and return a job; return None if the worker stops.
+
+        While no jobs wait, only one slot at a time fetches.
+        """
         while not self._stopping.is_set():
             if not self._all_idle():
                 work = await self._ask()
@@ -178,11 +185,14 @@ class WorkerLoop:
         return None
 
     def _all_idle(self) -> bool:
-        """Return whether the latest fetch brought no job."""
+        """Return True if the latest fetch of any slot returned no job."""
         return self._idle
 
     async def _ask(self) -> Work | None:
-        """Fetch until there is an answer: one that was lost may have assigned a job."""
+        """Repeat a fetch until it is answered; return None if the worker stops before.
+
+        A lost answer may have assigned a job, so every repetition has the same request id.
+        """
         request_id = new_request_id()
         pause = GrowingPause(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
@@ -192,7 +202,8 @@ class WorkerLoop:
                 if not self._failing:
                     journal.warn(
                         "fetch_failed",
-                        f"cannot ask for work: {error.message}; trying again",
+                        f"worker {self._worker_id} cannot fetch jobs: {error.message}; trying"
+                        " again",
                         worker_id=self._worker_id,
                     )
                 self._failing = True
@@ -202,13 +213,14 @@ class WorkerLoop:
             if await self._pause(pause.next()):
                 journal.warn(
                     "stopped_early",
-                    "stopped while a fetch was unanswered: a job may be RUNNING without a worker",
+                    f"worker {self._worker_id} stops while a fetch has no answer: a job may be"
+                    " RUNNING without a worker",
                     worker_id=self._worker_id,
                 )
                 return None
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; return True if the worker stops."""
+        """Wait ``seconds``, or until the worker stops; return True if it stops."""
         return await is_set_within(self._stopping, seconds)
 
     async def _run(self, job_id: str, spec: Spec) -> Report:
@@ -235,7 +247,7 @@ class WorkerLoop:
         )
 
     async def _deliver(self, report: Report) -> None:
-        """Report until there is an answer, also while the coordinator restarts."""
+        """Repeat the report until the coordinator answers or refuses it."""
         request_id = new_request_id()
         failed = False
         pause = GrowingPause(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -247,8 +259,8 @@ class WorkerLoop:
                 if final or not failed:
                     journal.warn(
                         "report_failed",
-                        f"an outcome could not be reported: {error.message}; "
-                        + ("giving up" if final else "trying again"),
+                        f"cannot report the end of job {report.job_id}: {error.message}; "
+                        + ("giving up, so the job may stay RUNNING" if final else "trying again"),
                         job_id=report.job_id,
                         worker_id=self._worker_id,
                     )
@@ -259,7 +271,8 @@ class WorkerLoop:
                 if not accepted:
                     journal.warn(
                         "report_ignored",
-                        "a report is ignored: the job has ended otherwise",
+                        f"the coordinator ignored the report of job {report.job_id}; its log says"
+                        " why",
                         job_id=report.job_id,
                         worker_id=self._worker_id,
                     )
@@ -268,30 +281,34 @@ class WorkerLoop:
 
 
 def _sendable(text: str) -> str:
-    """Return the text as it is kept: cut, and without characters that no message can carry."""
+    """Return the text cut to its maximum length, without characters that UTF-8 cannot encode."""
     return text[:MAX_SUMMARY].encode(errors="replace").decode()
 
 
-# The work of a job, the same wherever it runs: take a time, make an output.
+# The simulated work of a job: it waits and returns an output, the same in every topology.
 
 FAILING_TYPE = "fail"
 FAILURE = "failed on purpose"
 
 
 class WorkFailed(Exception):
-    """The failure of a job; the text is its reason."""
+    """Raised by the work of a job that fails. The text is the failure reason."""
 
 
 async def simulate(spec: Spec) -> Output:
-    """Wait, then return that many bytes; a job of the type ``fail`` fails."""
+    """Wait for the job's duration, then return an output of the job's size.
+
+    WorkFailed means that the job has the type ``fail``, or that its output would be too large.
+    """
     await asyncio.sleep(spec.work_duration_ms / 1000)
     if spec.job_type == FAILING_TYPE:
         raise WorkFailed(FAILURE)
     size = spec.payload_size_bytes
-    if size > MAX_OUTPUT_BYTES:  # not made: a few bytes of a request must not cost gigabytes
+    if size > MAX_OUTPUT_BYTES:  # do not allocate it: a small request must not cost gigabytes
         raise WorkFailed(too_large(size, MAX_OUTPUT_BYTES))
     return Output(b"x" * size, done_summary(size))
 
 
 def done_summary(size: int) -> str:
+    """Return the summary of an output of this size."""
     return f"{size} bytes of output"

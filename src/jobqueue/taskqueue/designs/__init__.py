@@ -1,1 +1,1 @@
-"""Wiring of the document's two designs: six services, or everything in each of several nodes."""
+"""Build the two designs of the task queue: six services, or nodes that each have all parts."""

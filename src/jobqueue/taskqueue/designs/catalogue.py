@@ -1,4 +1,4 @@
-"""The services: one table behind start-up, ``--help``, ``jq-ctl up`` and the documents."""
+"""List the services of the task queue, for start-up, ``--help``, ``jq-ctl up`` and the docs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED = variables_of(SharedVariables)
 
 @dataclass(frozen=True, slots=True)
 class HealthTiming:
-    """The timing of a container's health check in seconds, and its number of retries."""
+    """Holds the times of a container's health check in seconds, and its number of retries."""
 
     interval: int
     timeout: int
@@ -27,42 +27,45 @@ HEALTH_TIMING = HealthTiming(interval=5, timeout=2, retries=12, start_period=20)
 
 @dataclass(frozen=True, slots=True)
 class Service(Generic[S]):
-    """One kind of process: its purpose, its variables, and the API that it serves."""
+    """Describes one kind of process: its purpose, its variables, and the API that it serves."""
 
     name: str
     about: str
     schema: type[S]
-    serves: str = ""  # full name of the proto service; empty: it calls, and is not called
-    holds_nothing: bool = False  # its end loses nothing
+    serves: str = ""  # full name of its proto service; empty: it serves no API
+    holds_nothing: bool = False  # it has no state that is lost when it ends
 
     @property
     def port(self) -> Variable | None:
-        """The variable with the port that it listens on; None: it is not called."""
+        """Return the variable with the service's port; None if the service does not listen."""
         name = f"{self.name.upper()}_PORT"
         return next((one for one in self.all_variables if one.name == name), None)
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """The variables that not all services have."""
+        """Return the service's own variables, without those that all services have."""
         return self.all_variables[: -len(SHARED)]
 
     @property
     def all_variables(self) -> tuple[Variable, ...]:
-        """All variables: its own first, then those of all services."""
+        """Return all variables: the service's own first, then those that all services have."""
         return variables_of(self.schema)
 
     @property
     def healthcheck(self) -> str:
-        """The command that checks its health, run beside it."""
+        """Return the command that checks the service's health on the same machine."""
         mode, target = "tcp", f"127.0.0.1:${{{self.port.name}}}" if self.port else ""
-        if self.port is None:  # it does not listen: whether it can do its work is asked
+        if self.port is None:  # it does not listen: check whether it could do its work
             mode, target = "worker", "${COORDINATOR_ADDR}"
         return (
             f"python -m scripts.healthcheck --mode {mode} --target {target} --service {self.name}"
         )
 
     def read(self, environ: Mapping[str, str]) -> S:
-        """Read its settings. InvalidArgument names the variables that are missing or wrong."""
+        """Return the service's settings from environment variables.
+
+        InvalidArgument names every variable that is missing or wrong.
+        """
         return settings.read(self.schema, environ)
 
 

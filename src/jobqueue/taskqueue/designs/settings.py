@@ -1,4 +1,4 @@
-"""The environment variables of each service, as a schema like that of all settings."""
+"""Define and read the environment variables of each service, as pydantic schemas."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _file(about: str) -> Any:
 
 
 class SharedVariables(Section):
-    """The variables of every service."""
+    """Holds the variables that every service has."""
 
     log_level: Level = setting("INFO", "lines below this level are left out")
     pythonunbuffered: Word = setting(
@@ -130,24 +130,24 @@ class SharedVariables(Section):
     tls_ca: File = _file("PEM file: the CA that signs the certificates of all services")
 
     def client_tls(self) -> Tls | None:
-        """Return the certificate of this process for its calls."""
+        """Return the TLS settings for calls that this process makes; None for plaintext."""
         return Tls(self.tls_ca, self.tls_cert, self.tls_key) if self.tls_cert else None
 
     def server_tls(self) -> ServerTls | None:
-        """Return the certificate of this process for its callers, and the CA of theirs."""
+        """Return the TLS settings for calls that this process receives; None for plaintext."""
         if not self.tls_cert:
             return None
         return ServerTls(Path(self.tls_cert), Path(self.tls_key), Path(self.tls_ca))
 
 
 class ListeningVariables(SharedVariables):
-    """The variables of every service that is called."""
+    """Holds the variables of every service that listens on a port."""
 
     bind_host: BindHost = setting("0.0.0.0", "address that it listens on")
 
 
 class OwnersVariables(ListeningVariables):
-    """The addresses of the owners of jobs, order and results."""
+    """Holds the addresses of the job, queue and result services."""
 
     job_service_addr: Server = setting(..., "where the job service answers")
     queue_service_addr: Server = setting(..., "where the queue service answers")
@@ -163,7 +163,7 @@ class MaxJobsVariables(ListeningVariables):
 
 
 class LedgerVariables(MaxJobsVariables):
-    """The variables of the owner of the jobs."""
+    """Holds the variables of a process that keeps the jobs."""
 
     max_dedup_keys: Number = _many(
         model.MAX_DEDUP_KEYS, "keys of submits that are remembered; the oldest is forgotten first"
@@ -171,13 +171,13 @@ class LedgerVariables(MaxJobsVariables):
 
 
 class OrderVariables(ListeningVariables):
-    """The variables of the owner of the order."""
+    """Holds the variables of a process that keeps the order of the waiting jobs."""
 
     max_queued_jobs: Number = _many(MAX_QUEUED, "jobs that may wait; more are refused")
 
 
 class ShelfVariables(MaxJobsVariables):
-    """The variables of the owner of the results."""
+    """Holds the variables of a process that keeps the results."""
 
     max_output_bytes: Number = setting(
         model.MAX_OUTPUT_BYTES,
@@ -200,7 +200,7 @@ class HeartbeatVariables(SharedVariables):
 
 
 class DispatchVariables(HeartbeatVariables):
-    """The variables of the process that judges workers and hands out jobs."""
+    """Holds the variables of a process that tracks workers and hands out jobs."""
 
     worker_timeout_ms: Number = _milliseconds(
         model.WORKER_TIMEOUT_MS, "a worker that is silent for so long gets no more work"
@@ -214,7 +214,7 @@ class DispatchVariables(HeartbeatVariables):
 
 
 class WorkVariables(HeartbeatVariables):
-    """The variables of a process that runs jobs."""
+    """Holds the variables of a process that runs jobs."""
 
     worker_id: WorkerName = setting(
         "", "name of the worker, for as long as it runs", max_length=MAX_WORKER_ID_LENGTH
@@ -262,7 +262,7 @@ class NodeVariables(
 
 # -- the schema, as a list of variables --------------------------------------------------------
 
-# What stands for an empty default, in words.
+# What an empty default means, in words.
 _FALLBACKS = {
     "worker_id": "the host name",
     **dict.fromkeys(("tls_cert", "tls_key", "tls_ca"), "plaintext"),
@@ -271,7 +271,7 @@ _FALLBACKS = {
 
 @dataclass(frozen=True, slots=True)
 class Variable(ConfigKey):
-    """One environment variable of a service. An empty text counts as not set."""
+    """Describes one environment variable of a service. An empty value counts as not set."""
 
     @property
     def name(self) -> str:
@@ -291,12 +291,12 @@ class Variable(ConfigKey):
 
     @property
     def fallback(self) -> str:
-        """The words for an empty default."""
+        """Return in words what an empty default means."""
         return _FALLBACKS.get(self.path, "")
 
 
 def variables_of(schema: type[Section]) -> tuple[Variable, ...]:
-    """Return the variables of a schema: its own first, those of all services last."""
+    """Return the variables of a schema: its own first, those that all services have last."""
     names = [name for level in schema.__mro__ for name in inspect.get_annotations(level)]
     ordered = [name for name in dict.fromkeys(names) if name in schema.model_fields]
     return tuple(Variable(name, schema.model_fields[name]) for name in ordered)
@@ -306,7 +306,10 @@ S = TypeVar("S", bound=SharedVariables)
 
 
 def read(schema: type[S], environ: Mapping[str, str]) -> S:
-    """Read the settings of a service. InvalidArgument names the missing and wrong variables."""
+    """Return the settings of a service from environment variables.
+
+    InvalidArgument names every variable that is missing or wrong.
+    """
     given = {
         name: text
         for name in schema.model_fields
@@ -332,7 +335,7 @@ def _why(variable: Variable, text: str | None) -> str:
 
 
 def texts_of(settings: SharedVariables) -> Iterator[tuple[str, str]]:
-    """Yield the variables with their values as text."""
+    """Yield the name of each variable with its value as text."""
     for variable in variables_of(type(settings)):
         value = getattr(settings, variable.path)
         yield variable.name, ",".join(value) if isinstance(value, tuple) else str(value)
@@ -343,7 +346,7 @@ def _check_together(settings: SharedVariables) -> None:
     if any(given.values()) and not all(given.values()):
         missing = next(name for name, there in given.items() if not there)
         raise InvalidArgument(
-            missing.upper(), "is missing; TLS_CERT, TLS_KEY and TLS_CA go together"
+            missing.upper(), "is missing: set all of TLS_CERT, TLS_KEY and TLS_CA, or none of them"
         )
     if settings.tls_cert:
         _check_files(settings)
@@ -352,12 +355,13 @@ def _check_together(settings: SharedVariables) -> None:
         if timeout <= interval:
             raise InvalidArgument(
                 "WORKER_TIMEOUT_MS",
-                f"{timeout} is not allowed: more than HEARTBEAT_INTERVAL_MS ({interval})",
+                f"{timeout} is not allowed: must be more than HEARTBEAT_INTERVAL_MS ({interval})",
             )
     if isinstance(settings, NodeVariables) and settings.node_index >= len(settings.nodes):
         raise InvalidArgument(
             "NODE_INDEX",
-            f"{settings.node_index} is not allowed: NODES names {len(settings.nodes)}, from 0 on",
+            f"{settings.node_index} is not allowed: must be 0 to {len(settings.nodes) - 1}, because"
+            f" NODES lists {len(settings.nodes)}",
         )
 
 

@@ -1,6 +1,7 @@
-"""The two designs: six services, each a process, or equal nodes that hold everything. Wiring only.
+"""Run the processes of the two designs: six services, or equal nodes that each have all parts.
 
-Each function is one process from its start to its end; the parts that started last end first.
+Each program is an asynchronous context manager that starts and stops one process. The parts that
+started last stop first.
 """
 
 from __future__ import annotations
@@ -60,22 +61,22 @@ from jobqueue.taskqueue.grpc.servicers import (
     ResultServicer,
 )
 
-# Seconds that are kept for the work after the last call: protocols whose callers left, and jobs
-# that are put back.
+# Seconds of the shutdown time that are reserved for the work after the last call: protocols whose
+# callers left, and jobs that are put back into the queue.
 _CLOSING = 3.0
-_NOT_DURABLE = "NOT DURABLE: everything in it is lost when this process ends"
+_NOT_DURABLE = "NOT DURABLE: its state is in memory and is lost when this process ends"
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A service that is ready. ``address`` is empty if it is not called."""
+    """Describes a service that is ready. ``address`` is empty if the service does not listen."""
 
     service: str
     address: str = ""
 
 
 class Grace:
-    """The time that the end of a process may take. It runs from the first call of ``left``."""
+    """Measures the time left for the shutdown of a process, from the first call of ``left``."""
 
     def __init__(
         self, settings: SharedVariables, clock: Callable[[], float] = time.monotonic
@@ -85,7 +86,10 @@ class Grace:
         self._began: float | None = None
 
     def left(self, *, keep: float = 0.0) -> float:
-        """Return the seconds that are left, less those to keep: half of them at most."""
+        """Return the seconds left for the next step, after ``keep`` seconds for later steps.
+
+        At most half of the time is kept for later steps.
+        """
         now = self._clock()
         if self._began is None:
             self._began = now
@@ -100,7 +104,7 @@ async def listening(
     servicer: Callable[[Calls], Servicer],
     grace: Grace,
 ) -> AsyncIterator[Running]:
-    """Take calls. At the end take no more, and let those under way end."""
+    """Serve the calls of a service during the block, then refuse new calls and end running ones."""
     bind = settings.bind_host
     tls = settings.server_tls()
     host = ServiceHost(service.name, tls=tls)
@@ -117,8 +121,8 @@ async def listening(
     if tls is None and not is_loopback(bind):
         journal.warn(
             "open_to_network",
-            f"{bind} is open to the network without TLS: any program that can connect may do"
-            " everything, and read the calls of others; set TLS_CERT, TLS_KEY and TLS_CA, or"
+            f"{bind}:{port} is open to the network without TLS: any program that can connect may"
+            " make every call, and others can read the calls; set TLS_CERT, TLS_KEY and TLS_CA, or"
             " BIND_HOST=127.0.0.1",
             host=bind,
             port=port,
@@ -128,22 +132,31 @@ async def listening(
     finally:
         began = time.monotonic()
         await host.stop(grace.left(keep=_CLOSING))
-        journal.note("stopped", "takes no more calls", seconds=round(time.monotonic() - began, 3))
+        journal.note(
+            "stopped",
+            f"stopped: {service.name} accepts no more calls on port {port}",
+            seconds=round(time.monotonic() - began, 3),
+        )
 
 
 def worker_name(settings: WorkVariables) -> str:
+    """Return the worker's id: the configured name, else the host name."""
     return settings.worker_id or socket.gethostname()
 
 
 def tell_lost(**counts: int) -> None:
-    """Log the state that ends with this process, if there is any."""
+    """Log how much state is lost with this process, if any is."""
     if any(counts.values()):
         held = ", ".join(f"{name.replace('_', ' ')}: {count}" for name, count in counts.items())
-        journal.warn(journal.STATE_LOST, f"lost with this process: {held}", **counts)
+        journal.warn(
+            journal.STATE_LOST,
+            f"the state in the memory of this process is lost: {held}",
+            **counts,
+        )
 
 
 class Links:
-    """The way from each part to another one, at the caller's side: direct, but for tests."""
+    """Wraps each part for its callers: here without any change, in tests with faults."""
 
     def jobs(self, jobs: JobOwner) -> JobOwner:
         return jobs
@@ -162,7 +175,7 @@ DIRECT = Links()
 Program = Callable[[Any, Links], AbstractAsyncContextManager[Running]]
 
 
-# Design A: each part in a process of its own, the others behind gRPC.
+# Design A: each part in its own process. The parts call each other over gRPC.
 
 
 @asynccontextmanager
@@ -180,7 +193,7 @@ async def _owner(
 
 
 def job(settings: JobVariables, links: Links = DIRECT) -> AbstractAsyncContextManager[Running]:
-    """Run the owner of the jobs."""
+    """Run the job service, which keeps the jobs."""
     ledger = JobLedger(max_dedup_keys=settings.max_dedup_keys, max_jobs=settings.max_jobs)
     return _owner(
         catalogue.JOB,
@@ -191,7 +204,7 @@ def job(settings: JobVariables, links: Links = DIRECT) -> AbstractAsyncContextMa
 
 
 def queue(settings: QueueVariables, links: Links = DIRECT) -> AbstractAsyncContextManager[Running]:
-    """Run the owner of the order."""
+    """Run the queue service, which keeps the order of the waiting jobs."""
     ready = ReadyQueue(max_queued=settings.max_queued_jobs)
     return _owner(
         catalogue.QUEUE,
@@ -204,7 +217,7 @@ def queue(settings: QueueVariables, links: Links = DIRECT) -> AbstractAsyncConte
 def result(
     settings: ResultVariables, links: Links = DIRECT
 ) -> AbstractAsyncContextManager[Running]:
-    """Run the owner of the outputs."""
+    """Run the result service, which keeps the results of jobs."""
     shelf = _shelf(settings)
     return _owner(
         catalogue.RESULT, settings, partial(ResultServicer, shelf), lambda: {"results": len(shelf)}
@@ -213,7 +226,7 @@ def result(
 
 @asynccontextmanager
 async def gateway(settings: GatewayVariables, links: Links = DIRECT) -> AsyncIterator[Running]:
-    """Run the public API. It holds nothing."""
+    """Run the gateway, which serves the public API and keeps no state."""
     async with _owners(settings, Actor.GATEWAY, links) as owners:
         part, grace = Gateway(*owners), Grace(settings)
         jobs, waiting, _ = owners
@@ -234,7 +247,7 @@ async def gateway(settings: GatewayVariables, links: Links = DIRECT) -> AsyncIte
 async def coordinator(
     settings: CoordinatorVariables, links: Links = DIRECT
 ) -> AsyncIterator[Running]:
-    """Run dispatch and the judgement of workers."""
+    """Run the coordinator, which tracks workers and hands out jobs."""
     async with _owners(settings, Actor.COORDINATOR, links) as owners:
         part, grace = _coordinator(settings, *owners), Grace(settings)
         await part.start()
@@ -250,7 +263,7 @@ async def coordinator(
 
 @asynccontextmanager
 async def worker(settings: WorkerVariables, links: Links = DIRECT) -> AsyncIterator[Running]:
-    """Run the heartbeats and the slots of a worker."""
+    """Run a worker, which gets its jobs from the coordinator."""
     name, slots = worker_name(settings), settings.worker_slots
     async with _peers(settings, Actor.WORKER) as open_peer:
         coordination = RemoteCoordination(open_peer(settings.coordinator_addr, "coordinator"))
@@ -265,21 +278,22 @@ async def worker(settings: WorkerVariables, links: Links = DIRECT) -> AsyncItera
             await loop.start()
             journal.note(
                 "ready",
-                f"ready: jobs come from {settings.coordinator_addr}",
+                f"ready: worker {name} with {slots} slots fetches jobs from"
+                f" {settings.coordinator_addr}",
                 worker_id=name,
                 slots=slots,
             )
             yield Running(catalogue.WORKER.name)
         finally:
             await loop.stop(Grace(settings).left())
-            journal.note("stopped", "takes no more jobs", worker_id=name)
+            journal.note("stopped", f"stopped: worker {name} fetches no more jobs", worker_id=name)
 
 
 @asynccontextmanager
 async def _owners(
     settings: OwnersVariables, caller: Actor, links: Links
 ) -> AsyncIterator[tuple[JobOwner, QueueOwner, ResultOwner]]:
-    """Connect this process to the three owners."""
+    """Open connections to the job, queue and result services; close them at the end."""
     async with _peers(settings, caller) as open_peer:
         yield (
             links.jobs(RemoteJobs(open_peer(settings.job_service_addr, "job"))),
@@ -292,7 +306,7 @@ async def _owners(
 async def _peers(
     settings: SharedVariables, caller: Actor
 ) -> AsyncIterator[Callable[[str, str], Peer]]:
-    """Give a function that opens channels to other services; close them all at the end."""
+    """Yield a function that opens a channel to a service; close all channels at the end."""
     tls = settings.client_tls()
     credentials = Credentials(tls=tls) if tls else None
     async with AsyncExitStack() as stack:
@@ -310,7 +324,10 @@ async def _peers(
 
 @asynccontextmanager
 async def node(settings: NodeVariables, links: Links = DIRECT) -> AsyncIterator[Running]:
-    """Run a node. It issues ids that it owns, so that clients find a job by its id."""
+    """Run a node, which has all parts of the task queue.
+
+    The node creates only job ids that it owns, so that clients find a job's node by the job's id.
+    """
     index, nodes = settings.node_index, len(settings.nodes)
     ledger = JobLedger(
         max_dedup_keys=settings.max_dedup_keys,
@@ -339,7 +356,7 @@ async def node(settings: NodeVariables, links: Links = DIRECT) -> AsyncIterator[
         ) as running:
             try:
                 yield running
-            finally:  # jobs end while calls do, in the same time
+            finally:  # running jobs and running calls end in the same time
                 work_ends = asyncio.create_task(loop.stop(grace.left()))
     finally:
         await public.stop(grace.left())

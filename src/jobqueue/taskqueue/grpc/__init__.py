@@ -1,1 +1,1 @@
-"""The gRPC face of the task queue document: the public service and the four internal ones."""
+"""Implement the gRPC API of the task queue: one public service and four internal services."""

@@ -1,4 +1,4 @@
-"""Answers every call of the five services: its caller, its deadline, its log line."""
+"""Handle every call of the five services: check its caller, set its deadline, log its failure."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ Response = TypeVar("Response")
 
 
 class Malformed:
-    """A request that is refused; ``why`` completes "request: "."""
+    """Stands for a request that could not be parsed. ``why`` is the reason, after "request: "."""
 
     def __init__(self, why: str) -> None:
         self.why = why
 
 
 class Servicer(Protocol):
-    """Has a method for each one of its service."""
+    """Implements the methods of one gRPC service."""
 
     calls: Calls
 
@@ -63,9 +63,10 @@ class Servicer(Protocol):
 def add_to_server(
     servicer: Servicer, server: grpc.aio.Server, *, max_bytes: int | None = None
 ) -> None:
-    """Add every method of a service. A request may have ``max_bytes``; None: as many as gRPC takes.
+    """Add every method of a service to the server.
 
-    gRPC's generated functions do the same, but answer a malformed request with UNKNOWN and the text
+    A request with more than ``max_bytes`` is refused; None means that only gRPC's limit applies.
+    gRPC's generated functions do the same, but fail a malformed request with UNKNOWN and the text
     of an exception.
     """
     service = servicer.DESCRIPTOR
@@ -91,7 +92,7 @@ def _parser(
         try:
             return message.FromString(data)
         except DecodeError:
-            return Malformed(f"is not a {message.DESCRIPTOR.full_name}")
+            return Malformed(f"is not a valid {message.DESCRIPTOR.full_name} message")
 
     return parse
 
@@ -102,10 +103,10 @@ S = TypeVar("S", bound=Servicer)
 def served(
     method: Callable[[S, Request, Call], Awaitable[Response]],
 ) -> Callable[[S, Request, Any], Coroutine[Any, Any, Response]]:
-    """Turn ``method(request, call)`` into a handler for gRPC.
+    """Turn ``method(request, call)`` into a gRPC handler.
 
-    The handler asks the matrix, sets the deadline of the work, and logs every answer that is not
-    OK.
+    The handler refuses callers that may not call the method, applies the caller's deadline, and
+    logs every call that does not end with the status OK.
     """
     name = method.__name__
 
@@ -113,9 +114,9 @@ def served(
     async def answer(self: S, request: Request, context: Any) -> Response:
         started = time.perf_counter()
         full_name = f"/{self.DESCRIPTOR.full_name}/{name}"
-        METHOD.set(name)  # every call is a task of its own
+        METHOD.set(name)  # each call runs in its own task
         call = heard(context)
-        if current_caller().name:  # the authorizer has judged the certificate
+        if current_caller().name:  # the authorizer has checked the certificate
             call = replace(call, certificate="")
         failure: JobQueueError
         unexpected: Exception | None = None
@@ -137,15 +138,23 @@ def served(
         except asyncio.CancelledError:
             if not self.calls.was_cut:
                 code = _why_cancelled(context)
-                _log_failure(code, "the caller did not wait for the answer", request, call, started)
+                _log_failure(
+                    code,
+                    f"{name}: the caller left, or its deadline passed, before the answer",
+                    request,
+                    call,
+                    started,
+                )
                 self.calls.ended(full_name, code.name, started)
                 raise
-            failure = OutcomeUnknown("the service stops, and did not wait for the end of the call")
+            failure = OutcomeUnknown(
+                "the service stops and interrupted this call: it may have been carried out"
+            )
         except JobQueueError as error:
             failure = without_trace(error)
         except Exception as error:
             unexpected = error
-            failure = Internal("internal error; the server's log has the details")
+            failure = Internal(f"{name}: internal error; the server's log has the details")
         else:
             context.set_trailing_metadata(self.calls.metadata)
             self.calls.ended(full_name, grpc.StatusCode.OK.name, started)
@@ -193,15 +202,18 @@ def _log_failure(
 
 
 def log_refused(method: str, status: str, _: float) -> None:
-    """Log a call that was refused, or whose message was not taken."""
+    """Log a call that the server refused before it read the call's message."""
     log.warning(
-        "refused before it reached the service: too many callers at once, or a list too long",
+        "refused %s with %s before it reached the service: too many calls at once, or a list in the"
+        " message is too long",
+        method,
+        status,
         extra={"event": FAILED, "method": method.rpartition("/")[2], "grpc_code": status},
     )
 
 
 class UnknownMethods(grpc.GenericRpcHandler):
-    """Answers calls of unknown methods, as gRPC would, with a log line. Must be added last."""
+    """Refuses and logs calls of unknown methods. Must be added to the server last."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -214,10 +226,13 @@ class UnknownMethods(grpc.GenericRpcHandler):
         async def refuse(requests: object, context: Any) -> None:
             started = time.perf_counter()
             METHOD.set(method[:_LONGEST_ID])
-            code, text = grpc.StatusCode.UNIMPLEMENTED, "there is no such method"
+            code, text = (
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"there is no method {method[:_LONGEST_ID]!r}",
+            )
             _log_failure(code, text, requests, heard(context), started)
             self._calls.ended("unknown", code.name, started)
             await abort(context, code, text, self._calls.metadata)
 
-        # Any number of messages either way: it does not wait for the first.
+        # As a stream, the handler refuses the call without waiting for its first message.
         return grpc.stream_stream_rpc_method_handler(refuse)

@@ -1,7 +1,8 @@
-"""The caller-to-method matrix. The service that is called enforces it.
+"""Identify callers, and enforce the matrix that says which caller may call which method.
 
-A service names itself in the metadata of each call. With a certificate, the name in that counts,
-and a certificate without a name of a service makes a client. A caller without a name is a client.
+A service sends its name in the metadata of each call. If the caller has a certificate, only the
+name in the certificate counts; a certificate without the name of a service belongs to a client. A
+caller without a name is a client.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PURPOSE = "tq-purpose"
 INCARNATION = "tq-incarnation"
 
 RESCUE = "rescue"
-LOOK = "look"  # of an EnqueueJob that queues nothing: is the job there?
+LOOK = "look"  # an EnqueueJob with this purpose only returns whether the job is in the queue
 MAX_REQUEST_ID_LENGTH = 128
 _SHOWN = 80
 _ACTORS: Mapping[str, Actor] = {actor.value: actor for actor in Actor}
@@ -30,54 +31,56 @@ _STATUSES: frozenset[int] = frozenset(Status)
 
 
 class CallerRefused(PermissionDenied):
-    """The matrix does not have this call."""
+    """Raised if the caller may not make this call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The metadata of a call."""
+    """Holds the metadata of a call: who calls, with which request id, for which purpose."""
 
-    said: tuple[str, ...] = ()  # the names that the caller gives itself
-    certificate: str | None = None  # the name in its certificate; empty: none that counts
+    said: tuple[str, ...] = ()  # the names that the caller sent
+    certificate: str | None = None  # its name; empty: not used
     request_id: str = ""
     purpose: str = ""
     incarnation: str = ""
 
     @property
     def name(self) -> str:
-        """The name of the caller for the log."""
+        """Return the name of the caller for log lines."""
         return (self.certificate or ",".join(self.said) or Actor.CLIENT)[:_SHOWN]
 
     def actor(self) -> Actor:
-        """Return the caller. CallerRefused: it contradicts itself, or is unknown."""
+        """Return the kind of the caller.
+
+        CallerRefused means that the caller's names contradict each other or are unknown.
+        """
         if len(self.said) > 1:
-            raise CallerRefused(f"{CALLER} was given {len(self.said)} times")
+            raise CallerRefused(f"{CALLER}: sent {len(self.said)} times, at most one is allowed")
         said = self.said[0] if self.said else ""
         if self.certificate is not None:
             known = _ACTORS.get(self.certificate, Actor.CLIENT)
             if said and said not in (self.certificate, known):
                 named = self.certificate[:_SHOWN]
                 raise CallerRefused(
-                    f"{CALLER} is {said[:_SHOWN]!r}, the certificate says {named!r}"
+                    f"{CALLER}: {said[:_SHOWN]!r}, the certificate says {named!r}; the names must"
+                    " be equal"
                 )
             return known
         if not said:
             return Actor.CLIENT
         if said not in _ACTORS:
-            raise CallerRefused(
-                f"{CALLER} is {said[:_SHOWN]!r}, which is none of: {', '.join(_ACTORS)}"
-            )
+            raise CallerRefused(f"{CALLER}: {said[:_SHOWN]!r} is not one of: {', '.join(_ACTORS)}")
         return _ACTORS[said]
 
     def check(self) -> None:
-        """Refuse an id that is too long to keep."""
+        """Raise InvalidArgument if the request id or the incarnation is too long."""
         for name, value in ((REQUEST_ID, self.request_id), (INCARNATION, self.incarnation)):
             if len(value) > MAX_REQUEST_ID_LENGTH:
-                raise InvalidArgument(name, f"at most {MAX_REQUEST_ID_LENGTH} characters")
+                raise InvalidArgument(name, f"must have at most {MAX_REQUEST_ID_LENGTH} characters")
 
 
 def heard(context: Any) -> Call:
-    """Read the metadata of a call."""
+    """Return the metadata of a gRPC call as a ``Call``."""
     metadata = list(context.invocation_metadata() or ())
     latest = dict(metadata)
     auth = context.auth_context()
@@ -95,7 +98,10 @@ def heard(context: Any) -> Call:
 
 @dataclass(frozen=True, slots=True)
 class Only:
-    """A condition of a call. A malformed request passes: it fails by itself."""
+    """Describes a condition under which a caller may call a method.
+
+    A malformed request fulfils every condition, because the method itself refuses it.
+    """
 
     when: str
     holds: Callable[[Any, Call], bool]
@@ -121,8 +127,8 @@ def _calls(*methods: str, **conditions: Only) -> dict[str, Only]:
     return {**dict.fromkeys(methods, _ALWAYS), **conditions}
 
 
-# The document's table, with what ADR 14 adds for the Coordinator: EnqueueJob, for the rescue that
-# the document asks for, and ListJobRecords, to find jobs that no worker has.
+# The table of the specification. ADR 14 adds two calls of the coordinator: EnqueueJob, to put a job
+# back into the queue, and ListJobRecords, to find RUNNING jobs that no worker has.
 MATRIX: Mapping[Actor, Mapping[str, Only]] = {
     Actor.CLIENT: _calls("SubmitJob", "GetJobStatus", "GetJobResult", "CancelJob", "ListJobs"),
     Actor.GATEWAY: _calls(
@@ -141,11 +147,11 @@ MATRIX: Mapping[Actor, Mapping[str, Only]] = {
 
 
 def admit(method: str, request: object, call: Call) -> Actor:
-    """Return the caller. CallerRefused: the matrix does not have the call."""
+    """Return the kind of the caller. CallerRefused means that it may not make this call."""
     actor = call.actor()
     allowed = MATRIX[actor].get(method)
     if allowed is None:
         raise CallerRefused(f"{method} is not for the {actor}")
     if not allowed.holds(request, call):
-        raise CallerRefused(f"{method} is for the {actor} only {allowed.when}")
+        raise CallerRefused(f"{method}: the {actor} may call this method only {allowed.when}")
     return actor

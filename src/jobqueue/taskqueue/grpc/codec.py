@@ -1,7 +1,7 @@
-"""Messages of ``taskqueue.v1`` and their objects.
+"""Convert between messages of ``taskqueue.v1`` and Python objects.
 
-A mistake in a request is an InvalidArgument with its field; one in an answer is a defect of that
-server.
+A mistake in a request raises InvalidArgument with the name of the field. A mistake in an answer is
+a defect of the server and raises Internal.
 """
 
 from __future__ import annotations
@@ -61,50 +61,59 @@ def _asked(known: Mapping[int, E], value: int, field: str) -> E:
         return known[value]
     except KeyError:
         allowed = ", ".join(f"{one.name} ({number})" for number, one in known.items())
-        raise InvalidArgument(field, f"{value} is none of: {allowed}") from None
+        raise InvalidArgument(field, f"{value} is not one of: {allowed}") from None
 
 
 def asked_status(value: int, field: str) -> Status:
-    """Read the status of a request."""
+    """Return the status that a request contains as a number."""
     return _asked(_STATUSES, value, field)
 
 
 def status_from(value: int) -> Status:
-    """Read the status of an answer."""
+    """Return the status that a server's answer contains as a number."""
     try:
         return _STATUSES[value]
     except KeyError:
-        raise Internal(f"the server sent an unknown job status ({value}): is it newer?") from None
+        raise Internal(
+            f"the server sent the job status {value}, which this version does not know: update the"
+            " client"
+        ) from None
 
 
 def current_to_pb(current: Status | None) -> public.JobStatus.ValueType:
-    """Write a status; unspecified if there is no such job."""
+    """Return the number of a status; JOB_STATUS_UNSPECIFIED if the job does not exist."""
     return public.JOB_STATUS_UNSPECIFIED if current is None else STATUS_TO_PB[current]
 
 
 def applied_from(applied: bool, current: int) -> Applied:
-    """Read the answer to a guarded change."""
+    """Return the answer to a change that is made only if the job has an expected status."""
     gone = current == public.JOB_STATUS_UNSPECIFIED
     return Applied(applied, None if gone else status_from(current))
 
 
 def _uint32(value: int, field: str) -> int:
     if not 0 <= value <= MAX_UINT32:
-        raise InvalidArgument(field, f"must be 0 to {MAX_UINT32}")
+        raise InvalidArgument(field, f"must be 0 to {MAX_UINT32}, got {value}")
     return value
 
 
 def text_to_send(text: str, field: str) -> str:
-    """Return a caller's text; refuse one that no message can carry, like half a surrogate pair."""
+    """Return a caller's text unchanged.
+
+    InvalidArgument means that UTF-8 cannot encode the text, for example half a surrogate pair.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(field, "is not Unicode text") from None
+        raise InvalidArgument(field, "cannot be encoded as UTF-8") from None
     return text
 
 
 def _made_text(text: str) -> str:
-    """Return a job's own text, changed where needed: its outcome must not be lost with it."""
+    """Return a text that a job made, with "?" for characters that UTF-8 cannot encode.
+
+    The text is changed, not refused, so that the outcome of the job is not lost.
+    """
     return text.encode(errors="replace").decode()
 
 
@@ -130,9 +139,9 @@ def spec_from_pb(spec: public.JobSpec) -> Spec:
 
 
 def asked_spec(request: public.SubmitJobRequest | internal.CreateJobRequest) -> Spec:
-    """Read the job of a request, which must have one."""
+    """Return the spec of the job that a request contains. A request without a spec is refused."""
     if not request.HasField("spec"):
-        raise InvalidArgument("spec", "is missing")
+        raise InvalidArgument("spec", "is required")
     return spec_from_pb(request.spec)
 
 
@@ -177,14 +186,14 @@ def record_from_pb(response: internal.GetJobRecordResponse) -> JobRecord:
 
 
 def record_to_status(record: JobRecord) -> public.GetJobStatusResponse:
-    """Write the part of a record that clients see."""
+    """Return the part of a job's record that clients see, as the answer to GetJobStatus."""
     return public.GetJobStatusResponse(
         failure_reason=_made_text(record.failure_reason), **_summary_fields(record.summary)
     )
 
 
 def record_from_status(response: public.GetJobStatusResponse) -> JobRecord:
-    """Read a record as far as clients see it: without the spec, and so without the job's type."""
+    """Return a job's record from the answer to GetJobStatus, which has no spec and no job type."""
     return JobRecord(_summary_from(response, ""), Spec(""), response.failure_reason)
 
 
@@ -198,7 +207,7 @@ def asked_listing(request: ListRequest) -> Listing:
 
 
 def listing_fields(listing: Listing) -> dict[str, Any]:
-    """Return the fields of a request for jobs, of the public API or of the owner."""
+    """Return the fields of a ListJobs or ListJobRecords request."""
     if listing.offset < 0:
         raise InvalidArgument("page.page_token", "must not be negative")
     page = public.PageRequest(
@@ -219,7 +228,9 @@ def page_from_pb(response: ListResponse) -> SummaryPage:
     try:
         next_offset = page_offset(token) if token else None
     except InvalidArgument:
-        raise Internal(f"the server sent an invalid page token: {token[:40]!r}") from None
+        raise Internal(
+            f"the server sent the page token {token[:40]!r}, which is not a non-negative integer"
+        ) from None
     return SummaryPage(
         tuple(_summary_from(job, job.job_type) for job in response.jobs), next_offset
     )
@@ -229,7 +240,7 @@ def page_from_pb(response: ListResponse) -> SummaryPage:
 
 
 def envelope_fields(envelope: Envelope) -> dict[str, Any]:
-    """Return the fields of an envelope, which three messages have."""
+    """Return the fields of an envelope, for any of the three messages that contain one."""
     return {
         "job_id": envelope.job_id,
         "terminal_status": STATUS_TO_PB[envelope.status],
@@ -254,7 +265,7 @@ def _envelope_from(message: _EnvelopeMessage, job_id: str, status: Status) -> En
 def envelope_from_pb(
     response: internal.GetResultResponse | public.GetJobResultResponse,
 ) -> Envelope:
-    """Read the envelope of an answer that has one."""
+    """Return the envelope that an answer contains."""
     return _envelope_from(response, response.job_id, status_from(response.terminal_status))
 
 

@@ -1,7 +1,8 @@
-"""Status codes on this face, both ways, and the retry profile: the document's tables.
+"""Translate errors to gRPC status codes and back, and define when and how calls are retried.
 
-They differ from the table of ``jq.v1`` where the document has no code: an unknown outcome is
-UNAVAILABLE here, because the document's clients retry that with a key, and only with a key.
+The specification fixes these tables. They differ from the table of ``jq.v1`` for codes that the
+specification does not have. An unknown outcome is UNAVAILABLE here, because a client retries
+UNAVAILABLE only if its submit has a key.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ STATUS: Mapping[Code, grpc.StatusCode] = {
     Code.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
     Code.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     Code.PERMISSION_DENIED: grpc.StatusCode.PERMISSION_DENIED,
-    # A call of this API that ends like that is a defect.
+    # A call of this API never ends with one of these codes, except after a defect.
     Code.ALREADY_EXISTS: _INTERNAL,
     Code.CONFLICT: _INTERNAL,
     Code.JOB_FAILED: _INTERNAL,
     Code.INTERNAL: _INTERNAL,
 }
 
-# What a server that is not ours says: it sends the status and nothing beside it.
+# The errors for a server of another implementation, which sends a status without ``jq-code``.
 _PLAIN: Mapping[grpc.StatusCode, Callable[[str], JobQueueError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: lambda text: InvalidArgument("request", text),
     grpc.StatusCode.NOT_FOUND: NotFound,
@@ -54,11 +55,14 @@ _PLAIN: Mapping[grpc.StatusCode, Callable[[str], JobQueueError]] = {
 
 
 def failure_of(error: grpc.aio.AioRpcError, *, sent: bool = False) -> JobQueueError:
-    """Return the error behind a failed call; ``sent`` as in ``errors.from_status``."""
+    """Return the JobQueueError for a failed gRPC call.
+
+    ``sent`` is True if the call changes something, as in ``from_rpc_error``.
+    """
     text = error.details() or ""
     ours = any(key == "jq-code" for key, _ in error.trailing_metadata() or ())
     plain = _PLAIN.get(error.code())
-    # gRPC itself says RESOURCE_EXHAUSTED of a message that is too large: that is never retried.
+    # gRPC itself sends RESOURCE_EXHAUSTED for a message that is too large, which is never retried.
     if ours or plain is None or "larger than max" in text:
         return from_rpc_error(error, sent=sent)
     return plain(text)
@@ -77,16 +81,19 @@ RETRYABLE = frozenset(
 
 
 def is_retryable(code: Code | grpc.StatusCode) -> bool:
-    """Return whether the same call may succeed later; an error's code is judged by its status."""
+    """Return True if the same call may succeed later.
+
+    A ``Code`` is first translated to its gRPC status.
+    """
     return (STATUS[code] if isinstance(code, Code) else code) in RETRYABLE
 
 
 def longest_delay(retry: int) -> float:
-    """Return the upper bound of the pause before a retry, counted from 0."""
+    """Return the longest pause in seconds before a retry. The first retry is number 0."""
     return min(FIRST_DELAY * FACTOR**retry, LONGEST_DELAY)
 
 
 def delays(rng: random.Random) -> Iterator[float]:
-    """Yield the pause before each retry, with full jitter. Their number bounds the retries."""
+    """Yield the random pause in seconds before each retry: one pause per allowed retry."""
     for retry in range(ATTEMPTS - 1):
         yield rng.uniform(0.0, longest_delay(retry))

@@ -1,4 +1,4 @@
-"""The gRPC server of one process, with its services and the standard health service."""
+"""Run the gRPC server of one process, with its services and the standard health service."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.taskqueue.grpc.answering import Servicer, UnknownMethods, add_to_server, log_refused
 from jobqueue.taskqueue.grpc.callers import INCARNATION
 
-# What is too large is refused by us, with a code of the document's table and a line in the log, up
-# to so many times the limit. gRPC cuts off a larger one, and only the caller learns of it.
+# Up to this many times the limit, this server itself refuses a message that is too large, with a
+# code of the specification and a log line. gRPC aborts a larger one, which only its caller sees.
 _GRPC_LIMIT = 4
 
 
 class ServiceHost:
-    """Serves the services that were added before ``start``. ``stop`` may be called at any time."""
+    """Runs a gRPC server with the services that were added before ``start``.
+
+    ``stop`` may be called at any time.
+    """
 
     def __init__(
         self,
@@ -37,12 +40,12 @@ class ServiceHost:
         max_message_bytes: int = MIN_RECEIVE_BYTES,
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
-        """``service`` is its name in messages to people."""
+        """Prepare the server. ``service`` is its name in error messages."""
         self._service = service
         self._tls = tls
         self._max_message_bytes = max(max_message_bytes, MIN_RECEIVE_BYTES)
         self._interceptors = interceptors
-        # Of this start: a caller that sees another one knows that the memory is lost.
+        # New at each start: a caller that receives another value knows that the state is lost.
         self.incarnation = uuid.uuid4().hex
         self._on_call = on_call
         self._calls = Calls(on_call, metadata=((INCARNATION, self.incarnation),))
@@ -51,11 +54,14 @@ class ServiceHost:
         self._server: grpc.aio.Server | None = None
 
     def add(self, servicer: Callable[[Calls], Servicer]) -> None:
-        """Serve the servicer that this makes of the state that all calls share."""
+        """Add the servicer that ``servicer`` makes from the state that all calls share."""
         self._servicers.append(servicer(self._calls))
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the bound port (0: any free one). Unavailable: it is taken."""
+        """Listen and return the bound port. Port 0 binds any free port.
+
+        Unavailable means that the port cannot be bound, for example because it is in use.
+        """
         largest = _GRPC_LIMIT * self._max_message_bytes
         server = grpc.aio.server(interceptors=self._interceptors, options=server_options(largest))
         authorizer = GrpcAuthorizer(Access(), Calls(self._refused), max_message_bytes=largest)
@@ -69,13 +75,15 @@ class ServiceHost:
         try:
             bound = await bind(server, endpoint, self._tls)
         except JobQueueError as error:
-            raise Unavailable(f"the {self._service} service: {error.message}") from None
+            raise Unavailable(
+                f"cannot start the {self._service} service: {error.message}"
+            ) from None
         await server.start()
         self._server = server
         return bound
 
     async def stop(self, grace: float) -> None:
-        """Refuse new calls, let those under way end within ``grace`` seconds, cancel the rest."""
+        """Refuse new calls, wait ``grace`` seconds for running calls, then cancel the others."""
         server, self._server = self._server, None
         if server is None:
             return

@@ -1,4 +1,4 @@
-"""Calls from one service to another: name, deadline, retries."""
+"""Call other services: send the caller's name, keep the deadline, retry failed attempts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ Response = TypeVar("Response")
 
 
 class ServerChannel:
-    """A channel to one server. Made on the loop that uses it; connects at the first call."""
+    """Owns a gRPC channel to one server, which connects at the first call.
+
+    Create it on the event loop that uses it.
+    """
 
     def __init__(self, target: str, credentials: Credentials | None = None) -> None:
         dialer = Dialer(target, credentials)
@@ -49,9 +52,9 @@ class ServerChannel:
         metadata: Metadata,
         sent: bool = False,
     ) -> Response:
-        """Make one attempt. Its failure is one of ``core.errors``.
+        """Call the method once. Every failure is raised as a class of ``core.errors``.
 
-        ``sent``: the call changes something, so a lost answer is an OutcomeUnknown.
+        ``sent`` is True if the call changes something; a lost answer is then an OutcomeUnknown.
         """
         try:
             made = method(request, timeout=timeout, metadata=metadata)
@@ -61,24 +64,26 @@ class ServerChannel:
             self.answered(error.trailing_metadata() or ())
             raise failure_of(error, sent=sent) from None
         except grpc.aio.UsageError:
-            raise Unavailable("the connection is closed") from None
+            raise Unavailable("the connection to the server is closed") from None
         except asyncio.CancelledError:
             if self._closed and not cancel_requested():
-                raise Unavailable("the connection was closed during the call") from None
+                raise Unavailable(
+                    "the connection to the server was closed during the call"
+                ) from None
             raise
         return response
 
     def answered(self, trailing: Iterable[tuple[str, Any]]) -> None:
-        """Called with the metadata of every answer."""
+        """Handle the trailing metadata of an answer; subclasses override this."""
 
     async def close(self) -> None:
-        """Close the channel, and the calls under way with it."""
+        """Close the channel. Running calls fail with Unavailable."""
         self._closed = True
         await self.channel.close()
 
 
 class Peer:
-    """A channel to one service, with retries."""
+    """Calls one service, with retries, under the name of the calling service."""
 
     def __init__(
         self,
@@ -96,7 +101,7 @@ class Peer:
 
     @property
     def channel(self) -> grpc.aio.Channel:
-        """The channel for a stub, whose methods ``call`` takes."""
+        """Return the channel for a gRPC stub, whose methods are passed to ``call``."""
         return self._server.channel
 
     async def call(
@@ -111,11 +116,12 @@ class Peer:
         repeatable: bool = False,
         retry_internal: bool = False,
     ) -> Response:
-        """Call within ``timeout`` seconds (1), or the shorter time that the caller has left.
+        """Call the method within ``timeout`` seconds, or within the caller's own shorter deadline.
 
-        A call with an id, or a ``repeatable`` one (a read, or one that may happen twice), is
-        retried by the profile within that time: the receiver repeats its first answer.
-        ``retry_internal``: INTERNAL is retried as well.
+        ``timeout`` None means 1 second. A failed attempt is retried within that time if the call
+        has a ``request_id``, because the receiver then repeats its first answer, or if it is
+        ``repeatable``: a read, or a call that may happen twice. With ``retry_internal`` a call that
+        failed with INTERNAL is retried as well.
         """
         timeout = UNARY if timeout is None else timeout
         allowed = remaining(timeout)
@@ -136,8 +142,8 @@ class Peer:
                     stub_method, request, timeout=left, metadata=metadata, sent=sent
                 )
             except JobQueueError as error:
-                # An attempt without an answer may have been carried out, also when a later one
-                # finds no server.
+                # Keep the error of an attempt that may have been carried out, even if a later
+                # attempt cannot reach the server.
                 if failure is None or not isinstance(error, Unreachable):
                     failure = error
                 again = is_retryable(error.code) or (retry_internal and error.code is Code.INTERNAL)
@@ -146,9 +152,11 @@ class Peer:
                     break
             await asyncio.sleep(pause)
         if failure is None:
-            raise DeadlineExceeded(f"no time is left to ask the {self._service} service")
+            raise DeadlineExceeded(
+                f"the deadline passed before the {self._service} service could be called"
+            )
         if isinstance(failure, DeadlineExceeded) and allowed >= timeout:
-            # Our caller has time left, and is told so by another code.
+            # The caller's own deadline has not passed, so it gets another code.
             unanswered = OutcomeUnknown if sent else Unavailable
             raise unanswered(f"the {self._service} service did not answer within {timeout:g} s")
         raise failure
@@ -158,7 +166,7 @@ class Peer:
 
 
 class _WatchedChannel(ServerChannel):
-    """Logs that a server was started anew: it has lost its memory."""
+    """Logs a warning when a server was restarted, because it has then lost its state."""
 
     def __init__(self, target: str, service: str, credentials: Credentials | None) -> None:
         super().__init__(target, credentials)
@@ -173,12 +181,12 @@ class _WatchedChannel(ServerChannel):
 
     def _changed(self, incarnation: str) -> None:
         if incarnation in self._former:
-            return  # an answer that comes late
+            return  # a late answer of an earlier process
         before, self._current = self._current, incarnation
         if before:
             self._former.add(before)
             journal.warn(
                 journal.STATE_LOST,
-                f"the {self._service} service was restarted: its memory is lost",
+                f"the {self._service} service was restarted: the state in its memory is lost",
                 peer=self._service,
             )

@@ -1,4 +1,4 @@
-"""The parts of the task queue on the other side of a connection: encode, call, decode."""
+"""Call the parts of the task queue in another process over gRPC: encode, call, decode."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from jobqueue.taskqueue.grpc import codec
 from jobqueue.taskqueue.grpc.callers import LOOK, RESCUE
 from jobqueue.taskqueue.grpc.peer import Peer, ServerChannel
 
-# The document's other deadlines, in seconds.
+# The specification's other deadlines, in seconds.
 FETCH = 1.5
 HEARTBEAT = 1.0
 
@@ -45,7 +45,7 @@ Response = TypeVar("Response")
 
 
 class RemoteJobs:
-    """The job service."""
+    """Implements ``JobOwner`` by calls to the job service."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -98,7 +98,7 @@ class RemoteJobs:
             self._stub.TransitionJobStatus,
             request,
             request_id=request_id,
-            # It may have been applied, and a RUNNING job is given to no other worker.
+            # The change may have been made, and no other worker gets a job that is RUNNING.
             retry_internal=True,
         )
         return codec.applied_from(answer.applied, answer.current_status)
@@ -114,7 +114,7 @@ class RemoteJobs:
 
 
 class RemoteQueue:
-    """The queue service."""
+    """Implements ``QueueOwner`` by calls to the queue service."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -150,7 +150,7 @@ class RemoteQueue:
 
 
 class RemoteResults:
-    """The result service."""
+    """Implements ``ResultOwner`` by calls to the result service."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -169,7 +169,7 @@ class RemoteResults:
 
 
 class RemoteCoordination:
-    """The coordinator."""
+    """Implements ``Coordination`` by calls to the coordinator."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -215,9 +215,9 @@ class RemoteCoordination:
 
 
 class RemoteTaskQueue:
-    """A server of TaskQueuePublicService: one attempt for each call.
+    """Implements ``TaskQueueTransport`` by calls to one server, each without retries.
 
-    Made on the loop that uses it.
+    Create it on the event loop that uses it.
     """
 
     def __init__(self, target: str, credentials: Credentials | None = None) -> None:
@@ -265,7 +265,7 @@ class RemoteTaskQueue:
     ) -> Response:
         left = remaining(timeout)
         if left <= 0:
-            raise DeadlineExceeded("no time is left for this call")
+            raise DeadlineExceeded("the deadline passed before the server could be called")
         return await self._server.call(
             method, request, timeout=left, metadata=self._server.metadata
         )

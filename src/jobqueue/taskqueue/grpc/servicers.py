@@ -1,4 +1,4 @@
-"""The public service and the four that only services call: decode, call, encode."""
+"""Serve the public API and the four internal APIs over gRPC: decode, call, encode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVICE = public.DESCRIPTOR.services_by_name["TaskQueuePublicService"]
 
 
 class PublicServicer(public_grpc.TaskQueuePublicServiceServicer):
-    """Serves clients."""
+    """Serves the public API to clients."""
 
     DESCRIPTOR = SERVICE
 
@@ -87,7 +87,7 @@ class PublicServicer(public_grpc.TaskQueuePublicServiceServicer):
 
 
 def taskqueue_service(backend: TaskQueue) -> dict[str, AddService]:
-    """Return the service taskqueue.v1 for a ``GrpcFace`` that serves others beside it."""
+    """Return the service taskqueue.v1 in the form that a ``GrpcFace`` adds to its services."""
 
     def add(server: grpc.aio.Server, calls: Calls) -> None:
         add_to_server(PublicServicer(backend, calls), server)
@@ -96,7 +96,7 @@ def taskqueue_service(backend: TaskQueue) -> dict[str, AddService]:
 
 
 class JobServicer(internal_grpc.JobInternalServiceServicer):
-    """Serves the owner of the jobs."""
+    """Serves the calls of a ``JobOwner`` to other services."""
 
     DESCRIPTOR = internal.DESCRIPTOR.services_by_name["JobInternalService"]
 
@@ -149,7 +149,7 @@ class JobServicer(internal_grpc.JobInternalServiceServicer):
     ) -> internal.TransitionJobStatusResponse:
         actor = call.actor()
         if request.actor != actor:
-            raise CallerRefused(f"actor is {request.actor[:80]!r}, the caller is the {actor}")
+            raise CallerRefused(f"actor: {request.actor[:80]!r}, but the caller is the {actor}")
         answer = await self._jobs.transition(
             parse_job_id(request.job_id),
             codec.asked_status(request.expected_from_status, "expected_from_status"),
@@ -167,7 +167,9 @@ class JobServicer(internal_grpc.JobInternalServiceServicer):
         self, request: internal.SetCancelRequestedRequest, call: Call
     ) -> internal.SetCancelRequestedResponse:
         if not request.cancel_requested:
-            raise InvalidArgument("cancel_requested", "must be true: a request is not taken back")
+            raise InvalidArgument(
+                "cancel_requested", "must be true: a cancel request cannot be withdrawn"
+            )
         answer = await self._jobs.request_cancel(
             parse_job_id(request.job_id), request.reason, request_id=call.request_id
         )
@@ -177,7 +179,7 @@ class JobServicer(internal_grpc.JobInternalServiceServicer):
 
 
 class QueueServicer(internal_grpc.QueueInternalServiceServicer):
-    """Serves the owner of the order."""
+    """Serves the calls of a ``QueueOwner`` to other services."""
 
     DESCRIPTOR = internal.DESCRIPTOR.services_by_name["QueueInternalService"]
 
@@ -217,7 +219,7 @@ class QueueServicer(internal_grpc.QueueInternalServiceServicer):
 
 
 class ResultServicer(internal_grpc.ResultInternalServiceServicer):
-    """Serves the owner of the outputs."""
+    """Serves the calls of a ``ResultOwner`` to other services."""
 
     DESCRIPTOR = internal.DESCRIPTOR.services_by_name["ResultInternalService"]
 
@@ -248,7 +250,7 @@ class ResultServicer(internal_grpc.ResultInternalServiceServicer):
 
 
 class CoordinatorServicer(internal_grpc.CoordinatorInternalServiceServicer):
-    """Serves workers."""
+    """Serves the calls of ``Coordination`` to workers."""
 
     DESCRIPTOR = internal.DESCRIPTOR.services_by_name["CoordinatorInternalService"]
 
