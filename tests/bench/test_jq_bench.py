@@ -139,7 +139,7 @@ def test_a_running_topology_is_measured_if_it_has_the_slots_of_the_profile(tmp_p
         at = f"embedded={server.line('ready')['grpc']}"
         refused = bench(tmp_path, "run", name, "--at", at, "--out", "refused")
         assert refused.returncode == 5
-        assert "embedded ran 3 jobs at once and was to run 6" in refused.stderr
+        assert "embedded ran 3 jobs at once instead of 6" in refused.stderr
         assert not (tmp_path / "refused" / "records.jsonl").exists()
         ran = bench(tmp_path, "run", name, "--at", at, "--set", "slots=3", "--out", "kept")
         assert ran.returncode == 0, ran.stderr
@@ -155,16 +155,16 @@ def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> Non
     for arguments, said in (
         (("run", "nothing"), "PROFILE: 'nothing' is unknown; one of: "),
         (("run", name, "--topology", "node"), "--topology: 'node' is unknown; one of: embedded"),
-        (("run", name, "--set", "slots=7"), "slots: 7 cannot be shared out equally"),
+        (("run", name, "--set", "slots=7"), "slots: 7 cannot be shared equally"),
         (("run", name, "--at", "nodes"), "--at: 'nodes' is not TOPOLOGY=HOST:PORT"),
-        (("run", name, "--at", "nodes=127.0.0.1:1"), "--at: microservices: say where it runs"),
-        (("run", name, "--place", "containers"), "--compose: there is no deploy/compose/micro"),
+        (("run", name, "--at", "nodes=127.0.0.1:1"), "--at: name the addresses of microservices"),
+        (("run", name, "--place", "containers"), "--compose: deploy/compose/microservices.yml"),
         (
             ("run", name, "--place", "containers", "--topology", "embedded"),
-            "--place: embedded is not brought up in containers here, only microservices and nodes",
+            "--place: jq-bench cannot start embedded in containers, only microservices and nodes",
         ),
-        (("run", "recovery", "--place", "containers"), "--place: scenarios start what they"),
-        (("run", "regress", "--at", "embedded=127.0.0.1:1"), "--at: scenarios start what they"),
+        (("run", "recovery", "--place", "containers"), "--place: scenarios start their own"),
+        (("run", "regress", "--at", "embedded=127.0.0.1:1"), "--at: scenarios start their own"),
     ):
         ran = bench(tmp_path, *arguments)
         assert ran.returncode == 2, ran.stderr

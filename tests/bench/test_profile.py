@@ -118,16 +118,16 @@ def test_the_seed_is_the_same_for_every_topology_and_another_for_every_load() ->
         ({"cells": [{"callers": 0}]}, "$.callers"),
         ({"cells": [{"caller": 1}]}, "caller"),
         ({"cells": [{"mix": {"sumbit": 1}}]}, "sumbit"),
-        ({"cells": [{"mix": {"status": 1}}]}, "some submits"),
+        ({"cells": [{"mix": {"status": 1}}]}, "submit must be above 0"),
         ({"cells": [{"key_ratio": 2}]}, "$.key_ratio"),
-        ({"cells": [{"batch": 10}]}, "nodes takes one job"),
-        ({"topologies": ["embedded"], "cells": [{"batch": 2, "key_ratio": 1}]}, "one key"),
+        ({"cells": [{"batch": 10}]}, "nodes accepts one job"),
+        ({"topologies": ["embedded"], "cells": [{"batch": 2, "key_ratio": 1}]}, "a key names one"),
         ({"topologies": ["node"]}, "one of: embedded"),
-        ({"cells": [{"rows": 10}]}, "replicated topology only"),
-        ({"cells": [{"pressure": "scans"}]}, "replicated topology only"),
+        ({"cells": [{"rows": 10}]}, "only the replicated topology"),
+        ({"cells": [{"pressure": "scans"}]}, "only the replicated topology"),
         ({"cells": [{"pressure": "much"}]}, "'much'"),
         ({"topologies": []}, "no cells"),
-        ({"topologies": [{"topology": "nodes", "workers": 3}]}, "as many of each"),
+        ({"topologies": [{"topology": "nodes", "workers": 3}]}, "equal numbers of servers"),
         ({"topologies": [{"topology": "embedded", "servers": 2}]}, "one server"),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_profile_that_makes_no_sense_is_refused(
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ({"cells": [{"slots": 7}]}, "7 cannot be shared out equally to 6 workers"),
+        ({"cells": [{"slots": 7}]}, "7 cannot be shared equally among 6 workers"),
         (
             {"topologies": ["microservices", {"topology": "nodes", "slots": 12}]},
             "slots belongs into cells",
@@ -165,7 +165,7 @@ def test_a_comparison_that_is_not_fair_is_refused(
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [("callers", "is not NAME=VALUE"), ("=1", "is not NAME=VALUE"), ("mix={", "no YAML")],
+    [("callers", "is not NAME=VALUE"), ("=1", "is not NAME=VALUE"), ("mix={", "not valid YAML")],
 )
 def test_a_setting_that_is_none_is_refused(given: str, said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):

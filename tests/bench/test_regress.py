@@ -272,5 +272,5 @@ def test_a_build_is_a_checkout_an_environment_or_a_python(tmp_path):
     found = pairs.build("BASE", tmp_path)
     assert found.environment()["PYTHONPATH"] == str(tmp_path.resolve() / "src")
     assert pairs.build("BASE", Path(sys.executable)).python == sys.executable
-    with pytest.raises(InvalidArgument, match=r"NEW: .* is no checkout"):
+    with pytest.raises(InvalidArgument, match=r"NEW: .* is neither a checkout"):
         pairs.build("NEW", tmp_path / "src")

@@ -1,1 +1,1 @@
-"""``jq-bench``: load, measurements, records and reports."""
+"""Implement ``jq-bench``: generate load, measure, keep records, and write reports."""

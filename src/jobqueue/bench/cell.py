@@ -1,4 +1,4 @@
-"""A cell: one value for every factor of a run."""
+"""Define the cell of a benchmark: one value for every factor of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Method(StrEnum):
-    """The methods that a load calls. ``LIST`` is reported apart."""
+    """Names the API methods that a load calls. Reports show the figures of ``LIST`` separately."""
 
     SUBMIT = "submit"
     STATUS = "status"
@@ -23,15 +23,15 @@ PRIMARY = (Method.SUBMIT, Method.STATUS, Method.RESULT, Method.CANCEL)
 
 
 class Pressure(StrEnum):
-    """Other work at the database during a run."""
+    """Names the extra work that a run puts on the database."""
 
     NONE = "none"
     PINNED = "pinned"  # a transaction stays open: dead rows cannot be removed
-    SCANS = "scans"  # connections read whole tables, one after another
+    SCANS = "scans"  # connections read one whole table after another
 
 
 class RunPlace(StrEnum):
-    """The kind of home that the parts of a topology run in."""
+    """Says whether the parts of a topology run as processes or in containers."""
 
     PROCESSES = "processes"
     CONTAINERS = "containers"
@@ -39,7 +39,7 @@ class RunPlace(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of factors. Equal cells are measured alike, whatever the topology."""
+    """Holds one value for each factor of a run. A factor means the same in every topology."""
 
     topology: str
     place: RunPlace = RunPlace.PROCESSES
@@ -47,20 +47,23 @@ class Cell:
     workers: int = 1
     slots: int = 6  # jobs that all workers together run at once
     callers: int = 8
-    rate: float | None = None  # arrivals a second; None: each caller waits for its answer
+    rate: float | None = None  # requests started per second; None: callers wait for answers
     work_ms: int = 0
     payload_bytes: int = 0  # of a job's output
     mix: Mapping[Method, int] = field(default_factory=lambda: {Method.SUBMIT: 1})
     key_ratio: float = 0.0  # the share of submits that have an idempotency key
     key_skew: float = 0.0  # 0: every key is new; above: Zipf's exponent, over a thousand keys
     batch: int = 1  # jobs in a submit
-    rows: int = 0  # jobs that were there before
+    rows: int = 0  # finished jobs in the table before the run
     pressure: Pressure = Pressure.NONE
-    scenario: str = ""  # measured instead of a mix of requests
+    scenario: str = ""  # the name of the scenario that is measured instead of a mix of requests
 
     @property
     def load(self) -> dict[str, Any]:
-        """The factors that must be equal in a comparison: all but the topology and its place."""
+        """Return the factors that must be equal in a comparison.
+
+        These are all factors except the topology, its place, its servers and its workers.
+        """
         parts = self.as_json()
         for name in ("topology", "place", "servers", "workers"):
             del parts[name]
@@ -68,16 +71,16 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Equal for equal cells."""
+        """Return a text that is the same for equal cells."""
         return json.dumps(self.as_json(), sort_keys=True)
 
     def as_json(self) -> dict[str, Any]:
-        """For a record."""
+        """Return the cell as a JSON object for a run record."""
         return {**asdict(self), "mix": {str(one): share for one, share in self.mix.items()}}
 
     @classmethod
     def from_json(cls, parts: Mapping[str, Any]) -> Cell:
-        """As a record has it."""
+        """Build a cell from the JSON object in a run record."""
         mix = {Method(one): int(share) for one, share in parts["mix"].items()}
         found = {"mix": mix, "place": RunPlace(parts["place"])}
         if "pressure" in parts:

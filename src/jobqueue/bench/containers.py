@@ -1,4 +1,4 @@
-"""A topology in containers: its compose file is brought up, looked at, and taken down."""
+"""Start a topology in containers from its compose file, inspect the containers, and remove them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
 
 COMPOSE = Path("deploy/compose")  # in a checkout
 PORT = 50051  # inside the container
-# The service that clients call; none: they call all of them, in the order of their names.
+# The service of a topology that clients call. None: clients call every service, by order of name.
 CALLED: Mapping[str, str | None] = {"microservices": "gateway", "nodes": None}
 
-_BUILD = "build them with `make images`"
-_PATIENCE = 240.0  # until all are healthy
+_BUILD = "build the images with `make images`"
+_PATIENCE = 240.0  # seconds until all containers are healthy
 _PAUSE = 0.25
 _LAST_LINES = 5
 _GROUPS = Path("/sys/fs/cgroup")
@@ -31,7 +31,7 @@ _MICRO, _NANO = 1e6, 1e9
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A service that runs in one."""
+    """Describes a running container: its service, address, first process and health."""
 
     name: str
     address: str
@@ -40,11 +40,11 @@ class Container:
 
     @property
     def is_there(self) -> bool:
-        """Tell if that process runs on this machine."""
+        """Return True if the container's first process runs on this machine."""
         return Path(f"/proc/{self.pid}").exists()
 
     def cpu_seconds(self) -> float:
-        """All that its control group has used: its health checks, too."""
+        """Return the processor seconds that the container used, including its health checks."""
         lines = Path(f"/proc/{self.pid}/cgroup").read_text().splitlines()
         groups = dict(line.split(":", 2)[1:] for line in lines)
         for controllers, path in groups.items():
@@ -56,23 +56,30 @@ class Container:
 
 
 def check(folder: Path, topologies: Sequence[str]) -> None:
-    """Refuse a topology that has no compose file. Raises InvalidArgument."""
+    """Raise InvalidArgument unless each topology can run in containers and has a compose file.
+
+    ``folder`` is the folder of the compose files.
+    """
     for name in topologies:
         if name not in CALLED:
             raise InvalidArgument(
                 "--place",
-                f"{name} is not brought up in containers here, only {' and '.join(CALLED)};"
-                " say where it runs with --at",
+                f"jq-bench cannot start {name} in containers, only {' and '.join(CALLED)};"
+                f" start {name} yourself and name its addresses with --at",
             )
         if not _file(folder, name).is_file():
             raise InvalidArgument(
                 "--compose",
-                f"there is no {_file(folder, name)}; name the folder deploy/compose of a checkout",
+                f"{_file(folder, name)} does not exist; name the folder deploy/compose of a"
+                " checkout",
             )
 
 
 async def described(folder: Path, topologies: Sequence[str]) -> dict[str, Any]:
-    """The engine, the image and the limits, for a reader. NotFound: an image is not there."""
+    """Return the container engine's version, each image's commit and each container's limits.
+
+    Raises NotFound if an image does not exist on this machine.
+    """
     engine = (await _said("docker", "version", "--format", "{{.Server.Version}}")).strip()
     found: dict[str, Any] = {"engine": engine}
     for name in topologies:
@@ -93,7 +100,10 @@ async def described(folder: Path, topologies: Sequence[str]) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def up(folder: Path, topology: str) -> AsyncIterator[list[Container]]:
-    """The containers of a topology, all of them healthy, with a network of their own."""
+    """Start a topology's containers in their own network, and yield them when all are healthy.
+
+    The containers are removed at the end of the block, also after a failure.
+    """
     project = f"jq-bench-{os.getpid():x}-{os.urandom(3).hex()}"
     files = ("--project-name", project, "--file", str(_file(folder, topology).resolve()))
     compose = (*await _compose(), *files)
@@ -101,14 +111,14 @@ async def up(folder: Path, topology: str) -> AsyncIterator[list[Container]]:
         await _said(*compose, "up", "--detach", "--no-build")
         yield await _healthy(compose, topology)
     finally:
-        # No grace period: nothing in them is kept. `down` removes the rest, also after a failure.
+        # No grace period: no data of the containers is kept. `down` also runs after a failure.
         with contextlib.suppress(Unavailable):
             await _said(*compose, "kill")
         await _said(*compose, "down", "--volumes", "--timeout", "1")
 
 
 def called(topology: str, containers: Sequence[Container]) -> list[str]:
-    """The addresses for clients, in the project's network: no proxy stands in between."""
+    """Return the addresses of the containers that clients call, without a proxy in between."""
     name = CALLED[topology]
     return [f"{one.address}:{PORT}" for one in containers if name in (None, one.name)]
 
@@ -118,13 +128,15 @@ def _file(folder: Path, topology: str) -> Path:
 
 
 async def _compose() -> tuple[str, ...]:
-    """The plugin of ``docker``, or the program of its own that came before."""
+    """Return the Compose command: the plugin of ``docker``, else the older ``docker-compose``."""
     with contextlib.suppress(Unavailable):
         await _said("docker", "compose", "version")
         return ("docker", "compose")
     if shutil.which("docker-compose"):
         return ("docker-compose",)
-    raise NotFound("neither `docker compose` nor `docker-compose` is installed")
+    raise NotFound(
+        "--place containers needs `docker compose` or `docker-compose`; neither is installed"
+    )
 
 
 async def _healthy(compose: Sequence[str], topology: str) -> list[Container]:
@@ -154,13 +166,19 @@ def _container(known: Mapping[str, Any]) -> Container:
 
 
 def _environment() -> dict[str, str]:
-    """This environment with port 0 for every published port, so that none collides."""
+    """Return this process's environment with port 0 for every published port.
+
+    Port 0 lets the system choose a free port, so two topologies cannot collide.
+    """
     ports = ("GATEWAY_PORT", *(f"NODE_{number}_PORT" for number in range(6)))
     return {**os.environ, **dict.fromkeys(ports, "0")}
 
 
 async def _said(*command: str) -> str:
-    """Run a command and return its output. Unavailable, with its last lines, if it fails."""
+    """Run a command and return its output.
+
+    Raises Unavailable with the last error lines if it fails.
+    """
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -168,10 +186,10 @@ async def _said(*command: str) -> str:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for this process, which takes them down
+            start_new_session=True,  # Ctrl-C reaches this process only, which stops the containers
         )
     except FileNotFoundError:
-        raise NotFound(f"{command[0]} is not installed, and containers need it") from None
+        raise NotFound(f"--place containers needs {command[0]}, which is not installed") from None
     try:
         out, err = await process.communicate()
     except asyncio.CancelledError:

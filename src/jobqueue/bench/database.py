@@ -1,4 +1,4 @@
-"""The cost of a run in PostgreSQL: bytes of WAL, dead rows, and wait events of its backends."""
+"""Measure what a run costs PostgreSQL: bytes of WAL, dead rows, and wait events of backends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WAITING = """
 
 
 class DatabaseWatch:
-    """Looks at a database while a load runs."""
+    """Samples the wait events of a database during a load, and computes the load's costs."""
 
     def __init__(self, connection: Any, wal: int) -> None:
         self._connection = connection
@@ -33,7 +33,7 @@ class DatabaseWatch:
         self._looks = 0
 
     async def look(self) -> None:
-        """Count what the backends wait for, ten times a second, until cancelled."""
+        """Sample the wait events of the active backends ten times a second, until cancelled."""
         while True:
             for row in await self._connection.fetch(_WAITING):
                 self._waiting[row["type"]] += row["backends"]
@@ -41,7 +41,10 @@ class DatabaseWatch:
             await asyncio.sleep(_GLANCE)
 
     async def spent(self, jobs: int) -> dict[str, float]:
-        """Return WAL bytes per job since the start, dead rows now, and backends by wait event."""
+        """Return the WAL bytes per job, the dead rows, and the mean number of backends by event.
+
+        The WAL bytes count since the start of the watch. The dead rows are those of now.
+        """
         wal = int(await self._connection.fetchval(_WAL)) - self._wal
         found = {"dead_rows": float(await self._connection.fetchval(_DEAD))}
         if jobs:
@@ -54,7 +57,10 @@ class DatabaseWatch:
 
 @contextlib.asynccontextmanager
 async def connected(told: Mapping[str, str]) -> AsyncIterator[Any]:
-    """A connection to the database that the variables name; None where there is none."""
+    """Connect to the PostgreSQL that the variables in ``told`` name.
+
+    Yields None if ``told`` is empty.
+    """
     if not told:
         yield None
         return
@@ -69,7 +75,7 @@ async def connected(told: Mapping[str, str]) -> AsyncIterator[Any]:
 
 @contextlib.asynccontextmanager
 async def pressed(told: Mapping[str, str], pressure: Pressure) -> AsyncIterator[None]:
-    """Others at the database, for as long as the block lasts."""
+    """Put the given pressure on the database until the block ends."""
     if pressure is Pressure.NONE:
         yield
     elif pressure is Pressure.PINNED:
@@ -85,7 +91,7 @@ async def pressed(told: Mapping[str, str], pressure: Pressure) -> AsyncIterator[
                 one.cancel()
             ended = await asyncio.gather(*scanners, return_exceptions=True)
         if failed := [one for one in ended if isinstance(one, Exception)]:
-            raise failed[0]  # there was less pressure than the record says
+            raise failed[0]  # the pressure was lower than the record says
 
 
 async def _scan(told: Mapping[str, str]) -> None:
@@ -98,7 +104,10 @@ async def _scan(told: Mapping[str, str]) -> None:
 
 @contextlib.asynccontextmanager
 async def watched(connection: Any) -> AsyncIterator[DatabaseWatch | None]:
-    """Watch it for as long as the block lasts; the figures may be asked for after it."""
+    """Yield a watch that samples the database until the block ends, or None without a connection.
+
+    The figures of the watch can be read after the block.
+    """
     if connection is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""Checks that a comparison is fair, so that no report has to claim it."""
+"""Check that the compared runs had equal conditions, so that no report has to claim it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from jobqueue.bench.records import RunRecord
 from jobqueue.bench.targets import Fate, LoadWork, SeenJob, Target
 from jobqueue.core.errors import Conflict, JobQueueError, Unavailable
 
-# A busy machine may start jobs one after the other: then they are tried longer.
+# Durations of jobs. A busy machine starts jobs one after the other: then longer jobs are needed.
 _TRIED_MS = (200, 800, 3_200, 12_800)
-_SURE = 0.75  # of its time a job is sure to have its slot
-_BUSY = 0.85  # all slots were in use for so long: there are no more of them
+_SURE = 0.75  # the part of a job's duration in which the job certainly has its slot
+_BUSY = 0.85  # slots that were in use for this share of the time are all slots
 _PATIENCE = 60.0
 _PAUSE = 0.1
 
 
 class Unfair(Conflict):
-    """The runs to be compared differ in more than the topology."""
+    """Raised when compared runs differ in more than the topology."""
 
 
 async def check_slots(target: Target, slots: int, name: str) -> None:
-    """Run more jobs than there may be slots, and see how many ran at once."""
+    """Raise Unfair unless the topology ``name`` runs exactly ``slots`` jobs at once.
+
+    The check submits twice as many jobs and counts the jobs that ran at the same time.
+    """
     await does_a_job(target, name)
     most = 0
     for milliseconds in _TRIED_MS:
@@ -37,48 +40,51 @@ async def check_slots(target: Target, slots: int, name: str) -> None:
             break
     if most != slots:
         raise Unfair(
-            f"{name} ran {most} jobs at once and was to run {slots}: not the same capacity as the"
-            " others have; nothing was measured"
+            f"{name} ran {most} jobs at once instead of {slots}, so its capacity differs from that"
+            " of the other topologies; nothing was measured"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class InUse:
-    """Slots that were in use at one moment at most, and on the average."""
+    """Counts the slots in use: the most at one moment, and the average over time."""
 
     slots: int
     busy: float
 
 
 async def slots_in_use(target: Target, jobs: int, milliseconds: int) -> InUse:
-    """Return the most jobs that ran at once, by the start and end times of the servers."""
+    """Submit ``jobs`` jobs, and return how many slots ran them at once and on average.
+
+    The start and end times are those that the servers report.
+    """
     work, seconds = LoadWork(milliseconds), milliseconds / 1000
 
     async def one() -> SeenJob:
         try:
             (job_id,) = await target.submit(work, [""])
             return await target.end(job_id, _PATIENCE)
-        except JobQueueError:  # the slots that others show count
+        except JobQueueError:  # the other jobs still show how many slots there are
             return SeenJob(Fate.OPEN)
 
     ends = await asyncio.gather(*(one() for _ in range(jobs)))
     done = [seen for seen in ends if seen.fate is Fate.DONE]
     if not done:
         return InUse(0, 0.0)
-    # Not to its end: a slot may be taken again before the end of its job is written.
+    # Only a part of the duration: a slot may be taken again before the job's end is written.
     most = overlap([(seen.started, seen.started + _SURE * seconds) for seen in done])
     took = max(seen.ended for seen in done) - min(seen.started for seen in done)
     return InUse(most, len(done) * seconds / max(took, seconds))
 
 
 def overlap(stretches: Sequence[tuple[float, float]]) -> int:
-    """The most of these stretches of time that share a moment."""
+    """Return the largest number of time spans that overlap at one moment."""
     edges = sorted([(end, -1) for _, end in stretches] + [(begin, 1) for begin, _ in stretches])
     return max(itertools.accumulate(change for _, change in edges), default=0)
 
 
 async def does_a_job(target: Target, name: str) -> None:
-    """Wait until the topology does a job: a worker may still be on its way to its server."""
+    """Wait until the topology ``name`` finishes a job, because its workers may still be connecting."""
     give_up = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -89,14 +95,14 @@ async def does_a_job(target: Target, name: str) -> None:
         else:
             if fate is Fate.DONE:
                 return
-            how = f"a job of it is {fate}"
+            how = f"the state of its last job is {fate}"
         if time.monotonic() > give_up:
-            raise Unavailable(f"{name} does no job: {how}")
+            raise Unavailable(f"{name} finished no job within {_PATIENCE:g} s: {how}")
         await asyncio.sleep(_PAUSE)
 
 
 def check_records(records: Iterable[RunRecord]) -> None:
-    """Refuse to compare runs of one load that were not made alike."""
+    """Raise Unfair if runs of one load differ in profile, durations, seeds or place."""
     loads: dict[str, list[RunRecord]] = defaultdict(list)
     for record in records:
         loads[json.dumps(record.cell.load, sort_keys=True)].append(record)
@@ -111,6 +117,8 @@ def check_records(records: Iterable[RunRecord]) -> None:
         for one in found:
             seeds[one.repetition].add(one.seed)
         if any(len(some) > 1 for some in seeds.values()):
-            raise Unfair("runs of one load and repetition have different seeds")
+            raise Unfair(
+                "runs of one load and repetition have different seeds; compare runs of one profile"
+            )
         if len({one.cell.place for one in found}) > 1:
-            raise Unfair("some runs were made with processes, others in containers")
+            raise Unfair("some runs used processes, others containers; compare runs of one --place")

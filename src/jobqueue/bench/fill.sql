@@ -1,5 +1,5 @@
--- Finished jobs as the store would have left them, from seq $1 to $2: record, end and all four
--- events, as if one had been done each millisecond since yesterday.
+-- Insert finished jobs from seq $1 to $2 as the store leaves them: the record, the end and all four
+-- events. The times are those of one job per millisecond, starting a day ago.
 
 -- name: records
 -- $3 queue

@@ -1,4 +1,4 @@
-"""A topology to measure: brought up as processes or in containers, or one that runs."""
+"""Start the topology to measure as processes or in containers, or connect to a running topology."""
 
 from __future__ import annotations
 
@@ -32,43 +32,43 @@ Change = Callable[[Layout], Layout]
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """A topology that runs."""
+    """Describes a running topology: the target for a load, and its processes or containers."""
 
     target: Target
     keepers: Sequence[Keeper] = ()
-    database: Mapping[str, str] = field(default_factory=dict)  # how PostgreSQL is found, if it is
-    http: Sequence[str] = ()  # URLs of the processes that were brought up
+    database: Mapping[str, str] = field(default_factory=dict)  # variables that name its PostgreSQL
+    http: Sequence[str] = ()  # URLs of the processes that jq-bench started
     grpc: Sequence[str] = ()
     containers: Sequence[Container] = ()
 
     @property
     def pids(self) -> dict[str, int]:
-        """Its processes by name; none where it runs elsewhere."""
+        """Return the ids of the topology's processes by name, empty if jq-bench did not start them."""
         rows = [keeper.row() for keeper in self.keepers]
         return {row.name: row.pid for row in rows if row.pid is not None}
 
     @property
     def peaks(self) -> dict[str, int]:
-        """The most memory that each had."""
+        """Return the peak memory in bytes of each process and container, by name."""
         inside = {one.name: one.pid for one in self.containers}
         return {name: peak_bytes(pid) for name, pid in {**self.pids, **inside}.items()}
 
     @property
     def meters(self) -> dict[str, Callable[[], float]]:
-        """A function for each container that returns its processor seconds."""
+        """Return, by container, a function that reads the container's processor seconds."""
         return {one.name: one.cpu_seconds for one in self.containers}
 
     def check(self) -> None:
-        """Raise Unavailable if one of its processes or containers ended."""
+        """Raise Unavailable if a process or container of the topology has ended."""
         for keeper in self.keepers:
             if (how := keeper.unit.ended()) is not None:
                 raise Unavailable(
-                    f"{keeper.unit.name} ended during the run: {how}; what was measured is void"
+                    f"{keeper.unit.name} ended during the run: {how}; the run's figures are invalid"
                 )
         for one in self.containers:
             if not one.is_there:
                 raise Unavailable(
-                    f"the container {one.name} ended during the run; what was measured is void"
+                    f"the container {one.name} ended during the run; the run's figures are invalid"
                 )
 
 
@@ -79,9 +79,10 @@ async def brought_up(
     restarts: Restarts = _NO_RESTARTS,
     within: Path | None = None,
 ) -> AsyncIterator[Ground]:
-    """Processes on this machine in a folder of their own, which is removed afterwards.
+    """Start a topology as processes on this machine, and stop it at the end of the block.
 
-    ``change``: to the wiring of the topology; ``within``: where the folder is made.
+    The processes use a temporary folder, which is created in ``within`` and removed afterwards.
+    ``change`` changes the layout of the topology before its start.
     """
     home = _new_folder(within)
     try:
@@ -102,7 +103,7 @@ async def brought_up(
 
 @contextlib.asynccontextmanager
 async def in_containers(cell: Cell, folder: Path) -> AsyncIterator[Ground]:
-    """The containers of a compose file of this folder, which are removed afterwards."""
+    """Start a topology from its compose file in ``folder``, and remove its containers afterwards."""
     async with containers.up(folder, cell.topology) as made:
         addresses = containers.called(cell.topology, made)
         async with running_at(cell, addresses) as ground:
@@ -112,10 +113,12 @@ async def in_containers(cell: Cell, folder: Path) -> AsyncIterator[Ground]:
 
 @contextlib.asynccontextmanager
 async def running_at(cell: Cell, addresses: Sequence[str]) -> AsyncIterator[Ground]:
-    """A topology that runs already, such as one in containers."""
+    """Connect to a topology that already runs at ``addresses``, such as a topology in containers."""
     api = TASKQUEUE_API if cell.topology in ("microservices", "nodes") else ""
     if cell.topology == "nodes" and len(addresses) != cell.servers:
-        raise InvalidArgument("--at", f"nodes: {cell.servers} addresses are needed, one for each")
+        raise InvalidArgument(
+            "--at", f"nodes needs {cell.servers} addresses, one for each; {len(addresses)} given"
+        )
     target = _target(api, addresses)
     try:
         yield Ground(target)
@@ -124,12 +127,12 @@ async def running_at(cell: Cell, addresses: Sequence[str]) -> AsyncIterator[Grou
 
 
 def layout_of(cell: Cell, folder: Path) -> Layout:
-    """The wiring of a cell's topology, with the cell's slots."""
+    """Return the layout of the cell's topology, with the cell's slots shared among its workers."""
     each = str(cell.slots // max(1, cell.workers))
     flags = {"worker.concurrency": each, "log.level": "warning"}
     if cell.topology in ("microservices", "nodes"):
-        # Nothing that counts is under way at the end. A worker whose result service was killed
-        # would wait for it as long as it may.
+        # No counted job runs at the end. Without a short time-out a worker whose result service was
+        # killed would wait for it for a long time.
         flags |= {"server.shutdown_timeout": "5", "worker.shutdown_timeout": "5"}
     plan = UpRequest(folder=folder, settings=config.load(None, {}, flags).settings, flags=flags)
     if cell.topology == "replicated":
@@ -161,11 +164,11 @@ async def _started(cell: Cell, folder: Path, change: Change, restarts: Restarts)
                 raise
         else:
             return supervisor
-    raise AssertionError("the last try raises")
+    raise AssertionError("the last attempt to start the topology returns or raises")
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without anything that would tell a part something."""
+    """Return this process's environment without the variables that configure parts of a topology."""
     told = {one.name for service in SERVICES.values() for one in service.all_variables}
     return {
         name: value

@@ -1,4 +1,4 @@
-"""Confidence intervals over repetitions, by Student's t."""
+"""Compute confidence intervals over repetitions by Student's t distribution."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STEPS = 80
 
 @cache
 def student(share: float, degrees: int) -> float:
-    """The value below which this share of Student's t lies, for a share of a half or more."""
+    """Return the quantile of Student's t distribution for a ``share`` of at least one half."""
     if not 0.5 <= share < 1 or degrees < 1:
         raise ValueError(f"no quantile for share {share} with {degrees} degrees of freedom")
     low, high = 0.0, _WIDEST
@@ -29,7 +29,7 @@ def student(share: float, degrees: int) -> float:
 
 
 def _between(limit: float, degrees: int) -> float:
-    """The share of Student's t from -limit to limit: the finite sums for whole degrees."""
+    """Return the probability of a value from -limit to limit, by the finite sums for whole degrees."""
     angle = math.atan(limit / math.sqrt(degrees))
     square = math.cos(angle) ** 2
     if degrees % 2:
@@ -46,14 +46,14 @@ def _between(limit: float, degrees: int) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which that share of them lies."""
+    """Return the value below which the given share of ``values`` lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over repetitions and where the true one lies. A single value has no bounds."""
+    """Describes a mean over repetitions and its confidence bounds. A single value has no bounds."""
 
     mean: float
     low: float | None
@@ -61,14 +61,17 @@ class Interval:
     count: int
 
     def overlaps(self, other: Interval) -> bool | None:
-        """Tell if the two intervals overlap. None if one of them has no bounds."""
+        """Return True if the two intervals overlap, or None if one of them has no bounds."""
         if self.low is None or self.high is None or other.low is None or other.high is None:
             return None
         return self.low <= other.high and other.low <= self.high
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The interval of the mean, with ``CONFIDENCE``. Figures here are never below zero."""
+    """Return the confidence interval of the mean of ``values``.
+
+    The interval is cut off at zero, because no figure of a benchmark is negative.
+    """
     mean, count = fmean(values), len(values)
     if count == 1:
         return Interval(mean, None, None, count)

@@ -1,8 +1,8 @@
-"""The generator's own limit: its rate on a target that answers at once.
+"""Measure the load generator's own limit: its rate on a target that answers at once.
 
-Measured twice: in this process, which is the loop and its accounting alone, and through the client
-over gRPC, to a process that answers without looking, which is what a topology's figure can be at
-most on this machine.
+The first rate is measured inside this process, so it covers only the generator's loop and
+accounting. The second rate is measured over gRPC, to a process that answers without any work. No
+topology can reach a higher rate on this machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ _CELL = Cell(
 
 
 async def generator_limit(seconds: float) -> dict[str, float]:
-    """Requests a second of both, and the share of a core that the second took of this process."""
+    """Return the requests per second of both measurements, and the generator's share of a core.
+
+    The share belongs to the measurement over gRPC.
+    """
     alone, _ = await _rate(InstantTarget(), seconds)
     async with _answering() as address:
         client = TaskQueueClient(gateway=address)
@@ -93,7 +96,8 @@ async def _until_it_answers(process: subprocess.Popen[bytes], address: str) -> N
             except JobQueueError as error:
                 if process.poll() is not None or time.monotonic() > give_up:
                     raise Unavailable(
-                        f"the server that answers at once does not come up: {error.message}"
+                        "cannot measure the generator's limit: its server at"
+                        f" {address} does not start: {error.message}"
                     ) from error
                 await asyncio.sleep(0.05)
             else:
@@ -101,7 +105,7 @@ async def _until_it_answers(process: subprocess.Popen[bytes], address: str) -> N
 
 
 class _Instant(stubs.TaskQueuePublicServiceServicer):
-    """Answers every call of taskqueue.v1 at once, and knows no job."""
+    """Answers every call of taskqueue.v1 at once, and stores no job."""
 
     async def SubmitJob(self, request: Any, context: Any) -> Any:
         return messages.SubmitJobResponse(job_id=str(uuid.uuid4()))
@@ -124,7 +128,7 @@ async def _serve(port: int) -> None:
     stubs.add_TaskQueuePublicServiceServicer_to_server(_Instant(), server)
     server.add_insecure_port(f"{_LOOPBACK}:{port}")
     await server.start()
-    # Its parent's end closes the pipe: it never outlives it.
+    # When the parent process ends, its pipe is closed, and this process ends as well.
     await asyncio.to_thread(os.read, 0, 1)
 
 

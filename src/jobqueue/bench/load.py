@@ -1,8 +1,8 @@
-"""The load of one run, and its accounting.
+"""Generate the load of one run, and count its outcomes.
 
-Closed loop: each caller begins its next request when it has the answer to its last one. Open loop:
-requests begin at their times whatever happened to those before, and their latency counts from the
-intended start, so that a system that stands still is not spared.
+In a closed loop each caller sends its next request after the answer to its last request. In an open
+loop requests start at planned times, whatever happens to earlier requests. Their latency counts
+from the planned start, so the latency also shows when a system stalls.
 """
 
 from __future__ import annotations
@@ -24,35 +24,38 @@ from jobqueue.bench.records import TO_DONE, Counts, JobEnds, RunRecord, histogra
 from jobqueue.bench.targets import Fate, LoadWork, SeenJob, Target
 from jobqueue.core.errors import Code, JobQueueError
 
-KEYS = 1_000  # that skewed ones are drawn from
-_GRACE = 10.0  # seconds after the stretch in which its requests may still be answered
+KEYS = 1_000  # the number of keys that skewed submits choose from
+_GRACE = 10.0  # seconds after a load in which its open requests may still be answered
 _RECENT = 1_000  # jobs that status, result and cancel choose from
-_LATEST = 50  # jobs: when these have ended, so have about all
+_LATEST = 50  # jobs: when the latest have ended, nearly all jobs have
 _READERS = 32
 _GLANCE = 0.1
-_MOST_OPEN = 4_096  # requests under way in the open loop; more wait, and their latency grows
+_MOST_OPEN = 4_096  # open requests in the open loop; more requests wait, and their latency grows
 _IN_MEMORY = 1 << 22  # bytes of kept job ids; the rest is in a file
 _SOFT = frozenset({Code.QUEUE_FULL, Code.RATE_LIMITED})
 
 
 class Stopwatch:
-    """The time of a load."""
+    """Reads clocks and sleeps for a load. Tests replace it."""
 
     def now(self) -> float:
-        """Seconds, for differences."""
+        """Return the seconds of a monotonic clock, for differences of times."""
         return time.perf_counter()
 
     def wall(self) -> float:
-        """Seconds since the epoch, as servers tell them."""
+        """Return the seconds since the epoch, as in the servers' times."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for the given number of seconds."""
         await asyncio.sleep(seconds)
 
 
 class LoadGenerator:
-    """One run of one cell, as a block. Its stretches are called in the order of their methods."""
+    """Runs the load of one cell, as a context manager.
+
+    Call the public methods in the order of their definition.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class LoadGenerator:
         tag: str,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """``tag`` makes the keys of this run different from those of others on the same target."""
+        """Create a generator. ``tag`` makes the keys of this run differ from other runs' keys."""
         self._target = target
         self._cell = cell
         self._profile = profile
@@ -75,7 +78,7 @@ class LoadGenerator:
         self._shares = list(itertools.accumulate(cell.mix.values()))
         self._weights = list(itertools.accumulate((n + 1) ** -cell.key_skew for n in range(KEYS)))
         self._next_key = itertools.count()
-        self._by_key: dict[str, str] = {}  # of keys that come again
+        self._by_key: dict[str, str] = {}  # the latest job id of each repeated key
         self._work = LoadWork(cell.work_ms, cell.payload_bytes)
         self._recent: deque[str] = deque(maxlen=_RECENT)
         self._latest: deque[str] = deque(maxlen=_LATEST)
@@ -101,32 +104,32 @@ class LoadGenerator:
     def __exit__(self, *_: object) -> None:
         self._kept.close()
 
-    # -- the stretches ---------------------------------------------------------------------
+    # -- the phases of a run ---------------------------------------------------------------
 
     async def warm_up(self) -> None:
-        """The same load, not counted."""
+        """Run the cell's load for the warm-up time, without counting it."""
         await self._stretch(self._profile.warm_up, counted=False)
 
     async def requests(self) -> None:
-        """The counted stretch."""
+        """Run the cell's load for the measured time, and count every request."""
         self._opened_at = self._time.wall()
         for method in self._methods:
             self.counts[method], self.histograms[method] = Counts(), histogram()
         await self._stretch(self._profile.seconds, counted=True)
 
     async def latest_ended(self) -> None:
-        """Wait until the latest jobs have ended, so long as the profile says.
+        """Wait until the latest jobs have ended, at most for the profile's ``drain`` seconds.
 
-        All of them are asked for later: that would be a load as well.
+        ``account`` reads all other jobs later, because reading them now would be extra load.
         """
         self._give_up = self._time.now() + self._profile.drain
         for job_id in self._latest:
             if self._time.now() >= self._give_up:
-                break  # a part may be away that answers about jobs: each try takes seconds
+                break  # a call takes seconds while the part that knows the jobs is down
             await self._end_of(job_id)
 
     async def account(self) -> None:
-        """Read the end of every counted job, and cancel those that are still open."""
+        """Read how every submitted job ended, and cancel the jobs that are still open."""
         if self._cell.rate is not None:
             self.histograms[TO_DONE] = histogram()
         waiting = iter(self._kept)
@@ -137,7 +140,7 @@ class LoadGenerator:
             for job_id, counted, began in waiting:
                 seen = await self._end_of(job_id)
                 if seen.fate is Fate.OPEN:
-                    with contextlib.suppress(JobQueueError):  # the next run begins without it
+                    with contextlib.suppress(JobQueueError):  # the next run needs an empty queue
                         await self._target.cancel(job_id)
                 if counted:
                     self._count_job(seen, began)
@@ -151,9 +154,10 @@ class LoadGenerator:
             self.jobs.a_second = self.jobs.done / (last - self._opened_at)
 
     async def job_after_job(self) -> None:
-        """Closed loop: whole jobs, each caller submitting its next one when its last one ended.
+        """Measure whole jobs: each caller submits its next job when its last job has ended.
 
-        The end is the server's time of it, so that how often it is asked for does not count.
+        Only a closed loop is measured. The end is the server's time, so the polling interval does
+        not matter.
         """
         if self._cell.rate is not None or not self._profile.job_seconds:
             return
@@ -178,7 +182,10 @@ class LoadGenerator:
                 callers.create_task(caller())
 
     async def listings(self) -> None:
-        """Apart, one after another: a listing is not the same work in every topology."""
+        """Send the profile's list requests one after another, apart from the other load.
+
+        Listing is measured separately because its work differs between topologies.
+        """
         if Method.LIST in self.counts or not self._profile.listings:
             return
         self.counts[Method.LIST], self.histograms[Method.LIST] = Counts(), histogram()
@@ -186,7 +193,7 @@ class LoadGenerator:
             await self._ask(Method.LIST, self._time.now(), counted=True)
 
     def fill(self, record: RunRecord) -> None:
-        """Write the counts into the record."""
+        """Write the counts, latencies and notes of the run into ``record``."""
         record.counts = dict(self.counts)
         record.latencies = {name: one.encode().decode() for name, one in self.histograms.items()}
         record.jobs = self.jobs
@@ -197,7 +204,7 @@ class LoadGenerator:
             record.notes.append(f"status of jobs could not be read at first: {codes}")
         if self.jobs.open:
             record.notes.append(
-                f"{self.jobs.open} jobs had not ended {self._profile.drain:g} s after the stretch;"
+                f"{self.jobs.open} jobs had not ended {self._profile.drain:g} s after the load;"
                 " they were canceled"
             )
 
@@ -235,10 +242,10 @@ class LoadGenerator:
     async def _open(
         self, seconds: float, rate: float, begun: set[asyncio.Task[None]], *, counted: bool
     ) -> None:
-        room = asyncio.Semaphore(_MOST_OPEN)
+        limit = asyncio.Semaphore(_MOST_OPEN)
 
         def ended(task: asyncio.Task[None]) -> None:
-            room.release()
+            limit.release()
             begun.discard(task)
             if not task.cancelled() and isinstance(error := task.exception(), Exception):
                 self._defects.append(error)
@@ -249,8 +256,8 @@ class LoadGenerator:
         while (due := due + self._draw.expovariate(rate)) < closes:
             method = self._next()
             await self._time.sleep(max(0.0, due - self._time.now()))
-            full = full or not await _taken(room, closes + _GRACE - self._time.now())
-            if full:  # it was to begin, and could not
+            full = full or not await _taken(limit, closes + _GRACE - self._time.now())
+            if full:  # the request was due and could not start
                 if counted:
                     self.counts[method].unfinished += 1
                 continue
@@ -261,7 +268,7 @@ class LoadGenerator:
             task.add_done_callback(ended)
 
     async def _ask(self, method: Method, began: float, *, counted: bool) -> None:
-        """One request, counted once."""
+        """Send one request, and count its outcome once."""
         counts = self.counts[method] if counted else Counts()
         try:
             if method is Method.SUBMIT:
@@ -286,7 +293,7 @@ class LoadGenerator:
         return method if self._recent or method is Method.LIST else Method.SUBMIT
 
     async def _submit(self, began: float, *, counted: bool) -> str | None:
-        # Keys of the warm-up do not come again: their jobs are there, and are not counted.
+        # Keys of the warm-up are not used again: their jobs exist already and are not counted.
         tag = self._tag if counted else f"{self._tag}-warm"
         keys = [self._key(tag) for _ in range(self._cell.batch)]
         began_at = self._time.wall() - (self._time.now() - began)
@@ -309,7 +316,10 @@ class LoadGenerator:
         return f"{tag}-{number}"
 
     def _is_new(self, key: str, job_id: str) -> bool:
-        """Tell if a submit made this job. A key that came before returns its first job."""
+        """Return True if the submit created the job.
+
+        A submit with a repeated key returns the first job.
+        """
         if not key or not self._cell.key_skew:
             return True
         known, self._by_key[key] = self._by_key.get(key), job_id
@@ -329,7 +339,7 @@ class LoadGenerator:
     # -- jobs ------------------------------------------------------------------------------
 
     async def _end_of(self, job_id: str) -> SeenJob:
-        """The job's end, or as it is when the time is up."""
+        """Poll the job until it has ended or the ``drain`` time is over, and return its last state."""
         while True:
             try:
                 seen = await self._target.status(job_id)
@@ -355,7 +365,7 @@ class LoadGenerator:
 
 
 class _KeptJobs:
-    """The jobs of a run, in the order of their submits, in a bounded memory."""
+    """Keeps the jobs of a run in the order of their submits, with bounded memory."""
 
     def __init__(self) -> None:
         self._file = tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+")  # noqa: SIM115
@@ -373,20 +383,20 @@ class _KeptJobs:
         self._file.close()
 
 
-async def _taken(room: asyncio.Semaphore, patience: float) -> bool:
-    """Take a place, if there is one in time."""
-    if room.locked():
+async def _taken(limit: asyncio.Semaphore, patience: float) -> bool:
+    """Acquire the semaphore. Returns False if that takes longer than ``patience`` seconds."""
+    if limit.locked():
         try:
             async with asyncio.timeout(max(0.0, patience)):
-                await room.acquire()
+                await limit.acquire()
         except TimeoutError:
             return False
         return True
-    return await room.acquire()
+    return await limit.acquire()
 
 
 def _record(taken: HdrHistogram, seconds: float) -> None:
-    # A server's milliseconds are whole: an end may seem to come before its submit.
+    # A server rounds times to whole milliseconds, so an end may seem to precede its submit.
     taken.record_value(max(1, int(seconds * 1e6)))
 
 

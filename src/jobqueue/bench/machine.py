@@ -1,4 +1,4 @@
-"""Processor time and memory of each part, and processor time of other programs."""
+"""Measure processor time and memory of each part, and processor time of other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class CpuSpent:
-    """Processor seconds by part."""
+    """Holds the processor seconds of a measurement, by part and of other programs."""
 
     elapsed: float
     seconds: dict[str, float]
@@ -32,16 +32,19 @@ class CpuSpent:
 
     @property
     def busy_elsewhere(self) -> str:
-        """The share of a core that other programs used."""
+        """Return a text with the share of a core that other programs used."""
         return f"others used {self.others / self.elapsed:.0%} of a core"
 
     def shares(self) -> str:
-        """Of one core each."""
+        """Return a text with the processor time of each part as a share of one core."""
         parts = [f"{name} {spent / self.elapsed:.0%}" for name, spent in self.seconds.items()]
         return f"CPU: {', '.join(parts)}; {self.busy_elsewhere}"
 
     def per_job(self, jobs: int) -> str:
-        """Processor time per job. Unlike a rate, it hardly depends on other programs."""
+        """Return a text with the processor time per job of each part.
+
+        Unlike a rate, the processor time per job hardly depends on other programs.
+        """
         costs = {name: spent / jobs * 1e6 for name, spent in self.seconds.items()}
         parts = [f"{name} {cost:.0f}" for name, cost in costs.items() if cost >= 0.5]
         total = sum(costs.values())
@@ -49,10 +52,11 @@ class CpuSpent:
 
 
 class CpuTimes:
-    """The processors' use by each part, and by everybody else, in a stretch.
+    """Measures the processor time of each part and of other programs since its creation.
 
-    A family is a process with all that it started, those that ended included. A meter tells the
-    seconds of a part whose processes it knows best, such as those of a container.
+    ``processes`` are single processes. ``families`` are processes with all their descendants,
+    including those that ended. ``meters`` are functions that return the seconds of a part, such as
+    a container.
     """
 
     def __init__(
@@ -62,7 +66,7 @@ class CpuTimes:
         own: str = "this process",
         meters: Mapping[str, Callable[[], float]] | None = None,
     ) -> None:
-        """``own`` is the name of this process; without one it is in a family."""
+        """Start measuring. ``own`` names this process, and is empty if a family contains it."""
         self._processes = {**({own: os.getpid()} if own else {}), **processes}
         self._families = families
         self._meters = meters or {}
@@ -71,7 +75,7 @@ class CpuTimes:
         self._before = self._look()
 
     def spent(self) -> CpuSpent:
-        """Since it was made."""
+        """Return the processor time used since this object was created."""
         elapsed = time.perf_counter() - self._began
         now = self._look()
         spent = {name: now[name] - self._before[name] for name in now}
@@ -84,7 +88,7 @@ class CpuTimes:
             name: table[pid].own if pid in table else 0.0 for name, pid in self._processes.items()
         }
         for name, pid in self._families.items():
-            seconds[name] = sum(one.own + one.buried for one in _family(table, pid))
+            seconds[name] = sum(one.own + one.ended_children for one in _family(table, pid))
         for name, meter in self._meters.items():
             seconds[name] = meter()
         return {**seconds, "": _busy_seconds()}
@@ -95,7 +99,7 @@ class _Spent:
     pid: int
     parent: int
     own: float
-    buried: float  # of children that ended
+    ended_children: float
 
 
 def _family(table: Mapping[int, _Spent], root: int) -> Iterator[_Spent]:
@@ -112,19 +116,19 @@ def _table() -> dict[int, _Spent]:
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 words = (folder / "stat").read_text().rpartition(")")[2].split()
-                own, buried = (int(words[n]) + int(words[n + 1]) for n in (11, 13))
+                own, children = (int(words[n]) + int(words[n + 1]) for n in (11, 13))
                 pid = int(folder.name)
-                table[pid] = _Spent(pid, int(words[1]), own / _TICKS, buried / _TICKS)
+                table[pid] = _Spent(pid, int(words[1]), own / _TICKS, children / _TICKS)
     return table
 
 
 def resident_bytes(pid: int | None = None) -> int:
-    """The memory of a process, this one by default."""
+    """Return the resident memory of a process in bytes, by default of this process."""
     return _status_bytes(pid or os.getpid(), "VmRSS")
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process had so far; 0 if it is gone."""
+    """Return the peak memory of a process in bytes, or 0 if the process is gone."""
     try:
         return _status_bytes(pid, "VmHWM")
     except OSError:
@@ -135,11 +139,11 @@ def _status_bytes(pid: int, name: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) * _KIB
-    raise OSError(f"no {name}")
+    raise OSError(f"/proc/{pid}/status has no {name}")
 
 
 async def calm(patience: float) -> bool:
-    """Wait until the machine is almost idle, so long at most."""
+    """Wait until the machine is almost idle. Returns False if it is not after ``patience`` seconds."""
     give_up = time.monotonic() + patience
     while time.monotonic() < give_up:
         before = _busy_seconds()
@@ -150,12 +154,12 @@ async def calm(patience: float) -> bool:
 
 
 def stolen_seconds() -> float:
-    """Processor time that this machine wanted and its host gave to others, since it started."""
+    """Return the processor seconds since boot that the host gave to others instead of this machine."""
     return int(_first_line(Path("/proc/stat")).split()[8]) / _TICKS
 
 
 def fsync_milliseconds(folder: Path, times: int = 200) -> float:
-    """Return the median time of a durable 4 KiB write, the least that a commit costs here."""
+    """Return the median duration in ms of a durable 4 KiB write, which every commit needs at least."""
     taken = []
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(times):
@@ -167,7 +171,7 @@ def fsync_milliseconds(folder: Path, times: int = 200) -> float:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """This machine, for a reader and for the question whether two runs had the same one."""
+    """Return a description of this machine. Reports compare runs only if their machines are equal."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""Measures: each reads one figure from a record, alike for reports and comparisons."""
+"""Define measures: each reads one figure from a run record, for reports and comparisons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One kind of figure. ``of`` is None where a record has none."""
+    """Reads one kind of figure from a run record.
+
+    ``of`` returns None if the record has no such figure.
+    """
 
     name: str
     unit: str
@@ -31,17 +34,17 @@ class Measure:
 
     @property
     def better(self) -> str:
-        """For a reader."""
+        """Return a text that says whether more or less is better."""
         return "more is better" if self.more_is_better else "less is better"
 
 
 def answered_well(counts: Iterable[Counts]) -> int:
-    """Requests with the answer of a healthy system: the others must not look like speed."""
+    """Count the requests that got a documented answer. Fast errors must not look like speed."""
     return sum(one.ok + sum(one.soft.values()) for one in counts)
 
 
 def primary(record: RunRecord) -> list[Counts]:
-    """Of the four methods that are compared."""
+    """Return the counts of the four methods that are compared."""
     return [record.counts[one] for one in PRIMARY if one in record.counts]
 
 
@@ -53,7 +56,7 @@ def _requests(record: RunRecord) -> float | None:
 def _listings(record: RunRecord) -> float | None:
     counts = record.counts.get(Method.LIST)
     if not counts or not record.cell.mix.get(Method.LIST):
-        return None  # a few that were asked for their times are no rate
+        return None  # list requests outside of the load measure times, not a rate
     return answered_well([counts]) / record.seconds
 
 
@@ -62,7 +65,7 @@ def _jobs(record: RunRecord) -> float | None:
 
 
 def parts(record: RunRecord) -> dict[str, float]:
-    """Microseconds of processor time per job, by part of the system."""
+    """Return the processor time per job in microseconds, by part of the system."""
     ended = record.jobs.ended
     if not ended:
         return {}
@@ -74,7 +77,7 @@ def parts(record: RunRecord) -> dict[str, float]:
 
 
 def memory_parts(record: RunRecord) -> dict[str, float]:
-    """MiB at the peak, by part of the system."""
+    """Return the peak memory in MiB, by part of the system."""
     held = record.machine.peak_bytes
     return {part: size / _MIB for part, size in held.items() if part != GENERATOR}
 
@@ -114,7 +117,7 @@ MEMORY = Measure("peak memory", "MiB", False, _memory, by_generator=False)
 
 @cache
 def latency(what: str, percentile: int) -> Measure:
-    """A percentile of a method's times, or of ``TO_DONE``."""
+    """Return the measure of a latency percentile of a method, or of ``TO_DONE``."""
 
     def of(record: RunRecord) -> float | None:
         encoded = record.latencies.get(what)
@@ -125,7 +128,10 @@ def latency(what: str, percentile: int) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A figure of a scenario, over its repetitions: the calm ones, where there are any."""
+    """Holds a figure of a scenario over its repetitions.
+
+    Disturbed repetitions are left out, unless all repetitions were disturbed.
+    """
 
     runs: list[RunRecord]
     last: Figure  # of the last repetition: its conditions are shown
@@ -133,24 +139,24 @@ class Measured:
 
     @property
     def disturbed(self) -> bool:
-        """Tell if every repetition was disturbed."""
+        """Return True if every repetition was disturbed."""
         return all(run.machine.disturbed for run in self.runs)
 
     @property
     def met(self) -> bool:
-        """Tell if the mean met the target. True without a target."""
+        """Return True if the mean meets the target, or if the figure has no target."""
         return replace(self.last, value=self.value.mean).met
 
     @property
     def target(self) -> str:
-        """For a reader."""
+        """Return the target as text, empty if the figure has no target."""
         if self.last.target is None:
             return ""
         return f"{'≥' if self.last.more_is_better else '≤'} {self.last.target:,g}"
 
 
 def measured(records: Iterable[RunRecord]) -> list[Measured]:
-    """The figures of all scenarios, in the order of their names."""
+    """Return the figures of all scenarios, sorted by topology and scenario."""
     found: dict[tuple[str, str, str], list[tuple[RunRecord, Figure]]] = {}
     for record in records:
         for figure in record.figures:
@@ -166,7 +172,7 @@ def measured(records: Iterable[RunRecord]) -> list[Measured]:
 
 @cache
 def figure(name: str, unit: str, more_is_better: bool) -> Measure:
-    """A figure of a scenario by its name."""
+    """Return the measure that reads a scenario's figure by its name."""
 
     def of(record: RunRecord) -> float | None:
         return next((one.value for one in record.figures if one.name == name), None)
@@ -176,7 +182,7 @@ def figure(name: str, unit: str, more_is_better: bool) -> Measure:
 
 @cache
 def typical(what: str) -> Measure:
-    """The median, also of the few times that tell no percentile of their own."""
+    """Return the measure of the median latency, which needs fewer values than ``latency``."""
 
     def of(record: RunRecord) -> float | None:
         times = histogram(record.latencies.get(what))
@@ -203,7 +209,7 @@ ALL = (
 
 @lru_cache(maxsize=65_536)
 def _percentiles(encoded: str) -> dict[int, float]:
-    """In ms. A percentile of fewer values than one beyond it would be their maximum."""
+    """Return the percentiles in ms, without those that would be the maximum of too few values."""
     times = histogram(encoded)
     count = times.get_total_count()
     told = [one for one in PERCENTILES if count * (100 - one) >= 100]
@@ -212,7 +218,7 @@ def _percentiles(encoded: str) -> dict[int, float]:
 
 
 def quantiles(times: HdrHistogram, shares: Iterable[float]) -> list[float]:
-    """In ms, for a curve."""
+    """Return the quantiles of a histogram in ms, for a curve."""
     wanted = [share * 100 for share in shares]
     found = times.get_percentile_to_value_dict(wanted)
     return [found[one] / 1e3 for one in wanted]

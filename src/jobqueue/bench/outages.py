@@ -1,7 +1,7 @@
-"""A dead service against a dead node: requests and jobs while one part of a design is away.
+"""Compare a dead service with a dead node: requests and jobs while one part of a design is down.
 
-Requests come at a rate, so that those that fail slowly do not keep others from being asked. The
-part is killed in the middle and not started again.
+Requests start at a fixed rate, so that slow failures do not delay other requests. The part is
+killed in the middle of the run and not started again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jobqueue.bench.records import Counts
 from jobqueue.taskqueue.designs import catalogue
 
 FILE = "outages.json"
-# Every service once; one node stands for the others, which are like it.
+# Each service is killed once, and one node, because all nodes are alike.
 KILLED: Mapping[str, Sequence[str]] = {
     "microservices": [service.name for service in catalogue.DESIGN_A],
     "nodes": ["node-0"],
@@ -30,7 +30,7 @@ KILLED: Mapping[str, Sequence[str]] = {
 
 
 def profile(rate: float, seconds: float) -> Profile:
-    """The load: all methods, at a rate that both designs carry easily."""
+    """Return the profile of the load. ``rate`` should be a rate that both designs handle easily."""
     made = Profile(
         name="outages",
         about="A dead service against a dead node.",
@@ -48,17 +48,17 @@ def profile(rate: float, seconds: float) -> Profile:
 
 
 def runs() -> int:
-    """The number of parts that are killed."""
+    """Return the number of runs, which is the number of parts that are killed."""
     return sum(map(len, KILLED.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The ends of requests and jobs while one part was away."""
+    """Describes how requests and jobs ended before and after one part was killed."""
 
     topology: str
     killed: str
-    before: dict[str, Counts]  # requests by method, as long as all parts were there
+    before: dict[str, Counts]  # requests by method, while all parts were running
     during: dict[str, Counts]  # from the kill on
     accepted: int  # jobs, before and during
     done: int
@@ -67,18 +67,21 @@ class Outage:
     open: int  # jobs that had not ended, or whose end could not be read
 
     def answered(self, method: Method | None = None) -> float:
-        """The share of requests during the outage that had the answer of a healthy system."""
+        """Return the share of requests after the kill that got the answer of a healthy system.
+
+        ``method`` selects the requests of one method.
+        """
         counts = [one for name, one in self.during.items() if method in (None, name)]
         begun = sum(one.total for one in counts)
         return answered_well(counts) / begun if begun else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """For the file."""
+        """Return the outage as a JSON object for the results file."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, parts: Mapping[str, Any]) -> Outage:
-        """As the file has it."""
+        """Build an outage from its JSON object in the results file."""
         counts = {
             when: {name: Counts(**one) for name, one in parts[when].items()}
             for when in ("before", "during")
@@ -87,7 +90,7 @@ class Outage:
 
 
 async def outages(load: Profile) -> AsyncIterator[Outage]:
-    """One after another, each on a topology of its own."""
+    """Measure the outages one after another, each on a newly started topology."""
     for shape in load.shapes():
         (cell,) = load.cells_of(shape, RunPlace.PROCESSES)
         for killed in KILLED[shape.topology]:

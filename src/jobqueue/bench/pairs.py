@@ -1,4 +1,4 @@
-"""Two builds run in turn on one machine: the pairs that ``regress`` compares."""
+"""Run two builds alternately on one machine, and keep the pairs of runs for ``jq-bench regress``."""
 
 from __future__ import annotations
 
@@ -22,25 +22,28 @@ _LAST_LINES = 5
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One version of this package, and how its ``jq-bench`` is started."""
+    """Describes a version of this package: its Python and, for a checkout, its source folder."""
 
     python: str
     source: Path | None = None
 
     def command(self, profile: str, out: Path, seed: int) -> list[str]:
-        """Run each cell of a profile once."""
+        """Return the command that runs each cell of a profile once."""
         once = ["--set", "repetitions=1", "--set", f"seed={seed}"]
         return [self.python, "-P", "-m", _PROGRAM, "run", profile, "--out", str(out), *once]
 
     def environment(self) -> dict[str, str]:
-        """This program's environment, with the source before installed packages."""
+        """Return this program's environment, with the build's source before installed packages."""
         if self.source is None:
             return dict(os.environ)
         return {**os.environ, "PYTHONPATH": str(self.source)}
 
 
 def build(field: str, path: Path) -> Build:
-    """A checkout, a virtual environment or a Python. InvalidArgument: it is none of them."""
+    """Return the build at ``path``: a checkout, a virtual environment or a Python executable.
+
+    Raises InvalidArgument for ``field`` if ``path`` is none of these.
+    """
     if (path / "src" / "jobqueue").is_dir():
         own = path / ".venv" / "bin" / "python"
         chosen = str(own.absolute()) if own.exists() else sys.executable
@@ -51,21 +54,24 @@ def build(field: str, path: Path) -> Build:
             return Build(str(python.absolute()))
     raise InvalidArgument(
         field,
-        f"{path} is no checkout (with src/jobqueue), no virtual environment (with bin/python)"
-        " and no Python",
+        f"{path} is neither a checkout (with src/jobqueue) nor a virtual environment (with"
+        " bin/python) nor a Python executable",
     )
 
 
 def run(
     base: Build, new: Build, profile: str, count: int, into: Path, ended: Callable[[], None]
 ) -> None:
-    """Make ``count`` pairs; who begins changes from pair to pair. ``ended``: after each run.
+    """Run ``count`` pairs of both builds. The build that runs first changes from pair to pair.
 
-    A run that fails ends it all: pairs without a partner say nothing.
+    ``ended`` is called after each run. A failed run stops everything, because a run without its
+    partner cannot be compared.
     """
     for side in (BASE, NEW):
         if (into / side / records.FILE).exists():
-            raise Conflict(f"--into: {into / side} has the records of an earlier run")
+            raise Conflict(
+                f"--into: {into / side} has the records of an earlier run; choose another folder"
+            )
     into.mkdir(parents=True, exist_ok=True)
     for repetition in range(1, count + 1):
         sides = [(BASE, base), (NEW, new)]
@@ -87,4 +93,6 @@ def _run_once(chosen: Build, side: str, command: list[str]) -> None:
     )
     if made.returncode:
         last = "\n".join(made.stderr.splitlines()[-_LAST_LINES:])
-        raise Unavailable(f"{side}: jq-bench ended with status {made.returncode}\n{last}")
+        raise Unavailable(
+            f"{side}: jq-bench of {chosen.python} ended with status {made.returncode}\n{last}"
+        )

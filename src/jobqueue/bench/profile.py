@@ -1,7 +1,7 @@
-"""A profile: its cells, how long and how often each is measured, and the limits of disturbance.
+"""Read and check profiles: what to measure, how long, how often, and how much may disturb a run.
 
-A profile is a YAML file. A factor that is a list stands for each of its values; an entry of
-``cells`` with several lists stands for their product. ``base`` holds for every cell.
+A profile is a YAML file. A factor that is a list stands for each of its values. An entry of
+``cells`` with several lists stands for their product. The values in ``base`` apply to every cell.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from jobqueue.fleet.topologies import LAYOUTS
 _SUFFIX = ".yml"
 _MOST_RUNS = 10_000
 
-# Of these topologies taskqueue.v1 is the API, which has no batches.
+# The topologies whose API is taskqueue.v1, which has no batches.
 TASKQUEUE = frozenset({"microservices", "nodes"})
-_SHAPES = {"nodes": {"servers": 6, "workers": 6}}  # those that are not one of each
+_SHAPES = {"nodes": {"servers": 6, "workers": 6}}  # default sizes other than one of each
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
@@ -35,7 +35,7 @@ Some = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 
 class Topology(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A topology and its shape: the only factors in which compared cells may differ."""
+    """Names a topology and its size. Compared cells may differ in nothing else."""
 
     topology: str
     servers: Some = 1
@@ -43,7 +43,7 @@ class Topology(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Factors(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The values of one cell, checked."""
+    """Validates the factors of one cell."""
 
     slots: Some = 6
     callers: Some = 8
@@ -63,7 +63,7 @@ _SIZES = frozenset(one.name for one in msgspec.structs.fields(Sizes))
 
 
 class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The plan of a measurement."""
+    """Describes what a benchmark measures and how."""
 
     name: str = ""
     about: str
@@ -84,11 +84,11 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
     repeats: Count = 10  # disturbed runs that are made again
 
     def shapes(self) -> list[Topology]:
-        """The topologies."""
+        """Return the topologies of the profile with their sizes."""
         return [_topology(self.name, one) for one in self.topologies]
 
     def loads(self) -> list[dict[str, Any]]:
-        """The distinct cells for every topology."""
+        """Return the distinct combinations of factors, which every topology runs."""
         found = []
         for entry in self.cells:
             for factors in _product({**self.base, **entry}):
@@ -98,7 +98,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         return [msgspec.structs.asdict(one) for one in found]
 
     def cells_of(self, shape: Topology, place: RunPlace) -> list[Cell]:
-        """The cells of one topology."""
+        """Return the cells of one topology."""
         return [
             Cell(
                 topology=shape.topology,
@@ -111,7 +111,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         ]
 
     def chosen(self) -> list[Scenario]:
-        """The scenarios."""
+        """Return the scenarios of the profile."""
         return [
             _scenario(self.name, topology, name)
             for topology, names in self.scenarios.items()
@@ -119,7 +119,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         ]
 
     def all_sizes(self) -> Sizes:
-        """Of the scenarios."""
+        """Return the checked sizes of the profile's scenarios."""
         try:
             return msgspec.convert(self.sizes, Sizes)
         except msgspec.ValidationError as error:
@@ -127,23 +127,26 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
 
     @property
     def runs(self) -> int:
-        """The number of runs, if none is disturbed."""
+        """Return the number of planned runs, without repeats of disturbed runs."""
         cells = len(self.shapes()) * len(self.loads())
         return (cells + len(self.chosen())) * self.repetitions
 
     def check(self) -> None:
-        """Refuse a plan that cannot be run, or not fairly."""
+        """Raise InvalidArgument if the profile cannot run, or if its comparison would be unfair."""
         shapes, loads = self.shapes(), self.loads()
         self.all_sizes()
         for shape, load in itertools.product(shapes, loads):
             _check(self.name, shape, load)
         if not self.runs:
-            raise _wrong(self.name, "it has no cells and no scenarios")
+            raise _wrong(self.name, "has no cells and no scenarios; add topologies or scenarios")
         if self.runs > _MOST_RUNS:
-            raise _wrong(self.name, f"{self.runs:,} runs; {_MOST_RUNS:,} are allowed")
+            raise _wrong(self.name, f"plans {self.runs:,} runs; at most {_MOST_RUNS:,} are allowed")
 
     def seed_of(self, cell: Cell, repetition: int) -> int:
-        """The same for every topology: all get the same requests in the same order."""
+        """Return the seed of a repetition, which is equal for all topologies.
+
+        Equal seeds give every topology the same requests in the same order.
+        """
         text = json.dumps([self.seed, repetition, cell.load], sort_keys=True)
         return zlib.crc32(text.encode())
 
@@ -153,9 +156,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         topologies: Sequence[str] = (),
         only: Sequence[str] = (),
     ) -> Profile:
-        """With other values: of the profile, of a factor in every cell, or of a size.
+        """Return the profile with other settings: its own values, factors of all cells, or sizes.
 
-        ``only``: these scenarios, and no cells.
+        ``topologies`` selects topologies by name. ``only`` selects these scenarios and no cells.
         """
         own = {one.name for one in msgspec.structs.fields(self)}
         own -= {"name", "cells", "base", "scenarios", "sizes"}
@@ -185,19 +188,19 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         return made
 
     def as_json(self) -> dict[str, Any]:
-        """For environment.json: with it the run can be made again."""
+        """Return the profile as JSON for environment.json, from which the run can be repeated."""
         document: dict[str, Any] = msgspec.to_builtins(self)
         return document
 
 
 def shipped() -> list[str]:
-    """The names of the profiles of the package."""
+    """Return the names of the profiles that the package contains."""
     found = resources.files("jobqueue.bench").joinpath("profiles").iterdir()
     return sorted(one.name.removesuffix(_SUFFIX) for one in found if one.name.endswith(_SUFFIX))
 
 
 def load(name: str) -> Profile:
-    """A shipped profile by its name, or any by the path of its file."""
+    """Return a profile of the package by its name, or any profile by the path of its file."""
     if name in shipped():
         text = resources.files("jobqueue.bench").joinpath("profiles", name + _SUFFIX).read_text()
     elif name.endswith((_SUFFIX, ".yaml")):
@@ -213,14 +216,14 @@ def load(name: str) -> Profile:
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise _wrong(name, f"no YAML: {error}") from error
+        raise _wrong(name, f"is not valid YAML: {error}") from error
     if not isinstance(document, dict):
-        raise _wrong(name, "expected names and values")
+        raise _wrong(name, "is not a YAML mapping of names to values")
     return _convert(name, {**document, "name": name})
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """``NAME=VALUE`` as ``--set`` takes it: YAML, or several values with commas between."""
+    """Parse a ``NAME=VALUE`` of ``--set``. The value is YAML, or several values with commas."""
     name, sep, value = text.partition("=")
     if not sep or not name:
         raise InvalidArgument("--set", f"{text!r} is not NAME=VALUE")
@@ -228,7 +231,7 @@ def setting(text: str) -> tuple[str, Any]:
         bare = "," in value and not value.lstrip().startswith(("[", "{"))
         return name.strip(), yaml.safe_load(f"[{value}]" if bare else value)
     except yaml.YAMLError:
-        raise InvalidArgument("--set", f"{text!r}: the value is no YAML") from None
+        raise InvalidArgument("--set", f"{text!r}: the value is not valid YAML") from None
 
 
 def _convert(name: str, document: Mapping[str, Any]) -> Profile:
@@ -250,8 +253,8 @@ def _topology(profile: str, given: Any) -> Topology:
         if isinstance(entry, Mapping) and any(name in _FACTORS for name in entry):
             raise _wrong(
                 profile,
-                "topologies: what is compared may differ in servers and workers only, and is asked"
-                f" the same: {', '.join(sorted(_FACTORS & set(entry)))} belongs into cells",
+                "topologies: compared topologies may differ in servers and workers only:"
+                f" {', '.join(sorted(_FACTORS & set(entry)))} belongs into cells",
             ) from None
         raise _wrong(profile, f"topologies: {error}") from None
     if made.topology not in LAYOUTS:
@@ -276,33 +279,42 @@ def _product(entry: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _check(profile: str, shape: Topology, load: Mapping[str, Any]) -> None:
     if not load["mix"].get(Method.SUBMIT):
-        raise _wrong(profile, "mix: some submits are needed: the other calls are about their jobs")
+        raise _wrong(profile, "mix: submit must be above 0, because the other calls need its jobs")
     if load["batch"] > 1 and load["key_ratio"]:
-        raise _wrong(profile, "batch: one key stands for one job; key_ratio must be 0")
+        raise _wrong(profile, "batch: must be 1 if key_ratio is above 0: a key names one job")
     if load["batch"] > 1 and shape.topology in TASKQUEUE:
-        raise _wrong(profile, f"batch: {shape.topology} takes one job in a submit")
+        raise _wrong(
+            profile, f"batch: must be 1, because {shape.topology} accepts one job in a submit"
+        )
     for factor in ("rows", "pressure"):
         if load[factor] not in (0, Pressure.NONE) and shape.topology != "replicated":
             raise _wrong(
-                profile, f"{factor}: is for PostgreSQL, so for the replicated topology only"
+                profile,
+                f"{factor}: needs PostgreSQL, so only the replicated topology allows it, not"
+                f" {shape.topology}",
             )
     if load["slots"] % shape.workers:
         raise _wrong(
             profile,
-            f"slots: {load['slots']} cannot be shared out equally to {shape.workers} workers"
+            f"slots: {load['slots']} cannot be shared equally among {shape.workers} workers"
             f" ({shape.topology}), so the comparison would not be fair",
         )
     one_of_each = shape.topology in ("embedded", "microservices")
     if one_of_each and (shape.servers, shape.workers) != (1, 1):
-        raise _wrong(profile, f"topologies: {shape.topology} has one server and one worker")
+        raise _wrong(profile, f"topologies: {shape.topology} must have one server and one worker")
     if shape.topology == "nodes" and shape.servers != shape.workers:
-        raise _wrong(profile, "topologies: a node is a server and a worker: as many of each")
+        raise _wrong(
+            profile,
+            "topologies: nodes must have equal numbers of servers and workers: a node is both",
+        )
 
 
 def _scenario(profile: str, topology: str, name: str) -> Scenario:
     if topology not in SCENARIOS:
         raise _wrong(
-            profile, f"scenarios: {topology!r} has none; those that have: {', '.join(SCENARIOS)}"
+            profile,
+            f"scenarios: {topology!r} has no scenarios; topologies with scenarios:"
+            f" {', '.join(SCENARIOS)}",
         )
     if name not in SCENARIOS[topology]:
         known = ", ".join(SCENARIOS[topology])
@@ -311,12 +323,14 @@ def _scenario(profile: str, topology: str, name: str) -> Scenario:
 
 
 def _only(profile: Profile, names: Sequence[str]) -> dict[str, list[str]]:
-    """By topology. A scenario that the profile leaves out may be named, too."""
+    """Return the named scenarios by topology, whether or not the profile lists them."""
     known = {name for topology in profile.scenarios for name in SCENARIOS[topology]}
     for name in names:
         if name not in known:
-            allowed = f"one of: {', '.join(sorted(known))}" if known else "this profile has none"
-            raise InvalidArgument("--only", f"{name!r} is no scenario here; {allowed}")
+            allowed = f"one of: {', '.join(sorted(known))}" if known else "it has no scenarios"
+            raise InvalidArgument(
+                "--only", f"{name!r} is not a scenario of profile {profile.name}; {allowed}"
+            )
     return {
         topology: [name for name in names if name in SCENARIOS[topology]]
         for topology in profile.scenarios

@@ -1,4 +1,4 @@
-"""The record of one run of one cell: the raw material of every report."""
+"""Write and read the records of runs, from which all reports are made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIGITS = 3
 
 
 def histogram(encoded: str | None = None) -> HdrHistogram:
-    """Of times in µs, in a bounded memory; an empty one, or one that was encoded."""
+    """Return a histogram of times in µs with bounded memory, empty or decoded from ``encoded``."""
     made = HdrHistogram(_SHORTEST, _LONGEST, _DIGITS)
     if encoded:
         made.decode_and_add(encoded)
@@ -31,10 +31,10 @@ def histogram(encoded: str | None = None) -> HdrHistogram:
 
 @dataclass(slots=True)
 class Counts:
-    """Every request of the counted stretch, once.
+    """Counts the outcomes of a method's requests, each request of the measured time once.
 
-    A soft outcome is an answer that the API documents for a healthy system: a result that is not
-    there yet, a job that had ended before its cancel, a queue that is full.
+    A soft outcome is an answer that the API documents for a healthy system: the result does not
+    exist yet, the job ended before its cancel, or the queue is full.
     """
 
     ok: int = 0
@@ -44,13 +44,13 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """All that were begun."""
+        """Return the number of requests that were started."""
         return self.ok + sum(self.soft.values()) + sum(self.errors.values()) + self.unfinished
 
 
 @dataclass(slots=True)
 class JobEnds:
-    """The ends of the jobs whose submit was counted: submitted = ended + open."""
+    """Counts how the jobs with a counted submit ended: submitted = ended + open."""
 
     submitted: int = 0
     done: int = 0
@@ -61,13 +61,13 @@ class JobEnds:
 
     @property
     def ended(self) -> int:
-        """In whatever way."""
+        """Return the number of jobs that are done, failed or canceled."""
         return self.done + self.failed + self.canceled
 
 
 @dataclass(slots=True)
 class Machine:
-    """Processor time and memory during the run."""
+    """Holds the processor time and memory of a run, and how much other programs disturbed it."""
 
     seconds: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)  # seconds of processor by part
@@ -82,7 +82,10 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One thing that a scenario measured. A target is the least of a rate, else the most."""
+    """Describes one result of a scenario.
+
+    A target is a minimum for a rate, and a maximum otherwise.
+    """
 
     name: str
     value: float
@@ -92,12 +95,12 @@ class Figure:
 
     @property
     def more_is_better(self) -> bool:
-        """Tell if more of it is better: a rate, or a share of one."""
+        """Return True if a larger value is better: the figure is a rate, or a share of a rate."""
         return self.unit.endswith(("/s", "of the rate"))
 
     @property
     def met(self) -> bool:
-        """Tell if the target was met. True without a target."""
+        """Return True if the value meets the target, or if the figure has no target."""
         if self.target is None:
             return True
         return self.value >= self.target if self.more_is_better else self.value <= self.target
@@ -105,7 +108,7 @@ class Figure:
 
 @dataclass(slots=True)
 class RunRecord:
-    """One run of one cell, or of one scenario."""
+    """Records one run of a cell or of a scenario."""
 
     profile: str
     cell: Cell
@@ -125,18 +128,21 @@ class RunRecord:
 
     @property
     def requests_a_second(self) -> float:
-        """Answered ones, of the primary methods: listings and whole jobs are measured apart."""
+        """Return the answered requests per second of the primary methods.
+
+        List requests and whole jobs are measured separately.
+        """
         found = [self.counts[one] for one in PRIMARY if one in self.counts]
         answered = sum(one.total - one.unfinished for one in found)
         return answered / self.seconds
 
     def as_json(self) -> dict[str, Any]:
-        """One line of the file."""
+        """Return the record as a JSON object, which becomes a line of the records file."""
         return {**asdict(self), "cell": self.cell.as_json()}
 
     @classmethod
     def from_json(cls, parts: Mapping[str, Any]) -> RunRecord:
-        """As the file has it."""
+        """Build a record from its JSON object in the records file."""
         return cls(
             **{
                 **parts,
@@ -150,14 +156,14 @@ class RunRecord:
 
 
 def append(folder: Path, record: RunRecord) -> None:
-    """Keep a record: a run that is cut short leaves those before."""
+    """Append a record to the folder's file, so that an interrupted benchmark keeps earlier runs."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / FILE).open("a") as file:
         file.write(json.dumps(record.as_json(), ensure_ascii=False) + "\n")
 
 
 def read(folders: Iterable[Path]) -> Iterator[RunRecord]:
-    """All that are kept in these folders; a last line that was cut short is passed over."""
+    """Yield the records of all folders. A last line that was cut off is skipped."""
     for folder in folders:
         if not (folder / FILE).is_file():
             raise NotFound(f"{folder} has no {FILE}: name a folder that jq-bench wrote")

@@ -1,9 +1,9 @@
-"""A test for a loss of NEW against BASE, on the ratios of runs that were made side by side.
+"""Test NEW for a loss against BASE, by the ratios of runs that were made side by side.
 
-Repetition k of BASE and repetition k of NEW ran one after the other, so what the machine did to
-both cancels in their ratio. The test is Student's, one-sided, on the logarithms of the ratios, with
-the most extreme tenth left out at each end (Yuen's trimmed mean): a burst of other load
-hits one run of a pair and must neither raise an alarm nor hide a loss.
+Repetition k of BASE and repetition k of NEW ran one after the other, so the machine's influence on
+both cancels in their ratio. The test is Student's, one-sided, on the logarithms of the ratios. It
+leaves out the most extreme tenth at each end (Yuen's trimmed mean): a burst of other load hits one
+run of a pair, and must neither raise an alarm nor hide a loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jobqueue.core.errors import InvalidArgument
 
 FALSE_ALARMS = 0.05  # at most this share of comparisons of equal builds ends with a loss
 POWER = 0.9  # a loss as large as the stated one is found in this share of comparisons
-TOLERATED = 0.02  # a loss below that is none: equal sources in other folders differ by so much
+TOLERATED = 0.02  # smaller losses do not count: equal sources in other folders differ as much
 WANTED = 0.15  # the smallest detectable loss has to be this or less
 FEWEST_PAIRS = 5
 ALL_CELLS = "all cells"
@@ -30,13 +30,13 @@ ALL_CELLS = "all cells"
 _TRIMMED = 0.1
 _TIME = latency(TO_DONE, 50)
 _MEASURES = (COST, JOBS, REQUESTS, _TIME)
-_TAIL = "p99"  # of a scenario's times, where too few lie beyond it
-_FAILED = 0.01  # of the requests, more than in BASE: a loss of its own kind
+_TAIL = "p99"  # of a scenario's times: too few values lie beyond it
+_FAILED = 0.01  # a failed share that exceeds BASE's by more than this is a loss
 
 
 @dataclass(frozen=True, slots=True)
 class RegressRow:
-    """One measure of one cell, or of all cells together."""
+    """Describes the change of one measure in one cell, or in all cells together."""
 
     cell: str
     measure: Measure
@@ -51,13 +51,13 @@ class RegressRow:
 
     @property
     def gained(self) -> bool:
-        """Tell if the whole interval is on the good side."""
+        """Return True if the whole interval shows an improvement."""
         return self.low > 0 if self.measure.more_is_better else self.high < 0
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The result of comparing two builds by pairs of runs."""
+    """Holds the result of comparing two builds by pairs of runs."""
 
     rows: list[RegressRow]
     left_out: int  # pairs with a disturbed run
@@ -66,32 +66,38 @@ class Comparison:
 
     @property
     def lost(self) -> list[RegressRow]:
-        """The rows with a significant loss."""
+        """Return the rows with a significant loss."""
         return [row for row in self.rows if row.lost]
 
     @property
     def worse(self) -> bool:
-        """Tell if NEW lost."""
+        """Return True if NEW has a significant loss, or more failures in some cell."""
         return bool(self.lost or self.failures)
 
     @property
     def widest(self) -> list[RegressRow]:
-        """The rows for a change of the whole build: of all cells together."""
+        """Return one row per measure that judges the whole build.
+
+        The row covers all cells together, or the only cell in which the measure has values.
+        """
         together = {row.measure for row in self.rows if row.cell == ALL_CELLS}
         return [row for row in self.rows if (row.cell == ALL_CELLS) == (row.measure in together)]
 
     @property
     def detectable(self) -> float:
-        """The smallest loss of the whole build that every measure would show."""
+        """Return the smallest loss of the whole build that every measure would show."""
         return max(row.detectable for row in self.widest)
 
     def pairs_needed(self, wanted: float = WANTED) -> int:
-        """About how many pairs would do: the interval shrinks with their root."""
+        """Estimate the number of pairs that would show a loss of ``wanted``.
+
+        The interval shrinks with the square root of the number of pairs.
+        """
         most = 0
         for row in self.widest:
-            room = math.log1p(wanted) - math.log1p(TOLERATED)
+            aim = math.log1p(wanted) - math.log1p(TOLERATED)
             now = math.log1p(row.detectable) - math.log1p(TOLERATED)
-            most = max(most, math.ceil(row.pairs * (now / room) ** 2))
+            most = max(most, math.ceil(row.pairs * (now / aim) ** 2))
         return most
 
 
@@ -107,7 +113,10 @@ class _Pair:
 
 
 def compare(base: Iterable[RunRecord], new: Iterable[RunRecord]) -> Comparison:
-    """Test every cell that both have. InvalidArgument: these are no alternating pairs."""
+    """Test every cell that both builds ran.
+
+    Raises InvalidArgument unless the runs alternate in pairs.
+    """
     pairs, unpaired = _pairs(list(base), list(new))
     calm = {cell: [one for one in some if not one.disturbed] for cell, some in pairs.items()}
     enough = all(len(some) >= FEWEST_PAIRS for some in calm.values())
@@ -115,7 +124,9 @@ def compare(base: Iterable[RunRecord], new: Iterable[RunRecord]) -> Comparison:
     measures = (*_MEASURES, *_figures(used))
     found = {one: by_cell for one in measures if (by_cell := _losses(one, used))}
     if not found:
-        raise InvalidArgument("NEW", "no measure has a value in all runs of a cell")
+        raise InvalidArgument(
+            "NEW", f"no measure has a value in {FEWEST_PAIRS} pairs of a cell; make more pairs"
+        )
     several = sum(len(by_cell) > 1 for by_cell in found.values())
     # Half of the error rate is for the cells together, half for each of them.
     together = FALSE_ALARMS / 2 / max(1, several)
@@ -137,7 +148,7 @@ def compare(base: Iterable[RunRecord], new: Iterable[RunRecord]) -> Comparison:
 def _pairs(
     base: Sequence[RunRecord], new: Sequence[RunRecord]
 ) -> tuple[dict[str, list[_Pair]], int]:
-    """By the name of their cell, and how many runs have no partner."""
+    """Return the pairs by the name of their cell, and the number of runs without a partner."""
     known = {_key(one): one for one in base}
     pairs: dict[str, list[_Pair]] = {}
     for one in new:
@@ -146,11 +157,12 @@ def _pairs(
             pairs.setdefault(one.cell.key, []).append(pair)
     matched = sum(map(len, pairs.values()))
     if not matched:
-        raise InvalidArgument("NEW", "has no run with the cell and repetition of one in BASE")
+        raise InvalidArgument("NEW", "has no run with the cell and repetition of a run in BASE")
     fewest = min(map(len, pairs.values()))
     if fewest < FEWEST_PAIRS:
         raise InvalidArgument(
-            "NEW", f"{fewest} pairs of a cell are too few to compare: {FEWEST_PAIRS} or more"
+            "NEW",
+            f"{fewest} pairs of a cell are too few to compare; make {FEWEST_PAIRS} pairs or more",
         )
     for some in pairs.values():
         _require_alternation(some)
@@ -165,7 +177,10 @@ def _key(record: RunRecord) -> tuple[object, ...]:
 
 
 def _require_alternation(pairs: Sequence[_Pair]) -> None:
-    """The machine of the morning is not the one of the afternoon: pairs must be side by side."""
+    """Raise InvalidArgument unless the two runs of each pair follow each other.
+
+    A machine changes over a day, so runs that were made hours apart cannot be compared.
+    """
     runs = [(datetime.fromisoformat(run.began), one.repetition)
             for one in pairs for run in (one.base, one.new)]  # fmt: skip
     order = [repetition for _, repetition in sorted(runs)]
@@ -176,7 +191,7 @@ def _require_alternation(pairs: Sequence[_Pair]) -> None:
 
 
 def _names(cells: Sequence[Cell]) -> list[str]:
-    """Return names that tell these cells apart."""
+    """Return a different name for each cell, made of the factors that differ."""
     shown = [cell.as_json() for cell in cells if not cell.scenario]
     varied = [
         part for part in Cell("").as_json() if any(one[part] != shown[0][part] for one in shown)
@@ -190,7 +205,7 @@ def _names(cells: Sequence[Cell]) -> list[str]:
 
 
 def _figures(pairs: dict[str, list[_Pair]]) -> list[Measure]:
-    """Return the distinct measures of scenarios."""
+    """Return the measures of all scenario figures, except p99, which few values decide."""
     found = [one for some in pairs.values() for pair in some for one in pair.new.figures]
     made = (figure(one.name, one.unit, one.more_is_better) for one in found)
     return [one for one in dict.fromkeys(made) if not one.name.endswith(_TAIL)]
@@ -203,12 +218,12 @@ def _shown(value: object) -> str:
 
 
 def _losses(measure: Measure, pairs: dict[str, list[_Pair]]) -> dict[str, dict[int, float]]:
-    """By cell and repetition: the logarithm of how much worse NEW is."""
+    """Return, by cell and repetition, the logarithm of how much worse NEW is than BASE."""
     found: dict[str, dict[int, float]] = {}
     for cell, some in pairs.items():
-        # Where a rate is asked for, it is no measure of speed: the time until done is.
-        asked_for = some[0].new.cell.rate is not None
-        if (measure in (JOBS, REQUESTS) and asked_for) or (measure is _TIME and not asked_for):
+        # An open loop has a fixed rate, so its speed shows in the time until done.
+        open_loop = some[0].new.cell.rate is not None
+        if (measure in (JOBS, REQUESTS) and open_loop) or (measure is _TIME and not open_loop):
             continue
         losses = {}
         for one in some:
@@ -250,7 +265,10 @@ def _row(cell: str, measure: Measure, losses: list[float], error_rate: float) ->
 
 
 def trimmed(values: Sequence[float]) -> tuple[float, float, int]:
-    """Mean without the most extreme tenth at each end, its standard error, degrees of freedom."""
+    """Return the trimmed mean, its standard error and its degrees of freedom.
+
+    The mean leaves out the most extreme tenth of ``values`` at each end.
+    """
     ordered, count = sorted(values), len(values)
     cut = int(_TRIMMED * count)
     kept = ordered[cut : count - cut]
@@ -264,7 +282,7 @@ def _fails_more(pairs: Sequence[_Pair]) -> bool:
 
 
 def _failed(records: Iterable[RunRecord]) -> float:
-    """The share of requests that ended with an error or not at all, and of jobs still open."""
+    """Return the share of requests without an answer or with an error, and of jobs still open."""
     begun = failed = 0
     for record in records:
         for one in record.counts.values():

@@ -1,4 +1,4 @@
-"""The runs of a profile: their order, their repetitions, and whether each can be trusted."""
+"""Run a profile: order its runs, repeat disturbed runs, and record whether each can be trusted."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from jobqueue.core.errors import Conflict, InvalidArgument
 
 ENVIRONMENT = "environment.json"
 _PACKAGES = ("grpcio", "protobuf", "uvloop", "asyncpg", "redis", "confluent-kafka", "hdrhistogram")
-_NEAR = 0.9  # of a core: the generator is the limit
+_NEAR = 0.9  # of a core: above it the generator may be the limit
 _LIMIT_SECONDS = 2.0
 _SYSTEM = "this process and its programs"
 
 
 class RunProgress(Protocol):
-    """A receiver of progress."""
+    """Receives the progress of a benchmark."""
 
     def begin(self, runs: int) -> None:
-        """So many runs follow."""
+        """Show that ``runs`` runs follow."""
         ...
 
     def doing(self, text: str) -> None:
@@ -50,17 +50,17 @@ class RunProgress(Protocol):
         ...
 
     def done(self) -> None:
-        """A run ended."""
+        """Count a run as ended."""
         ...
 
     def more(self) -> None:
-        """A run is made again."""
+        """Count an additional run, because a disturbed run is repeated."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One run of one profile, as a person asked for it."""
+    """Describes the benchmark that a user started: its profile, its output folder and its place."""
 
     profile: Profile
     out: Path
@@ -69,17 +69,21 @@ class Wish:
     compose: Path = containers.COMPOSE  # the folder of compose files
     commit: str = "unknown"
     command: str = ""
-    stamp: str = field(default_factory=lambda: f"{time.time_ns():x}")  # no other run has its keys
+    stamp: str = field(default_factory=lambda: f"{time.time_ns():x}")  # makes its keys unique
 
     def check(self) -> None:
-        """Refuse an impossible wish before anything is started."""
+        """Raise Conflict or InvalidArgument if the benchmark cannot run, before it starts anything."""
         if (self.out / records.FILE).exists():
-            raise Conflict(f"--out: {self.out} has the records of an earlier run; choose another")
+            raise Conflict(
+                f"--out: {self.out} has the records of an earlier run; choose another folder"
+            )
         names = {shape.topology for shape in self.profile.shapes()}
         elsewhere = "--at" if self.at else "--place" if self.in_containers else ""
         if elsewhere and self.profile.chosen():
             raise InvalidArgument(
-                elsewhere, "scenarios start what they measure: name a profile without them"
+                elsewhere,
+                "scenarios start their own programs as processes; choose a profile without"
+                " scenarios",
             )
         for name in self.at:
             if name not in names:
@@ -87,20 +91,20 @@ class Wish:
         if self.at and names - set(self.at):
             raise InvalidArgument(
                 "--at",
-                f"{', '.join(sorted(names - set(self.at)))}: say where it runs, too:"
-                " what runs elsewhere and what is started here are not compared",
+                f"name the addresses of {', '.join(sorted(names - set(self.at)))}, too: topologies"
+                " that run elsewhere are not compared with topologies that jq-bench starts",
             )
         if self.in_containers:
             containers.check(self.compose, self.topologies)
 
     @property
     def in_containers(self) -> bool:
-        """Tell if containers are brought up for it."""
+        """Return True if the benchmark starts containers."""
         return self.place is RunPlace.CONTAINERS and not self.at
 
     @property
     def topologies(self) -> list[str]:
-        """The names of those that are measured."""
+        """Return the distinct names of the topologies that are measured."""
         return list(dict.fromkeys(shape.topology for shape in self.profile.shapes()))
 
 
@@ -112,7 +116,7 @@ class _Run:
 
 
 async def run(wish: Wish, progress: RunProgress) -> list[RunRecord]:
-    """Measure all, writing each record when it is made."""
+    """Run the profile and return its records. Each record is written to disk when its run ends."""
     wish.check()
     profile = wish.profile
     blocks: list[Topology | Scenario] = [*profile.shapes(), *profile.chosen()]
@@ -132,7 +136,7 @@ async def run(wish: Wish, progress: RunProgress) -> list[RunRecord]:
     async with contextlib.AsyncExitStack() as stack:
         stand = Stand(wish.out)
         if profile.scenarios:
-            progress.doing("starting the servers that scenarios stand on")
+            progress.doing("starting the servers of the scenarios")
             needed = dict.fromkeys(name for one in profile.chosen() for name in one.services)
             stand = await stack.enter_async_context(opened(needed, profile.calm))
             environment["services"] = await stand.described()
@@ -154,7 +158,7 @@ async def run(wish: Wish, progress: RunProgress) -> list[RunRecord]:
 
 
 class _Repeats:
-    """The number of disturbed runs that may still be repeated."""
+    """Counts how many disturbed runs may still be repeated."""
 
     def __init__(self, left: int) -> None:
         self._left = left
@@ -172,7 +176,7 @@ async def _scenario(
     repeats: _Repeats,
     progress: RunProgress,
 ) -> AsyncIterator[RunRecord]:
-    """One run of a scenario, and another one if it was disturbed."""
+    """Run a scenario, and run it a second time if the first run was disturbed."""
     profile = wish.profile
     cell = Cell(scenario.topology, scenario=scenario.name)
     doing = f"{scenario.topology}, repetition {repetition}: {scenario.name}"
@@ -181,7 +185,7 @@ async def _scenario(
     for again in (False, True):
         progress.doing(doing)
         record = _begun(wish, cell, repetition)
-        record.warm_up = record.seconds = 0.0  # it has stretches of its own
+        record.warm_up = record.seconds = 0.0  # a scenario has its own durations
         record.sizes = msgspec.structs.asdict(stand.sizes)
         # The stand's servers are children of this process, too.
         cpu = machine.CpuTimes({}, {_SYSTEM: os.getpid()}, own="")
@@ -199,7 +203,7 @@ async def _scenario(
 async def _block(
     wish: Wish, shape: Topology, block: list[_Run], repeats: _Repeats, progress: RunProgress
 ) -> Any:
-    """Runs of one topology, which is up for them alone."""
+    """Start one topology, run its cells, and yield their records."""
     profile = wish.profile
     name = shape.topology
     progress.doing(f"{name}: waiting for an idle machine")
@@ -216,10 +220,12 @@ async def _block(
             context = brought_up(first)
         async with context as ground, database.connected(ground.database) as connection:
             if connection is None and any(_needs_database(run.cell) for run in waiting):
-                raise InvalidArgument("--at", "rows and pressure need a database of its own")
+                raise InvalidArgument(
+                    "--at", "rows and pressure need a PostgreSQL that jq-bench starts: omit --at"
+                )
             progress.doing(f"{name}: counting its slots")
             await fairness.check_slots(ground.target, slots, name)
-            # Rows only come, so that fewer of them are measured first.
+            # Rows are never removed, so the cells with the fewest rows are measured first.
             waiting.sort(key=lambda run: run.cell.rows)
             rows = 0
             while waiting:
@@ -296,8 +302,8 @@ def _put_machine(
         found.seconds, found.cpu = spent.elapsed, spent.seconds
         found.stolen = spent.stolen / spent.elapsed
         record.notes.append(
-            "the topology runs elsewhere: what its parts and others used of the processor is not"
-            " known"
+            "the topology runs elsewhere: the processor time of its parts and of other programs is"
+            " not known"
         )
     if generator > _NEAR:
         record.notes.append(f"the generator used {generator:.0%} of a core: it may be the limit")
@@ -311,13 +317,13 @@ def _put_others(record: RunRecord, spent: machine.CpuSpent, allowed: float) -> N
     found.disturbed = found.others > allowed or found.stolen > allowed
     if found.disturbed:
         record.notes.append(
-            f"others used {found.others:.2f} cores, the host took {found.stolen:.2f};"
+            f"other programs used {found.others:.2f} cores, the host took {found.stolen:.2f};"
             f" {allowed:g} are allowed"
         )
 
 
 def described(cell: Cell) -> str:
-    """A cell's load in a line."""
+    """Return a cell's load as one line of text."""
     mix = "/".join(f"{share} {method}" for method, share in cell.mix.items() if share)
     how = f"{cell.callers} caller{'s'[: cell.callers > 1]}"
     if cell.rate is not None:
@@ -338,7 +344,7 @@ def described(cell: Cell) -> str:
 
 
 def environment_of(wish: Wish) -> dict[str, Any]:
-    """Describe the machine, the versions and the wish, whose folder must exist."""
+    """Return the machine, the versions and the command of a benchmark. Its folder must exist."""
     versions = {"python": platform.python_version(), "jobqueue": __version__}
     for package in _PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The topologies side by side, for a terminal."""
+"""Show the figures of topologies side by side on a terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = (*PRIMARY, TO_DONE, Method.LIST)  # listings last: they are apart
 
 
 def values(record: RunRecord) -> dict[str, tuple[float, str]]:
-    """Every measure of a run, with its unit."""
+    """Return every figure of a run with its unit, by name."""
     found = {
         "requests": (record.requests_a_second, "/s"),
         "jobs done": (record.jobs.a_second, "/s"),
@@ -42,7 +42,10 @@ def values(record: RunRecord) -> dict[str, tuple[float, str]]:
 
 
 def compare(records: Sequence[RunRecord]) -> Table:
-    """A column for each topology, a section for each load; medians over the repetitions."""
+    """Return a table with a column for each topology and a section for each load.
+
+    A figure is the median over the repetitions.
+    """
     records = [record for record in records if not record.cell.scenario]
     shapes = list(dict.fromkeys(_shape(record.cell) for record in records))
     table = Table(title_justify="left", show_header=True)
@@ -66,7 +69,7 @@ def compare(records: Sequence[RunRecord]) -> Table:
 
 
 def scenarios(records: Sequence[RunRecord]) -> Table:
-    """Return a table with the mean and the interval of each figure."""
+    """Return a table with the mean and the interval of each scenario's figures."""
     table = Table(title_justify="left", show_header=True)
     for name in ("scenario", "measure"):
         table.add_column(name)
@@ -87,7 +90,7 @@ def scenarios(records: Sequence[RunRecord]) -> Table:
 
 
 def _rank(cell: Cell) -> tuple[float, ...]:
-    """Small loads first; the order in which they were run says nothing."""
+    """Return a sort key that puts small loads first, because runs are made in random order."""
     return (cell.rate or 0.0, cell.work_ms, cell.key_ratio, cell.key_skew, cell.callers)
 
 

@@ -1,4 +1,4 @@
-"""Targets of a load: the public clients of both APIs, behind one set of calls."""
+"""Adapt the public clients of both APIs to the one interface that a load calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOW = 0.001
 
 
 class Fate(StrEnum):
-    """The end of a job, or OPEN."""
+    """Says how a job ended, or that it is still open."""
 
     OPEN = "open"
     DONE = "done"
@@ -32,7 +32,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeenJob:
-    """A job as its server shows it. Times are epoch seconds of the server."""
+    """Describes a job as its server reports it. Times are the server's, in seconds since the epoch."""
 
     fate: Fate
     started: float = 0.0
@@ -41,28 +41,31 @@ class SeenJob:
 
 @dataclass(frozen=True, slots=True)
 class LoadWork:
-    """The work of a job."""
+    """Describes the work of a job: its duration and the size of its output."""
 
     milliseconds: int = 0
     output_bytes: int = 0
 
 
 class Target(Protocol):
-    """The calls of a load. Each raises JobQueueError where it fails.
+    """Defines the calls that a load makes. Each call raises JobQueueError if it fails.
 
     ``result`` and ``cancel`` return the code of a soft outcome, or None.
     """
 
     async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:
-        """Submit a job for each key, in one call; an empty key is none. Returns the ids."""
+        """Submit a job for each key in one call, and return the ids.
+
+        An empty text stands for no key.
+        """
         ...
 
     async def status(self, job_id: str) -> SeenJob:
-        """The job now."""
+        """Read the job's present state."""
         ...
 
     async def result(self, job_id: str) -> str | None:
-        """Ask for the result without waiting for it."""
+        """Read the job's result without waiting for it."""
         ...
 
     async def cancel(self, job_id: str) -> str | None:
@@ -70,11 +73,11 @@ class Target(Protocol):
         ...
 
     async def list(self) -> None:
-        """One page of jobs, as many as the API gives by default."""
+        """Read one page of jobs, with the API's default page size."""
         ...
 
     async def end(self, job_id: str, patience: float) -> SeenJob:
-        """Wait for the job's end, so long at most."""
+        """Wait until the job ends, at most ``patience`` seconds, and return its state."""
         ...
 
     async def close(self) -> None:
@@ -83,7 +86,10 @@ class Target(Protocol):
 
 
 class QueueTarget:
-    """jq.v1 by the SDK. Jobs are of the built-in type ``simulate``, which every worker knows."""
+    """Calls jq.v1 through the SDK.
+
+    Jobs have the built-in type ``simulate``, which every worker knows.
+    """
 
     def __init__(self, app: JobQueue) -> None:
         self._app = app
@@ -132,7 +138,7 @@ class QueueTarget:
 
 
 class TaskQueueTarget:
-    """taskqueue.v1 by its client, which routes as the design wants."""
+    """Calls taskqueue.v1 through its client, which chooses the server as each design requires."""
 
     def __init__(self, client: TaskQueueClient) -> None:
         self._client = client

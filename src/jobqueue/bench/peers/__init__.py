@@ -1,1 +1,1 @@
-"""The same no-op work on jobqueue and on its peers, on the same machine and the same servers."""
+"""Compare jobqueue with other queue systems, by the same no-op work on one machine."""

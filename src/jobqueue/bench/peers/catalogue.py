@@ -1,4 +1,4 @@
-"""The systems that are compared, their settings, and what they keep of a job."""
+"""List the compared systems, their settings, and what each of them keeps of a job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ OURS = "jobqueue"
 
 
 class PeerSetting(StrEnum):
-    """The two ways to set a system up. Adapters name the pages that the fastest are from."""
+    """Names the two ways to configure a system. Adapters cite the documentation behind ``FASTEST``."""
 
     DEFAULT = "default"
     FASTEST = "fastest"
 
 
 class Backing(StrEnum):
-    """The server that keeps the jobs."""
+    """Names the server that keeps the jobs."""
 
     POSTGRES = "PostgreSQL"
     REDIS = "Redis"
@@ -28,7 +28,7 @@ class Backing(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class PeerSetup:
-    """A setting, with as many jobs at once in all workers as it has or as are asked for."""
+    """Combines a setting with the slots of all workers. None means the setting's own number."""
 
     setting: PeerSetting
     slots: int | None = None
@@ -38,7 +38,7 @@ class PeerSetup:
 
 
 class Durability(StrEnum):
-    """The accepted jobs that a crash of the server may lose."""
+    """Says which accepted jobs a crash of the server may lose."""
 
     NOTHING = "a crash of the server loses nothing"
     LAST_SECOND = "a crash of the server loses the last second"
@@ -46,7 +46,7 @@ class Durability(StrEnum):
 
 
 class Fsync(StrEnum):
-    """The moment at which Redis writes to the disk: never, or as its append-only file is set."""
+    """Says when Redis writes to the disk: never, or as its append-only file is configured."""
 
     NEVER = "never"
     EVERYSEC = "everysec"
@@ -54,7 +54,7 @@ class Fsync(StrEnum):
 
     @property
     def durability(self) -> Durability:
-        """The loss of jobs in Redis."""
+        """Return which jobs a crash of Redis may lose."""
         return _OF_REDIS[self]
 
 
@@ -67,7 +67,7 @@ _OF_REDIS = {
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A setting in words, and the records of a job that remain with it."""
+    """Describes a setting, and what the system keeps and loses of a job with this setting."""
 
     how: str
     keeps: str  # once a job has ended
@@ -77,7 +77,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """One row of the comparison."""
+    """Describes one of the compared systems."""
 
     name: str
     backing: Backing
@@ -87,36 +87,36 @@ class System:
 
     @property
     def label(self) -> str:
-        """As people read it. Only jobqueue runs on more than one."""
+        """Return the name for readers, with the server for jobqueue, which runs on several servers."""
         return f"{self.name} on {self.backing}" if self.is_ours else self.name
 
     @property
     def is_ours(self) -> bool:
-        """Tell if the others are compared with this system."""
+        """Return True if the system is jobqueue, with which the other systems are compared."""
         return self.name == OURS
 
     @property
     def module(self) -> str:
-        """The adapter's."""
+        """Return the name of the adapter's module."""
         return f"with_{self.name}"
 
     @property
     def pins(self) -> Path:
-        """Every package of the peer's environment."""
+        """Return the file that names every package of the system's environment."""
         return _HERE / "pins" / f"{self.name}.txt"
 
     def kept(self, setting: PeerSetting) -> Kept:
-        """The description of a setting for this system."""
+        """Return the description of a setting for this system."""
         return self.default if setting is PeerSetting.DEFAULT else self.fastest
 
     def durability(self, setting: PeerSetting, redis: Fsync) -> Durability:
-        """The loss by a crash of the server."""
+        """Return which jobs a crash of the server may lose with this setting."""
         if self.backing is Backing.REDIS:
             return redis.durability
         return Durability.ALL if self.kept(setting).unlogged else Durability.NOTHING
 
     def told(self, setting: PeerSetting, redis: Fsync) -> str:
-        """All that a figure of it pays for."""
+        """Return a text of what the system keeps and may lose, which explains its speed."""
         kept = self.kept(setting)
         return f"{kept.keeps}; {kept.lost}; {self.durability(setting, redis)}"
 

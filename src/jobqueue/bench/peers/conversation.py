@@ -1,4 +1,4 @@
-"""Speaks with an adapter: a process of a peer's environment, one JSON object on a line."""
+"""Talk to an adapter: a process in a peer's environment that exchanges JSON objects, one per line."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MARGIN = 20.0  # added to the longest time of a request
 
 
 class AdapterFailed(Unavailable):
-    """An adapter failed at a request."""
+    """Raised when an adapter fails to answer a request."""
 
 
 class AdapterConversation:
-    """With one adapter, which owns its peer's workers."""
+    """Sends requests to one adapter and reads its answers. The adapter starts its peer's workers."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process = process
@@ -35,11 +35,11 @@ class AdapterConversation:
 
     @property
     def pid(self) -> int:
-        """The adapter's, whose children are the workers."""
+        """Return the process id of the adapter, whose child processes are the workers."""
         return self._process.pid
 
     def ask(self, do: str, *, within: float = 0.0, **told: Any) -> dict[str, Any]:
-        """Ask for one measurement and wait for its answer. Raises AdapterFailed."""
+        """Request one measurement and return the answer. Raises AdapterFailed."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"do": do, **told}) + "\n")
@@ -47,7 +47,7 @@ class AdapterConversation:
         return self._answer(do, within + _MARGIN)
 
     def end(self) -> None:
-        """Let it end its workers and itself."""
+        """Close the adapter's input, and wait until the adapter has ended its workers and itself."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -70,29 +70,30 @@ class AdapterConversation:
             timer.cancel()
         if in_vain.is_set():
             raise AdapterFailed(
-                f"{what}: no answer within {patience:.0f} s (last line: {self._last_words()})"
+                f"{what}: no answer within {patience:.0f} s; the adapter was killed (last line:"
+                f" {self._last_line()})"
             )
         if not line:
-            raise AdapterFailed(f"{what}: it ended without an answer: {self._last_words()}")
+            raise AdapterFailed(f"{what}: the adapter ended without an answer: {self._last_line()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            last = self._last_words()
+            last = self._last_line()
             more = "" if answer["error"] in last else f" (last line: {last})"
             raise AdapterFailed(f"{what}: {answer['error']}{more}")
         return answer
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         lines = self._log.read_text(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else "it wrote nothing"
+        return lines[-1].strip() if lines else "the adapter wrote nothing"
 
 
 @contextmanager
 def adapter(
     python: Path, module: str, folder: Path, environment: Mapping[str, str], log: Path
 ) -> Iterator[AdapterConversation]:
-    """An adapter of that folder that is ready, until the end of the block."""
+    """Start an adapter of ``folder``, yield a conversation with it, and kill it after the block."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
-    # For its workers, which import the module, too. The folder is not theirs to write to.
+    # The workers import the module, too. No process may write bytecode into the folder.
     kept["PYTHONPATH"] = f"{folder}{os.pathsep}{ADAPTERS}"
     kept["PYTHONDONTWRITEBYTECODE"] = "1"
     with log.open("w") as output:
@@ -110,7 +111,7 @@ def adapter(
         conversation = AdapterConversation(process, log)
         yield conversation
         conversation.end()
-    finally:  # after a failure or Ctrl-C, whatever it still does is of no interest
+    finally:  # after a failure or Ctrl-C the adapter may still be running
         _kill_session(process.pid)
         process.wait()
         for pipe in (process.stdin, process.stdout):
@@ -120,7 +121,7 @@ def adapter(
 
 
 def _kill_session(leader: int) -> None:
-    """All processes that an adapter started: they are in its session, in groups of their own."""
+    """Kill all processes that an adapter started: its session contains them, in several groups."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError, IndexError):

@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, made once and kept outside of any checkout."""
+"""Create a virtual environment for each peer once, outside of any checkout."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from jobqueue.core.errors import Unavailable
 
 _COMPLETE = "complete"  # written last: an interrupted installation is made anew
 _PATIENCE = 300.0  # seconds, for a download
-_UNREACHED = "Retrying (Retry("  # pip's warning, whose last line names a package instead
+_UNREACHED = "Retrying (Retry("  # pip's warning; its last line names only the missing package
 
 
 class CannotInstall(Unavailable):
-    """A peer's packages could not be installed."""
+    """Raised when a peer's packages cannot be installed."""
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder that keeps the environments."""
+    """Return the folder that keeps the peers' environments."""
     home = environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "jobqueue" / "peers"
 
 
 class Environments:
-    """Of the peers, in one folder."""
+    """Creates and finds the virtual environments of peers in one folder."""
 
     def __init__(self, folder: Path, *, install: bool = True) -> None:
         self._folder = folder
         self._install = install
 
     def python(self, pins: Path) -> Path:
-        """The interpreter of the environment with exactly these packages.
+        """Return the interpreter of an environment with exactly the packages in ``pins``.
 
-        Raises CannotInstall.
+        A missing environment is created first. Raises CannotInstall.
         """
         folder = self._place(pins)
         python = folder / "bin" / "python"
@@ -48,7 +48,7 @@ class Environments:
             return python
         if not self._install:
             raise CannotInstall(
-                f"{pins.stem} is not in {self._folder}; without --no-install it is downloaded"
+                f"{pins.stem} is not in {self._folder}; omit --no-install to download it"
             )
         with self._one_at_a_time():
             if not complete.exists():
@@ -61,7 +61,7 @@ class Environments:
         return python
 
     def has(self, pins: Path) -> bool:
-        """Tell if the environment is complete."""
+        """Return True if the environment for ``pins`` is completely installed."""
         return (self._place(pins) / _COMPLETE).exists()
 
     def _place(self, pins: Path) -> Path:
@@ -76,7 +76,7 @@ class Environments:
 
 
 def _stamp(pins: Path) -> str:
-    """Other packages or another Python are another environment."""
+    """Return a text that differs for other packages and for another Python version."""
     major, minor = sys.version_info[:2]
     return f"py{major}.{minor}-{hashlib.sha256(pins.read_bytes()).hexdigest()[:12]}"
 
@@ -96,8 +96,8 @@ def _run(command: list[str], name: str) -> None:
         lines = error.stdout.decode(errors="replace").strip().splitlines()
         if any(_UNREACHED in line for line in lines):
             raise CannotInstall(
-                f"cannot install {name}: pip cannot reach its index of packages; set another"
-                " one for pip, or leave out what is not there with --no-install"
+                f"cannot install {name}: pip cannot reach its index of packages; configure"
+                " another index for pip, or skip missing systems with --no-install"
             ) from None
         why = next((line for line in reversed(lines) if "error" in line.lower()), "")
         why = why or (lines[-1] if lines else f"status {error.returncode}")

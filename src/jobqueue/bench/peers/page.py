@@ -1,4 +1,4 @@
-"""The comparison as a page and as Markdown, by the code of every report."""
+"""Write the comparison with peers as HTML and Markdown, by the code of other reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(
     remarks: Sequence[str],
     fsync: Fsync,
 ) -> Path:
-    """Write the page and the Markdown; returns the page."""
+    """Write the HTML page and the Markdown file, and return the path of the page."""
     document = _document(made, conditions, remarks, fsync)
     (folder / PAGE).write_text(page(document), encoding="utf-8")
     (folder / MARKDOWN).write_text(markdown(document), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Runs the same work on every system, in alternating order."""
+"""Run the same work on every system, in alternating order."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from jobqueue.bench.peers.servers import PeerServers
 from jobqueue.core.errors import JobQueueError
 
 RATES = ("single", "together", "batch", "drain")
-_OTHERS = 0.25  # cores that something else may use: more disturbs a run
+_OTHERS = 0.25  # cores: a run is disturbed if other programs use more
 
 
 @dataclass(frozen=True, slots=True)
 class PeerWork:
-    """The work for each system. Every step ends when its jobs are done or its time is up."""
+    """Describes the work for each system. A step ends when its jobs are done or its time is over."""
 
     jobs: int = (
         20_000  # of the batch; a fifth of it is submitted one by one, by each kind of caller
@@ -41,7 +41,7 @@ class PeerWork:
 
 @dataclass(slots=True)
 class PeerRun:
-    """One system in one setup, once."""
+    """Records one run of one system in one setup."""
 
     system: System
     setup: PeerSetup
@@ -59,16 +59,16 @@ class PeerRun:
 
     @property
     def which(self) -> str:
-        """For people."""
+        """Return the system and the setup as text."""
         return f"{self.system.label}, {self.setup}"
 
     @property
     def disturbed(self) -> bool:
-        """Tell if other programs used the processors meanwhile."""
+        """Return True if other programs used more processor time than allowed during the run."""
         return self.others > _OTHERS
 
     def as_json(self) -> dict[str, Any]:
-        """For the kept file."""
+        """Return the run as a JSON object for the results file."""
         return {
             "system": self.system.name,
             "backing": str(self.system.backing),
@@ -90,7 +90,7 @@ class PeerRun:
 
 
 def setups(settings: Sequence[PeerSetting], slots: Sequence[int]) -> list[PeerSetup]:
-    """Each setting; with each number of slots, where such are asked for."""
+    """Return every setting with every number of slots, or each setting once if ``slots`` is empty."""
     if not slots:
         return [PeerSetup(setting) for setting in settings]
     return [PeerSetup(setting, number) for setting in settings for number in slots]
@@ -99,7 +99,10 @@ def setups(settings: Sequence[PeerSetting], slots: Sequence[int]) -> list[PeerSe
 def planned(
     systems: Sequence[System], chosen: Sequence[PeerSetup], repetitions: int
 ) -> list[tuple[System, PeerSetup, int]]:
-    """Each repetition in the opposite order of the one before: a drift hits all alike."""
+    """Return the order of all runs.
+
+    Every second repetition is reversed, so a drift affects all systems.
+    """
     once = [(system, setup) for setup in chosen for system in systems]
     plan = []
     for repetition in range(repetitions):
@@ -109,7 +112,7 @@ def planned(
 
 
 class PeerComparison:
-    """All runs of a plan, on the same servers."""
+    """Makes all runs of a plan on the same servers."""
 
     def __init__(self, work: PeerWork, environments: Environments, seconds: float) -> None:
         self._work = work
@@ -120,9 +123,9 @@ class PeerComparison:
         self.cut_short = False
 
     def install(self, systems: Sequence[System], say: Callable[[str], None]) -> None:
-        """Get the peers that are missing, before the time runs.
+        """Install the missing peers before the time limit of the runs starts.
 
-        What cannot be had fails when its turn comes, and is not tried again.
+        A peer that cannot be installed fails in its first run, and is not tried again.
         """
         for system in systems:
             if system.is_ours or self._environments.has(system.pins):
@@ -203,7 +206,7 @@ class PeerComparison:
 
 
 def with_bases(chosen: Sequence[System], known: Sequence[System]) -> list[System]:
-    """Those systems, and before them jobqueue on whatever they run on: it is their measure."""
+    """Return the chosen systems, with jobqueue on each of their servers in front for comparison."""
     needed = {system.backing for system in chosen}
     bases = [one for one in known if one.is_ours and one.backing in needed and one not in chosen]
     return [*bases, *chosen]

@@ -1,4 +1,4 @@
-"""The private PostgreSQL and Redis that all systems of a comparison share, emptied before each."""
+"""Start a private PostgreSQL and Redis for all compared systems, and empty them before each run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DATABASE = "peers"
 
 
 class PeerServers:
-    """Started when first asked for."""
+    """Starts each private server when it is first needed."""
 
     def __init__(self, folder: Path, fsync: Fsync = Fsync.NEVER) -> None:
         self._folder = folder
@@ -24,7 +24,7 @@ class PeerServers:
         self.conditions: dict[str, str] = {}
 
     def empty(self, backing: Backing) -> str:
-        """An empty place for jobs; its URL. Raises Unavailable."""
+        """Return the URL of an empty database for jobs. Raises Unavailable."""
         if backing is Backing.POSTGRES:
             return self._empty_database()
         if backing is Backing.REDIS:
@@ -34,7 +34,7 @@ class PeerServers:
         return f"sqlite:///{self._folder}/jobs-{self._files}.db"
 
     def processes(self) -> dict[str, int]:
-        """Those that run, by name."""
+        """Return the process ids of the running servers by name."""
         found = {"PostgreSQL": self._postgres, "Redis": self._redis}
         return {name: one.pid for name, one in found.items() if one is not None and one.pid}
 
@@ -48,7 +48,10 @@ class PeerServers:
         try:
             import asyncpg
         except ImportError:
-            raise Unavailable("PostgreSQL takes jobqueue[postgres]: it is not installed") from None
+            raise Unavailable(
+                "PostgreSQL needs the extra jobqueue[postgres], which is not installed:"
+                " pip install 'jobqueue[postgres]'"
+            ) from None
         if self._postgres is None:
             server = PrivatePostgres(self._folder / "postgres")
             server.start()
@@ -74,7 +77,10 @@ class PeerServers:
         try:
             import redis
         except ImportError:
-            raise Unavailable("Redis takes jobqueue[redis]: it is not installed") from None
+            raise Unavailable(
+                "Redis needs the extra jobqueue[redis], which is not installed:"
+                " pip install 'jobqueue[redis]'"
+            ) from None
         if self._redis is None:
             logged = self._fsync is not Fsync.NEVER
             settings = {"appendonly": "yes", "appendfsync": str(self._fsync)} if logged else {}

@@ -1,4 +1,4 @@
-"""The table of a comparison: ratios to jobqueue first."""
+"""Format the table of a comparison with peers, ratios to jobqueue first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobqueue.bench.peers.run import RATES, PeerRun
 
 @dataclass(frozen=True, slots=True)
 class PeerMeasure:
-    """A column: jobs a second, or milliseconds."""
+    """Describes a column of the table: jobs per second, or a time in milliseconds."""
 
     name: str
     heads: tuple[str, str]  # two lines over its column
@@ -25,11 +25,11 @@ class PeerMeasure:
 
     @property
     def title(self) -> str:
-        """In a line."""
+        """Return the column's heading in one line."""
         return " ".join(self.heads)
 
     def of(self, run: PeerRun) -> float | None:
-        """The figure of one run, if it has it."""
+        """Return the figure of one run, or None if the run does not have it."""
         if self.times:
             ordered = sorted(getattr(run, self.times))
             if not ordered:
@@ -59,13 +59,13 @@ _THOUSAND = 1000
 
 @dataclass(frozen=True, slots=True)
 class PeerCell:
-    """One measure of one system."""
+    """Holds one measure of one system: its value, and its ratio to jobqueue."""
 
     value: Interval  # jobs a second, or milliseconds
     ratio: Interval | None  # times as fast as jobqueue, over the pairs of one repetition
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the value and the ratio as a JSON object."""
         ratio = None if self.ratio is None else _bounds(self.ratio)
         return {"ratio": ratio, "value": _bounds(self.value)}
 
@@ -76,7 +76,7 @@ def _bounds(one: Interval) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class PeerRow:
-    """One system in one setup."""
+    """Holds the measures of one system in one setup."""
 
     system: System
     setup: PeerSetup
@@ -87,11 +87,11 @@ class PeerRow:
 
     @property
     def is_base(self) -> bool:
-        """Tell if this is the row that the others are compared with."""
+        """Return True if the other rows are compared with this row."""
         return self.system.is_ours and self.system.backing is not Backing.SQLITE
 
     def as_json(self, fsync: Fsync) -> dict[str, Any]:
-        """For programs."""
+        """Return the row as a JSON object."""
         kept = self.system.kept(self.setup.setting)
         return {
             "system": self.system.name,
@@ -110,7 +110,7 @@ class PeerRow:
 
 
 def rows(runs: Sequence[PeerRun]) -> list[PeerRow]:
-    """A row for each system and setup: by setup, then by server, jobqueue first."""
+    """Return a row for each system and setup, sorted by setup and server, jobqueue first."""
     grouped: dict[tuple[System, PeerSetup], dict[int, PeerRun]] = defaultdict(dict)
     for run in runs:
         if not run.failed:
@@ -139,7 +139,10 @@ def rows(runs: Sequence[PeerRun]) -> list[PeerRow]:
 
 
 def _is_base(of: tuple[System, PeerSetup], system: System, setup: PeerSetup) -> bool:
-    """jobqueue on the same server. Its own SQLite has no peers, and is compared with PostgreSQL."""
+    """Return True if ``of`` is jobqueue on the same server in the same setup.
+
+    jobqueue on SQLite has no peers, so it is compared with jobqueue on PostgreSQL.
+    """
     backing = system.backing
     if system.is_ours and backing is Backing.SQLITE:
         backing = Backing.POSTGRES
@@ -161,7 +164,7 @@ def _cell(
 
 
 def as_text(made: Sequence[PeerRow], fsync: Fsync) -> Iterator[str]:
-    """The table for people: ratios, the figures below them, and their guarantees."""
+    """Yield the lines of the table for a terminal: each system's ratios, figures and guarantees."""
     for (setup, backing), some in groupby(made, lambda row: (row.setup, row.system.backing)):
         title = f"{backing}, {setup.setting} settings"
         wanted = "" if setup.slots is None else f"{setup.slots} slots"
@@ -206,12 +209,12 @@ def _ratio(row: PeerRow, cell: PeerCell) -> str:
 
 
 def _figure(one: Interval, *, timed: bool) -> str:
-    """A rate as "5.21±.30k", a time as "1.24±.10"; a long one is in seconds: "5.2±.3s"."""
+    """Format a rate as "5.21±.30k" and a time in ms as "1.24±.10"; a long time becomes "5.2±.3s"."""
     return _short(one, "s" if timed else "k")
 
 
 def _short(one: Interval, thousands: str) -> str:
-    """Three digits that mean something, and half of the interval."""
+    """Format a mean with three significant digits, and half of its interval."""
     unit = ""
     if one.mean >= _THOUSAND:
         low, high = (None if bound is None else bound / _THOUSAND for bound in (one.low, one.high))
@@ -220,7 +223,7 @@ def _short(one: Interval, thousands: str) -> str:
 
 
 def _with_half(one: Interval, digits: int, unit: str = "") -> str:
-    """A mean and half of its interval, in the room that there is."""
+    """Format a mean and half of its interval, with fewer digits if the column is too narrow."""
     text = f"{one.mean:.{digits}f}"
     if one.mean < _SMALL:
         text = text.removeprefix("0")
@@ -233,7 +236,7 @@ def _with_half(one: Interval, digits: int, unit: str = "") -> str:
 
 
 def in_words(one: Interval, *, timed: bool) -> str:
-    """A figure with its bounds, where there is room."""
+    """Format a figure with its unit and its bounds."""
     digits = 0 if one.mean >= 100 else 2
     unit = " ms" if timed else "/s"
     if one.low is None or one.high is None:
@@ -250,12 +253,12 @@ LEGEND = (
 
 
 def failures(runs: Sequence[PeerRun]) -> list[str]:
-    """One line for each system that could not be measured."""
+    """Return one line for each system that could not be measured."""
     return [f"not measured: {run.which}: {run.failed}" for run in runs if run.failed]
 
 
 def absences(runs: Sequence[PeerRun], workers: int) -> list[str]:
-    """One line for each run in which fewer worker processes took part than were started."""
+    """Return one line for each run in which fewer worker processes took part than were started."""
     return [
         f"{run.which}, repetition {run.repetition + 1}: {run.processes} of"
         f" {workers} worker processes took part"

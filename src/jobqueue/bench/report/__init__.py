@@ -1,1 +1,1 @@
-"""Reports from records: tables, plots, and a reading in plain words."""
+"""Make reports from run records: tables, plots, and conclusions in plain words."""

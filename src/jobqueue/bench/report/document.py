@@ -1,4 +1,4 @@
-"""The content of a report, before it becomes HTML or Markdown."""
+"""Build the content of a report, before it becomes HTML or Markdown."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from jobqueue.bench.report.study import BASE, Point, Study
 
 UNKNOWN = "not known"
 _FIRST = ("command", "commit", "began", "place")  # of an environment
-_HIDDEN = "profile"  # the report shows the factors itself
+_HIDDEN = "profile"  # not listed, because the report shows the factors elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A paragraph."""
+    """Holds a paragraph of a report."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """Command lines."""
+    """Holds command lines of a report."""
 
     lines: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """One field of a table; ``subject`` is the number of the leading subject."""
+    """Holds one field of a table. ``subject`` is the number of the subject that leads there."""
 
     text: str
     subject: int | None = None
@@ -60,7 +60,10 @@ class TableCell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headers; the first ``words`` columns are text, the others figures."""
+    """Holds rows under headers.
+
+    The first ``words`` columns are text, the other columns are numbers.
+    """
 
     headers: list[str]
     rows: list[list[TableCell]]
@@ -69,14 +72,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """Sentences with a subject in front of each."""
+    """Holds sentences of a report, each with its topic in front."""
 
     items: list[Statement]
 
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Details for few readers, folded."""
+    """Holds details that the report shows folded, because few readers need them."""
 
     title: str
     blocks: list[Block]
@@ -87,7 +90,7 @@ Block: TypeAlias = Text | Commands | Table | Findings | Folded | Plot
 
 @dataclass(frozen=True, slots=True)
 class ReportSection:
-    """A part of the report with a heading."""
+    """Holds a part of the report with a heading."""
 
     title: str
     blocks: list[Block] = field(default_factory=list)
@@ -95,14 +98,14 @@ class ReportSection:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The whole report."""
+    """Holds the title and the sections of a report."""
 
     title: str
     sections: list[ReportSection]
 
 
 def document(study: Study, plots: dict[str, list[Plot]]) -> Document:
-    """Return the report: leaders first, then the figures, then how far to trust them."""
+    """Build the report: first the leaders, then the figures, then how far to trust the figures."""
     sections = [
         *_loads(study, plots),
         _scenarios(study),
@@ -117,7 +120,7 @@ def document(study: Study, plots: dict[str, list[Plot]]) -> Document:
 
 
 def _loads(study: Study, plots: dict[str, list[Plot]]) -> list[ReportSection]:
-    """The sections about requests."""
+    """Return the sections about requests, none if only scenarios were measured."""
     if not study.points:
         return []
     compared = reading.contests(study)
@@ -153,7 +156,7 @@ def _title(study: Study) -> str:
 
 
 def _asked(study: Study) -> list[Block]:
-    """The profile's description, and a warning where most runs were disturbed."""
+    """Return the profile's description, and a warning if most runs were disturbed."""
     told = []
     for one in study.folders:
         profile = one.environment.get("profile")
@@ -173,7 +176,7 @@ def _asked(study: Study) -> list[Block]:
 
 
 def _load(study: Study) -> Text:
-    """The factors that the names of loads leave out."""
+    """Return a paragraph with the factors that the names of loads leave out."""
     usual = f"Equal in all runs: {study.same}."
     if study.base:
         usual += f" Load “{BASE}”: {study.base}; other loads name what they change."
@@ -181,7 +184,7 @@ def _load(study: Study) -> Text:
 
 
 def _scenarios(study: Study) -> ReportSection:
-    """A table for each folder."""
+    """Return a section with a table of scenario figures for each folder."""
     blocks: list[Block] = []
     for folder in study.folders:
         rows = [
@@ -222,7 +225,7 @@ def _conditions(study: Study) -> ReportSection:
 
 
 def _flat(environment: dict[str, Any], before: str = "") -> dict[str, str]:
-    """Names with dots, and values as text."""
+    """Return nested values as text, with dots between the nested names."""
     found: dict[str, str] = {}
     order = sorted(environment, key=lambda one: one not in _FIRST)
     for name in order:
@@ -242,7 +245,7 @@ def _by_method(compared: Sequence[Contest]) -> list[Block]:
 
 
 def _who_leads(study: Study, compared: Sequence[Contest]) -> list[ReportSection]:
-    """A table for each contest: a row for each point, a column for each measure."""
+    """Return a section for each contest: a table of the leaders, by load and measure."""
     sections = []
     for contest in compared:
         measures = [one for one in KEY if one in contest.verdicts]
@@ -275,7 +278,7 @@ def _who_leads(study: Study, compared: Sequence[Contest]) -> list[ReportSection]
 def _figures(
     title: str, study: Study, plots: Sequence[Plot], measures: Sequence[Measure]
 ) -> ReportSection:
-    """Plots, and their figures as a table."""
+    """Return a section with plots, and a table of the plotted figures."""
     table = _figure_table(study, measures)
     blocks: list[Block] = list(plots)
     if table.rows:
@@ -378,7 +381,7 @@ def _codes(codes: dict[str, int]) -> str:
 
 
 def _runs(study: Study) -> ReportSection:
-    """Runs that a reader has to know about."""
+    """Return the section that lists disturbed runs and the notes of runs."""
     rows = [
         [str(point.spot), str(point.subject), str(run.repetition), f"{run.machine.others:.2f}",
          f"{run.machine.stolen:.2f}", "left out" if point.calm else "used, marked †"]

@@ -1,4 +1,4 @@
-"""Plots as SVG text, for a page that needs nothing else."""
+"""Draw plots as SVG text, so that a page with plots needs no other files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from jobqueue.bench.report.study import Point, Spot, Study, Subject, axis_words
 
 _Load: TypeAlias = tuple[str, str]  # its name, and the axis of its plots
 
-# Okabe and Ito's colours: told apart by colour-blind readers too.
+# Okabe and Ito's colours, which colour-blind readers can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _ACROSS = 3  # panels beside each other
@@ -67,7 +67,7 @@ _UNUSED = re.compile(r' id="[A-Za-z0-9.]+_[0-9]+"')
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One picture: ``name`` is that of its file, ``caption`` describes it."""
+    """Holds one picture. ``name`` is the name of its file, ``caption`` describes it."""
 
     name: str
     caption: str
@@ -75,7 +75,7 @@ class Plot:
 
 
 def all_plots(study: Study) -> dict[str, list[Plot]]:
-    """By section of the report."""
+    """Return the plots of a study by section of the report."""
     with mpl.rc_context(_STYLE):
         return _Plotter(study).all()
 
@@ -96,7 +96,7 @@ class _Plotter:
         }
 
     def _measured(self, name: str, measure: Measure) -> list[Plot]:
-        """Loads with several values of the axis are lines; the others share a panel of dots."""
+        """Plot a measure: loads with several values of their axis as lines, other loads as dots."""
         lines, dots = self._split([measure])
         if not lines and not dots:
             return []
@@ -118,7 +118,10 @@ class _Plotter:
             return [Plot(name, caption, _svg(figure, name))]
 
     def _split(self, measures: Sequence[Measure]) -> tuple[list[_Load], list[_Load]]:
-        """Loads with these figures: those along an axis, and those at one value only."""
+        """Return the loads with several values of their axis, and the loads with one value.
+
+        Loads without any figure of these measures are left out.
+        """
         lines: list[_Load] = []
         dots: list[_Load] = []
         for load, axis in self._study.loads:
@@ -155,7 +158,7 @@ class _Plotter:
         panel.minorticks_off()
 
     def _dots(self, panel: Axes, loads: Sequence[_Load], measure: Measure) -> None:
-        """A line for each load, subjects beneath each other."""
+        """Plot a row for each load, with the subjects below each other."""
         names = []
         for row, (load, axis) in enumerate(loads):
             names.append(_folded(load))
@@ -181,7 +184,7 @@ class _Plotter:
             panel.plot([x], [y], "o", ms=11, mec="#777777", mfc="none")
 
     def _percentiles(self) -> list[Plot]:
-        """A line of panels for each method, a column for each percentile."""
+        """Plot a row of panels for each method, with a column for each percentile."""
         every = {what: [latency(what, one) for one in PERCENTILES] for what in TIMED}
         lines, dots = self._split([one for some in every.values() for one in some])
         plots = [
@@ -265,7 +268,7 @@ class _Plotter:
         along = [interval(values) for values in zip(*repetitions, strict=True)]
         panel.plot([one.mean for one in along], _SHARES, color=colour, lw=1.5)
         if len(repetitions) > 1:
-            # A curve on a logarithmic axis has no place for a bound of zero.
+            # A logarithmic axis cannot show a bound of zero.
             low = [max(one.low or 0.0, one.mean / 10) for one in along]
             high = [one.high or one.mean for one in along]
             panel.fill_betweenx(_SHARES, low, high, color=colour, alpha=0.18, lw=0)
@@ -273,7 +276,7 @@ class _Plotter:
     def _bars(
         self, name: str, of: Callable[[RunRecord], dict[str, float]], title: str, unit: str
     ) -> list[Plot]:
-        """Parts of a sum, for each subject at the largest value of each axis."""
+        """Plot a sum as a bar of its parts, for each subject at the largest value of each axis."""
         bars = [
             (spot, subject, point)
             for spot in self._largest()
@@ -330,7 +333,7 @@ class _Plotter:
 
 
 def _kind(part: str) -> str:
-    """``node 3`` is one of the nodes."""
+    """Return a part's name without its number: "node" for "node 3"."""
     return re.sub(r"[ \-_]?\d+$", "", part) or part
 
 
@@ -348,7 +351,7 @@ def _bounds(figures: Sequence[Interval]) -> list[list[float]]:
 
 @contextmanager
 def _panels(count: int, height: float = _PANEL[1]) -> Iterator[tuple[Figure, list[Axes]]]:
-    """So many panels, and no empty ones."""
+    """Yield a figure with exactly ``count`` panels."""
     across = min(count, _ACROSS)
     down = -(-count // across)
     figure = Figure(
@@ -361,7 +364,7 @@ def _panels(count: int, height: float = _PANEL[1]) -> Iterator[tuple[Figure, lis
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """Without the XML header; the names inside are of this plot only."""
+    """Return the plot as SVG without the XML header. ``name`` makes the ids in the SVG unique."""
     text = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": name}):
         figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})

@@ -1,8 +1,8 @@
-"""The reading: sentences that follow from the figures by rule, and none that do not.
+"""Draw conclusions from figures by fixed rules, and write them as sentences.
 
-A subject leads at a spot when its interval does not overlap the next one's. Nothing is concluded
-from a single repetition, from disturbed runs, or where the generator may have held the slower one
-back.
+A subject leads at a spot if its interval does not overlap the interval of the second best subject.
+No conclusion is drawn from a single repetition, from disturbed runs, or where the generator may
+have slowed down the second best subject.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from jobqueue.bench.measures import (
 from jobqueue.bench.records import TO_DONE
 from jobqueue.bench.report.study import LATE, Point, Spot, Study, Subject
 
-# The measures of the reading. Other times are judged too, in a list of their own.
+# The measures of the main conclusions. BY_METHOD has a separate list of conclusions.
 KEY = (REQUESTS, JOBS, latency(TO_DONE, 50), latency(TO_DONE, 99), COST, MEMORY)
 BY_METHOD = tuple(latency(method, share) for method in PRIMARY for share in PERCENTILES)
 _LIMIT = "over_grpc_requests_a_second"  # of an environment
 
 
 class Why(Enum):
-    """A reason why no topology leads."""
+    """Names a reason why no topology leads."""
 
     OVERLAP = "intervals overlap"
     ONCE = "one repetition only"
@@ -43,7 +43,7 @@ class Why(Enum):
 
     @property
     def explained(self) -> str:
-        """For a sentence."""
+        """Return the reason as a part of a sentence."""
         return {
             Why.OVERLAP: "their 95 % intervals overlap",
             Why.ONCE: "one repetition has no interval",
@@ -54,17 +54,17 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The leader of a measure at a spot and its lead over the next, or the reason for none."""
+    """Names the leader in a measure at a spot and its lead, or the reason why no subject leads."""
 
     spot: Spot
     leader: Subject | None = None
     ratio: float = 1.0
-    at_least: bool = False  # the leader was held back by the generator
+    at_least: bool = False  # the generator may have slowed the leader down
     why: Why | None = None
 
     @property
     def shown(self) -> str:
-        """The lead, or the reason for none, in words."""
+        """Return the lead as text, or the reason why no subject leads."""
         if self.leader is None:
             return self.why.value if self.why else ""
         return f"{'≥ ' if self.at_least else ''}{times(self.ratio)}"
@@ -72,7 +72,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Subjects that are compared: topologies in one place, or one topology in several."""
+    """Compares subjects: topologies in one place, or one topology in several places."""
 
     title: str
     names: dict[Subject, str]
@@ -81,33 +81,33 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A sentence with its subject in front."""
+    """Holds a sentence and the topic in front of it."""
 
     lead: str
     text: str
 
 
 def times(ratio: float) -> str:
-    """A ratio for people: near 1 the percents matter."""
+    """Format a ratio for readers: two decimals below 2, one decimal above."""
     return f"{ratio:.2f}×" if ratio < 1.995 else f"{ratio:.1f}×"
 
 
 def number(value: float) -> str:
-    """A figure for people: three digits that mean something."""
+    """Format a figure for readers with about three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def with_interval(figure: Interval) -> str:
-    """A mean and its bounds."""
+    """Format a mean with its confidence bounds."""
     if figure.low is None or figure.high is None:
         return number(figure.mean)
     return f"{number(figure.mean)} ({number(figure.low)}–{number(figure.high)})"
 
 
 def contests(study: Study) -> list[Contest]:
-    """All that can be compared."""
+    """Return every contest between subjects that may be compared."""
     places = list(dict.fromkeys(one.where for one in study.subjects))
     kinds = list(dict.fromkeys(one.what for one in study.subjects))
     found = []
@@ -136,28 +136,28 @@ def _verdicts(study: Study, subjects: Sequence[Subject]) -> dict[Measure, list[V
 
 
 def _judge(spot: Spot, measure: Measure, points: Sequence[Point]) -> Verdict | None:
-    """None where fewer than two have a figure."""
+    """Compare the points at a spot. Returns None if fewer than two points have a figure."""
     figures = [(figure, point) for point in points if (figure := point.figure(measure))]
     if len(figures) < 2:
         return None
     figures.sort(key=lambda one: one[0].mean, reverse=measure.more_is_better)
     (best, leader), (second, follower) = figures[:2]
     overlap = best.overlaps(second)
-    held_back = measure.by_generator
+    may_be_limited = measure.by_generator
     if any(point.disturbed for _, point in figures):
         return Verdict(spot, why=Why.DISTURBED)
     if overlap is None:
         return Verdict(spot, why=Why.ONCE)
     if overlap or not (best.mean and second.mean):
         return Verdict(spot, why=Why.OVERLAP)
-    if held_back and follower.near_limit:
+    if may_be_limited and follower.near_limit:
         return Verdict(spot, why=Why.LIMIT)
     ratio = max(best.mean, second.mean) / min(best.mean, second.mean)
-    return Verdict(spot, leader.subject, ratio, at_least=held_back and leader.near_limit)
+    return Verdict(spot, leader.subject, ratio, at_least=may_be_limited and leader.near_limit)
 
 
 def winners(study: Study, compared: Sequence[Contest]) -> list[Statement]:
-    """The leaders by place, and the highest figure of each topology."""
+    """Return the statements about leaders, and about the highest figures of each subject."""
     found = [*_machines(study), *map(in_short, compared)]
     for contest in compared:
         found += judged(contest, KEY)
@@ -165,7 +165,7 @@ def winners(study: Study, compared: Sequence[Contest]) -> list[Statement]:
 
 
 def in_short(contest: Contest) -> Statement:
-    """The topologies that lead in a measure at more than half of the loads."""
+    """Summarize which topologies lead in a measure at more than half of the loads."""
     won: dict[str, list[str]] = {}
     for measure in KEY:
         verdicts = contest.verdicts.get(measure, [])
@@ -180,9 +180,9 @@ def in_short(contest: Contest) -> Statement:
 
 
 def trust(study: Study) -> list[Statement]:
-    """The limits of trust in the figures."""
+    """Return the statements about how far the figures can be trusted."""
     found = [_extent(study), *_seeds(study)]
-    found += [_failures(study), *_refusals(study), _open_jobs(study), *_books(study)]
+    found += [_failures(study), *_refusals(study), _open_jobs(study), *_accounting_errors(study)]
     return [*found, *_disturbances(study), *_limits(study), *_lateness(study)]
 
 
@@ -197,7 +197,7 @@ def _machines(study: Study) -> list[Statement]:
 
 
 def _seeds(study: Study) -> list[Statement]:
-    """Equal loads are made of equal seeds, or chance differs too."""
+    """Return a statement if subjects had different seeds at the same repetition of a load."""
     seeds: dict[tuple[Spot, int], set[int]] = {}
     for point in study.points:
         for run in point.runs:
@@ -209,7 +209,7 @@ def _seeds(study: Study) -> list[Statement]:
 
 
 def judged(contest: Contest, measures: Sequence[Measure]) -> list[Statement]:
-    """A sentence for each measure that has verdicts."""
+    """Return a statement for each measure that has verdicts."""
     found = []
     for measure in measures:
         if verdicts := contest.verdicts.get(measure):
@@ -265,7 +265,7 @@ def _by(won: Sequence[Verdict]) -> str:
 
 
 def _peaks(study: Study) -> list[Statement]:
-    """The best that each reached, whatever the load."""
+    """Return statements with the highest figures of each subject, whatever the load."""
     found = []
     for measure in (REQUESTS, JOBS):
         said = []
@@ -282,7 +282,7 @@ def _peaks(study: Study) -> list[Statement]:
 
 
 def _failures(study: Study) -> Statement:
-    """Errors and requests without an answer."""
+    """Return a statement about each subject's errors and requests without an answer."""
     said = []
     for subject in study.subjects:
         codes: dict[str, int] = {}
@@ -304,7 +304,7 @@ def _failures(study: Study) -> Statement:
 
 
 def _refusals(study: Study) -> list[Statement]:
-    """Submits that were answered without a job: they are fast, and no work."""
+    """Return a statement about submits that were answered fast without creating a job."""
     said = []
     for subject in study.subjects:
         counts = [point.counts().get(Method.SUBMIT) for point in study.points
@@ -329,7 +329,7 @@ def _open_jobs(study: Study) -> Statement:
     return Statement("open jobs", "; ".join(said) + " had not ended when the run gave up waiting.")
 
 
-def _books(study: Study) -> list[Statement]:
+def _accounting_errors(study: Study) -> list[Statement]:
     wrong = [run for run in study.runs if run.jobs.submitted != run.jobs.ended + run.jobs.open]
     if not wrong:
         return []

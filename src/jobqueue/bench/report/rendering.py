@@ -1,4 +1,4 @@
-"""A document as a page that needs nothing else, and as Markdown with its plots beside it."""
+"""Render a report as one HTML page, or as Markdown with its plots in separate files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ nav a { color: #0b5cad; text-decoration: none; margin-right: 1rem; white-space: 
 
 
 def page(document: Document) -> str:
-    """HTML: style and plots are in it, and it asks for nothing over the network."""
+    """Return the report as an HTML page.
+
+    It contains its styles and plots, and loads no other files.
+    """
     title = escape(document.title)
     links = " ".join(
         f'<a href="#s{n}">{escape(section.title)}</a>'
@@ -76,7 +79,7 @@ def page(document: Document) -> str:
 
 
 def _subjects() -> str:
-    """A colour for who leads, the one of the plots."""
+    """Return the CSS that marks a leader's table fields with the leader's colour in the plots."""
     return "".join(
         f".s{n} {{ background: {colour}1f; box-shadow: inset 3px 0 {colour}; }}\n"
         for n, colour in enumerate(COLOURS)
@@ -125,7 +128,7 @@ def _html_table(table: Table) -> str:
 
 
 def markdown(document: Document) -> str:
-    """The same; plots are files in the folder ``plots``."""
+    """Return the report as Markdown, whose plots are files in the folder ``plots``."""
     lines = [f"# {_plain(document.title)}"]
     for section in document.sections:
         lines += ["", f"## {_plain(section.title)}"]
@@ -164,7 +167,7 @@ def _upper(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Escape the marks of Markdown and HTML, and line breaks."""
+    """Escape characters with a meaning in Markdown or HTML, and remove line breaks."""
     for letter in "\\`*_<>|[]":
         text = text.replace(letter, f"\\{letter}")
     return " ".join(text.split())

@@ -1,4 +1,8 @@
-"""Records in order: subjects (measured topologies), loads, and points."""
+"""Group run records by subject, load and point.
+
+A subject is a measured topology. A spot is a load with one value of its plot's axis. A point holds
+the repetitions of one subject at one spot.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ from jobqueue.core.errors import InvalidArgument
 
 ENVIRONMENT = "environment.json"
 BASE = "base"  # the load whose factors have their most frequent values
-LATE = 10.0  # ms: open-loop requests that begin later than that are told of
+LATE = 10.0  # ms: a report names open-loop requests that start later than this
 
-_MEASURED = "fdatasync_ms"  # of a machine: never twice the same
+_MEASURED = "fdatasync_ms"  # a measured value of a machine, different each time
 # The axis of plots is the first of these with more than one value.
 _AXES = {
     "callers": "callers",
@@ -54,7 +58,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """The content of one folder of results."""
+    """Holds the content of one folder of results."""
 
     path: Path
     label: str
@@ -64,7 +68,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Subject:
-    """The owner of figures: a topology with its size, and its folder or place."""
+    """Names what was measured: a topology with its size, and its folder or place."""
 
     what: str
     where: str
@@ -75,7 +79,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A load, and a value along the axis."""
+    """Names a load, and a value on the axis of the load's plots."""
 
     load: str
     axis: str  # a factor of a cell
@@ -86,13 +90,13 @@ class Spot:
 
     @property
     def at(self) -> str:
-        """The value in words, without the load."""
+        """Return the axis value in words, without the load."""
         return _words(self.axis, self.value)
 
 
 @dataclass(slots=True)
 class Point:
-    """The repetitions of one subject at one spot."""
+    """Holds the repetitions of one subject at one spot."""
 
     subject: Subject
     spot: Spot
@@ -100,41 +104,44 @@ class Point:
 
     @property
     def calm(self) -> list[RunRecord]:
-        """Runs that nothing else disturbed."""
+        """Return the runs that were not disturbed."""
         return [run for run in self.runs if not run.machine.disturbed]
 
     @property
     def used(self) -> list[RunRecord]:
-        """Those the figures are of: the calm ones, where there are any."""
+        """Return the runs behind the figures: the undisturbed runs, else all runs."""
         return self.calm or self.runs
 
     @property
     def disturbed(self) -> bool:
-        """Tell if all runs were disturbed."""
+        """Return True if all runs were disturbed."""
         return not self.calm
 
     @property
     def generator(self) -> float:
-        """The most of a core that the generator used."""
+        """Return the largest share of a core that the generator used."""
         return max(run.machine.generator for run in self.used)
 
     @property
     def near_limit(self) -> bool:
-        """Tell if the generator may have limited the figures."""
+        """Return True if the generator may have limited the figures."""
         return self.generator >= NEAR_LIMIT
 
     @property
     def late_ms(self) -> float:
-        """The latest start of an open loop's request, against its intended time."""
+        """Return how late requests of an open loop started, in ms.
+
+        The value is the 99th percentile of the worst run.
+        """
         return max(run.machine.late_ms for run in self.used)
 
     def figure(self, measure: Measure) -> Interval | None:
-        """Over the repetitions that have a value."""
+        """Return a measure's interval over the repetitions, or None if no run has a value."""
         values = [value for run in self.used if (value := measure.of(run)) is not None]
         return interval(values) if values else None
 
     def counts(self) -> dict[str, Counts]:
-        """By method, over all runs that are kept."""
+        """Return the request counts of all kept runs by method."""
         total: dict[str, Counts] = {}
         for run in self.runs:
             for method, one in run.counts.items():
@@ -149,7 +156,7 @@ class Point:
 
 @dataclass
 class Study:
-    """All that was read, in the order in which it was measured first."""
+    """Holds the content of all result folders, in the order of the first runs."""
 
     folders: list[Folder]
     points: list[Point]
@@ -158,18 +165,18 @@ class Study:
 
     @cached_property
     def subjects(self) -> list[Subject]:
-        """All measured subjects."""
+        """Return all measured subjects."""
         return sorted({point.subject for point in self.points})
 
     @cached_property
     def loads(self) -> list[tuple[str, str]]:
-        """Every load with the axis of its plots, the usual one first."""
+        """Return every load with the axis of its plots, the base load first."""
         found = dict.fromkeys((one.spot.load, one.spot.axis) for one in self.points)
         return sorted(found, key=lambda one: one[0] != BASE)
 
     @cached_property
     def spots(self) -> list[Spot]:
-        """Every load at every value of its axis, in order."""
+        """Return every load at every value of its axis, sorted by load and value."""
         order = {load: n for n, load in enumerate(self.loads)}
         found = {point.spot for point in self.points}
         return sorted(found, key=lambda spot: (order[spot.load, spot.axis], spot.value))
@@ -179,12 +186,12 @@ class Study:
         return {(point.spot, point.subject): point for point in self.points}
 
     def at(self, spot: Spot, subject: Subject) -> Point | None:
-        """The runs of a subject there, if there are any."""
+        """Return the point of a subject at a spot, or None if no run was made for it."""
         return self._by_place.get((spot, subject))
 
     @property
     def same_machine(self) -> bool:
-        """Tell if all folders come from one machine. True for a single folder."""
+        """Return True if all folders come from one machine, or if the study has a single folder."""
         machines = [
             {name: value for name, value in machine.items() if name != _MEASURED}
             if isinstance(machine := one.environment.get("machine"), dict)
@@ -195,17 +202,17 @@ class Study:
 
     @property
     def runs(self) -> list[RunRecord]:
-        """All that are kept, but for scenarios."""
+        """Return all kept runs except the runs of scenarios."""
         return [run for point in self.points for run in point.runs]
 
     @property
     def every_run(self) -> list[RunRecord]:
-        """All that are kept."""
+        """Return all kept runs, including the runs of scenarios."""
         return [run for one in self.folders for run in one.records]
 
 
 def read(paths: Sequence[Path]) -> Study:
-    """Read folders of results. JobQueueError: one has no records."""
+    """Read folders of results. Raises JobQueueError if a folder has no records."""
     folders = []
     for path, label in zip(paths, _labels(paths), strict=True):
         kept = list(records.read([path]))
@@ -259,7 +266,7 @@ def _ordered(folders: list[Folder]) -> Study:
     axes = {closed: _axis([cell for cell in cells if (cell.rate is None) is closed], closed)
             for closed in (True, False)}  # fmt: skip
     sizes = [name for name in ("servers", "workers") if _varies_within_topology(cells, name)]
-    # With these, every cell has a place of its own: nothing unlike is ever put together.
+    # These factors give every cell its own spot, so that a point never mixes different cells.
     told = [name for name in varied if name not in ("topology", "place", "servers", "workers")]
     points: dict[tuple[Spot, Subject], Point] = {}
     for folder in folders:
@@ -282,20 +289,23 @@ def _ordered(folders: list[Folder]) -> Study:
 
 
 def _most_frequent(values: Iterable[Any]) -> Any:
-    """The first of the most frequent ones."""
+    """Return the most frequent value, the first of them if several are equally frequent."""
     found = list(values)
     return max(found, key=found.count)
 
 
 def _factors(run: RunRecord) -> dict[str, Any]:
-    """Those of a load: it has no scenario."""
+    """Return the factors of a run with a load, without its scenario."""
     factors = {**run.cell.as_json(), "warm_up": run.warm_up, "seconds": run.seconds}
     del factors["scenario"]
     return factors
 
 
 def _axis(cells: Sequence[Cell], closed: bool) -> str:
-    """The factor along the plots. An open loop is told by its rate, not by its callers."""
+    """Return the factor along the x axis of plots: one with several values, or the default.
+
+    The default of a closed loop is its callers, that of an open loop its rate.
+    """
     first = "callers" if closed else "rate"
     for name in (first, *_AXES):
         if _varies_within_topology(cells, name):
@@ -304,7 +314,10 @@ def _axis(cells: Sequence[Cell], closed: bool) -> str:
 
 
 def _varies_within_topology(cells: Iterable[Cell], name: str) -> bool:
-    """Six services and six nodes differ in their servers: there the topology says it."""
+    """Return True if a factor has several values within one topology.
+
+    A difference between topologies does not count: the name of the topology shows it.
+    """
     values: dict[str, set[Any]] = {}
     for cell in cells:
         values.setdefault(cell.topology, set()).add(getattr(cell, name))
@@ -327,5 +340,5 @@ def _words(name: str, value: Any) -> str:
 
 
 def axis_words(name: str) -> str:
-    """Return the text under a plot."""
+    """Return the text below the x axis of a plot."""
     return _AXES[name]

@@ -1,7 +1,7 @@
-"""The tables of a page, made from kept results: no figure in it is typed by hand.
+"""Write the tables of a documentation page from kept results, so that no figure is typed by hand.
 
-``<!-- jq-bench: NAME FOLDER -->`` begins a table, ``<!-- end -->`` ends it. The folder is seen from
-that of the checkout, where the command is called.
+``<!-- jq-bench: NAME FOLDER -->`` begins a table, ``<!-- end -->`` ends it. FOLDER is relative to
+the checkout, in which the command is called.
 """
 
 from __future__ import annotations
@@ -34,20 +34,23 @@ from jobqueue.bench.report.study import Point, Study, read
 from jobqueue.core.errors import InvalidArgument
 
 _SERVICES, _NODES = "microservices", "nodes"
-# Calls from the gateway to a service that each of these takes in design A; design B has none.
+# Calls from the gateway to services that each method needs in design A; design B needs none.
 INNER_CALLS = {Method.SUBMIT: 2, Method.STATUS: 1}
 _MARKED = re.compile(r"(<!-- jq-bench: ([a-z]+) (\S+) -->)\n.*?(<!-- end -->)", re.DOTALL)
 _Choice: TypeAlias = Callable[[Cell], bool]
 
 
 def render(page: str, root: Path) -> str:
-    """The page with all of its tables made anew. InvalidArgument: a name is none of ``TABLES``."""
+    """Return the page with all of its tables made anew.
+
+    Raises InvalidArgument for a table whose name is not in ``TABLES``.
+    """
 
     def table(found: re.Match[str]) -> str:
         begin, name, folder, end = found.groups()
         if name not in TABLES:
             raise InvalidArgument(
-                "jq-bench", f"{name!r} is no table; one of: {', '.join(sorted(TABLES))}"
+                "jq-bench", f"{name!r} is not a table's name; one of: {', '.join(sorted(TABLES))}"
             )
         lines = TABLES[name](root / folder)
         return "\n".join([begin, *lines, end])
@@ -73,7 +76,7 @@ def _not_measured(folder: Path) -> list[str]:
 
 
 def conditions(study: Study) -> list[str]:
-    """The conditions of the tables below."""
+    """Return lines that describe the machine, the load and the runs behind the tables."""
     (folder,) = study.folders
     known = folder.environment
     machine, versions = known.get("machine", {}), known.get("versions", {})
@@ -100,7 +103,7 @@ def conditions(study: Study) -> list[str]:
 
 
 def leads(study: Study) -> list[str]:
-    """The sentences of the reading about the compared measures."""
+    """Return sentences about the topologies that lead in the compared measures."""
     found = [
         f"- **{one.lead[:1].upper()}{one.lead[1:]}**: {one.text}"
         for contest in reading.contests(study)
@@ -110,19 +113,19 @@ def leads(study: Study) -> list[str]:
 
 
 def loads(study: Study) -> list[str]:
-    """Requests, jobs, times and costs at every load."""
+    """Return a table of requests, jobs, times and costs at every load."""
     measures = (REQUESTS, JOBS, latency(Method.SUBMIT, 50), latency(Method.SUBMIT, 99),
                 latency(TO_DONE, 50), latency(TO_DONE, 99), COST, MEMORY)  # fmt: skip
     return _by_spot(study, measures)
 
 
 def listings(study: Study) -> list[str]:
-    """ListJobs, apart from all else."""
+    """Return a table of ListJobs times, which are measured separately."""
     return _by_spot(study, [LISTED])
 
 
 def choosing(study: Study) -> list[str]:
-    """Any topologies, by the measures that decide."""
+    """Return a table that compares topologies by the measures that decide between them."""
     measures = (REQUESTS, JOBS, latency(TO_DONE, 50), latency(TO_DONE, 99), COST, MEMORY)
     return _by_spot(study, measures)
 
@@ -142,7 +145,10 @@ def _by_spot(study: Study, measures: Sequence[Measure]) -> list[str]:
 
 
 def hops(study: Study) -> list[str]:
-    """The times at the least loaded point, where no request waits for another."""
+    """Return a table of times and costs at the load with the fewest callers.
+
+    With so few callers no request waits for another request.
+    """
     pair = _pair(study, _fewest_callers(study))
     if pair is None:
         return ["Not in these runs: it takes both designs at the same load."]
@@ -164,7 +170,7 @@ def hops(study: Study) -> list[str]:
 
 
 def routing(study: Study) -> list[str]:
-    """The client's processor time per request, which includes choosing the node."""
+    """Return a table of the client's processor time per request, which includes choosing the node."""
     rows = []
     for what, chosen in _KEYED.items():
         for topology in (_SERVICES, _NODES):
@@ -179,7 +185,7 @@ def routing(study: Study) -> list[str]:
 
 
 def skew(study: Study) -> list[str]:
-    """Skewed keys: rates, and the busiest part with its share of the processor time."""
+    """Return a table of rates with skewed keys, and the busiest part's share of processor time."""
     rows = []
     for what, chosen in _KEYED.items():
         for topology in (_SERVICES, _NODES):
@@ -194,7 +200,7 @@ def skew(study: Study) -> list[str]:
 
 
 def _busiest(point: Point) -> tuple[str, str]:
-    """The part that used most, and the share of all parts' time that it used."""
+    """Return the part that used the most processor time, and its share of all parts' time."""
     used: dict[str, float] = {}
     for run in point.used:
         for part, seconds in run.machine.cpu.items():
@@ -215,7 +221,7 @@ def _busiest(point: Point) -> tuple[str, str]:
 
 
 def dead(folder: Path) -> list[str]:
-    """A dead service against a dead node."""
+    """Return a table that compares a dead service with a dead node."""
     if not (folder / outages.FILE).is_file():
         return _not_measured(folder)
     document = json.loads((folder / outages.FILE).read_text(encoding="utf-8"))
@@ -244,7 +250,7 @@ _KEYED: Mapping[str, _Choice] = {
 
 
 def _point(study: Study, topology: str, chosen: _Choice) -> Point | None:
-    """That of the usual load with this choice of keys."""
+    """Return a topology's point at the usual load whose keys match ``chosen``, or None."""
     keyed = [one for one in study.points if one.runs[0].cell.key_ratio == 1]
     callers = {one.runs[0].cell.callers for one in keyed}
     for point in study.points:

@@ -1,4 +1,4 @@
-"""The files of a report."""
+"""Write the files of a report: HTML, Markdown, plots and a summary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ MARKDOWN = "report.md"
 
 
 def write(folders: Sequence[Path], into: Path) -> Path:
-    """Make the report of these folders; returns the page. JobQueueError: a folder is no result."""
+    """Write the report of these folders and return its HTML page.
+
+    Raises JobQueueError if a folder contains no results.
+    """
     study = read(folders)
     plots = all_plots(study) if study.points else {}
     made = document(study, plots)
@@ -40,7 +43,7 @@ def _write_plots(folder: Path, plots: Sequence[Plot]) -> None:
 
 
 def _write_summary(path: Path, study: Study) -> None:
-    """A row for each figure: the cell, the measure, the mean and its interval."""
+    """Write a CSV file with a row for each figure: cell, measure, mean and interval."""
     with path.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         factors = list(study.every_run[0].cell.as_json())

@@ -1,1 +1,1 @@
-"""Scenarios: measurements that no mix of requests shows, such as the drain of a backlog."""
+"""Measure scenarios that no mix of requests shows, such as the drain of a backlog."""

@@ -1,6 +1,6 @@
-"""A full table, and others at the same database: how much do they slow the queue down?
+"""Measure how much a full table, and other work at the same database, slow the queue down.
 
-Each run compares two sides that were measured in turn. The repetitions give the interval.
+Each run measures two sides in turn and compares them. The repetitions give the interval.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _RECOVERY = 300.0
 
 @dataclass(slots=True)
 class Rounds:
-    """The rates of one side of a comparison."""
+    """Collects the rates of one side of a comparison."""
 
     submit: list[float] = field(default_factory=list)
     drain: list[float] = field(default_factory=list)
     cost: list[float] = field(default_factory=list)  # CPU µs of PostgreSQL for a job drained
 
     async def measure(self, site: Site) -> None:
-        """Programs of this round's own, and a warm-up that is not counted."""
+        """Start programs, warm them up, and measure one round with them."""
         sizes = site.stand.sizes
         warm_up = max(1, sizes.jobs // _WARM_UP)
         async with fleet(site, for_drains=True):
@@ -50,7 +50,7 @@ class Rounds:
             await self.measure_running(site)
 
     async def measure_running(self, site: Site) -> None:
-        """Batch submit by an engine in this process, drain by the programs that are there."""
+        """Measure one round with running programs: submit batches from this process, then drain."""
         jobs = site.stand.sizes.jobs
         self.submit.append(await load(site, jobs))
         cpu = site.stand.cpu()
@@ -59,7 +59,7 @@ class Rounds:
 
 
 def _slowdown(name: str, clean: Rounds, other: Rounds, target: float, how: str) -> list[Figure]:
-    """The ratio of the medians: above 1 is slower."""
+    """Return how many times slower ``other`` is than ``clean``, by the medians of their rates."""
     figures = []
     for what, before, after in (
         ("batch submit", clean.submit, other.submit),
@@ -80,7 +80,7 @@ def _listed(rates: list[float]) -> str:
 
 
 async def _against_empty(stand: Stand, full: Site) -> tuple[Rounds, Rounds, str]:
-    """An empty database that is new, then the full one."""
+    """Measure a new, empty database, and then the full database."""
     clean, aged = Rounds(), Rounds()
     cpu = stand.cpu()
     stand.say("an empty table")
@@ -93,7 +93,10 @@ async def _against_empty(stand: Stand, full: Site) -> tuple[Rounds, Rounds, str]
 
 @contextlib.asynccontextmanager
 async def _filled(stand: Stand, jobs: int) -> AsyncIterator[tuple[Site, str]]:
-    """A database with so many finished jobs, and its size; the next repetition has it again."""
+    """Yield a database with ``jobs`` finished jobs, and its size as text.
+
+    The next repetition uses the same database again.
+    """
     async with stand.site(f"filled_{jobs}") as site:
         async with stand.connection(site.name) as db:
             if (await site.stats()).succeeded < jobs:
@@ -104,7 +107,7 @@ async def _filled(stand: Stand, jobs: int) -> AsyncIterator[tuple[Site, str]]:
 
 
 async def finished(stand: Stand) -> list[Figure]:
-    """With many finished jobs in the table."""
+    """Measure submit, drain and reads with many finished jobs in the table."""
     sizes = stand.sizes
     async with _filled(stand, sizes.finished) as (full, size):
         clean, aged, spent = await _against_empty(stand, full)
@@ -117,7 +120,7 @@ async def finished(stand: Stand) -> list[Figure]:
 
 
 async def _reads(site: Site, jobs: int) -> list[Figure]:
-    """Single reads stay quick, too."""
+    """Measure single reads among many finished jobs."""
     taken: dict[str, list[float]] = {"get by id": [], "history": [], "list of 100": []}
     async with site.stand.connection(site.name) as db, site.engine() as engine:
         for _ in range(100):
@@ -138,7 +141,7 @@ async def _reads(site: Site, jobs: int) -> list[Figure]:
 
 
 async def delayed(stand: Stand) -> list[Figure]:
-    """With many jobs in the table whose time has not come."""
+    """Measure submit and drain with many delayed jobs in the table."""
     sizes = stand.sizes
     async with stand.database() as full:
         stand.say(f"submitting {sizes.delayed:,} delayed jobs")
@@ -152,7 +155,7 @@ async def delayed(stand: Stand) -> list[Figure]:
 
 
 async def pinned(stand: Stand) -> list[Figure]:
-    """A transaction that keeps dead rows from being removed while the queue is busy."""
+    """Measure submit and drain while a transaction prevents the removal of dead rows."""
     sizes, say = stand.sizes, stand.say
     async with stand.database() as site, fleet(site, for_drains=True) as programs:
         clean, under, after = Rounds(), Rounds(), Rounds()
@@ -191,7 +194,7 @@ async def pinned(stand: Stand) -> list[Figure]:
 
 
 async def _steady(site: Site, target: str) -> int:
-    """Submit at a steady pace; how many jobs are unfinished when the time is up."""
+    """Submit jobs at a steady rate, and return how many jobs are unfinished at the end."""
     sizes = site.stand.sizes
     backend = GrpcBackend(target)
     before = (await site.stats()).succeeded
@@ -218,7 +221,7 @@ async def _steady(site: Site, target: str) -> int:
 
 
 async def _recovery(site: Site, clean: Rounds, after: Rounds) -> float:
-    """Seconds until a drain is as quick as before."""
+    """Return the seconds until a drain is about as fast as before the transaction."""
     released = time.monotonic()
     wanted = statistics.median(clean.drain) / _AS_BEFORE
     while True:
@@ -230,7 +233,10 @@ async def _recovery(site: Site, clean: Rounds, after: Rounds) -> float:
 
 
 async def scanned(stand: Stand) -> list[Figure]:
-    """Four connections that read whole tables, each in a REPEATABLE READ transaction."""
+    """Measure submit and drain while four connections read whole tables.
+
+    Each connection reads in a REPEATABLE READ transaction.
+    """
     sizes = stand.sizes
     async with _filled(stand, sizes.scanned) as (site, size):
         clean, under = Rounds(), Rounds()
@@ -258,7 +264,11 @@ class _Scanners:
 
 @contextlib.asynccontextmanager
 async def _scanners(site: Site, pause: float) -> AsyncIterator[_Scanners]:
-    """Connections that scan in turn with holding their snapshots, out of step with each other."""
+    """Open connections that scan all tables again and again until the block ends.
+
+    Each connection keeps its snapshot open for a while after a scan. The scans of different
+    connections do not start together.
+    """
 
     async def scan(db: Any, first_pause: float) -> None:
         length = first_pause

@@ -1,4 +1,4 @@
-"""The scenarios, their needs and their sizes."""
+"""List the scenarios, the servers that they need, and their sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
 class Sizes(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """The sizes of scenarios. ``--set`` and a profile's ``sizes`` change them."""
+    """Holds the sizes of scenarios. ``--set`` and a profile's ``sizes`` change them."""
 
     jobs: _Many = 100_000  # of a measurement
     types: _Many = 1  # of tasks, in turn, in one process
@@ -61,7 +61,10 @@ class Sizes(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One of them: ``measure`` is found when it is needed, as it may need a client library."""
+    """Names one scenario of a topology.
+
+    Its module is imported late, as it may need a client library.
+    """
 
     topology: str
     name: str
@@ -69,7 +72,7 @@ class Scenario:
     services: tuple[str, ...] = ()  # private ones that it stands on
 
     def measure(self) -> Callable[[Stand], Awaitable[list[Figure]]]:
-        """The function that measures it."""
+        """Import and return the function that measures the scenario."""
         module = import_module(f"jobqueue.bench.scenarios.{self.module}")
         found: Callable[[Stand], Awaitable[list[Figure]]]
         found = getattr(module, self.name.replace("-", "_"))

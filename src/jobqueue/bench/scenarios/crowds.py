@@ -1,4 +1,4 @@
-"""A server over a long time and with many workers: memory, twice as much by twice as many."""
+"""Measure a server's memory over a long time, and its throughput with many workers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from jobqueue.bench.scenarios.fleet import fleet, load, nap_spec, submit_batches
 from jobqueue.bench.scenarios.stand import Site, Stand, online
 
 _MIB = 1 << 20
-_ROOM = 20_000  # jobs that may wait while others are submitted
-_ALMOST = 0.9  # of twice as much
+_MAY_WAIT = 20_000  # jobs that may wait while others are submitted
+_ALMOST = 0.9  # of twice the throughput
 _LOOK = 1.0
 
 
 async def memory(stand: Stand) -> list[Figure]:
-    """A server's memory while jobs pass through it: submitted and executed over gRPC."""
+    """Measure a server's memory while jobs are submitted and executed over gRPC."""
     sizes = stand.sizes
     marks = [sizes.memory_jobs // 10, sizes.memory_jobs // 2, sizes.memory_jobs]
     seen = []
@@ -31,7 +31,7 @@ async def memory(stand: Stand) -> list[Figure]:
                 count = min(10 * sizes.batch_size, mark - submitted)
                 await submit_batches(backend, count, sizes)
                 submitted += count
-                await site.until_done(submitted - _ROOM)
+                await site.until_done(submitted - _MAY_WAIT)
             await site.until_done(submitted)
             seen.append(resident_bytes(programs.pids["server-1"]))
         await backend.stop()
@@ -45,7 +45,7 @@ async def memory(stand: Stand) -> list[Figure]:
 
 
 async def scaling(stand: Stand) -> list[Figure]:
-    """Throughput of sleeping jobs with 1, 2, 4 … workers."""
+    """Measure the throughput of sleeping jobs with 1, 2, 4 … workers."""
     figures: list[Figure] = []
     count = 1
     before: float | None = None
@@ -77,7 +77,7 @@ async def _napping(stand: Stand, count: int) -> tuple[float, str]:
 
 
 async def crowd(stand: Stand) -> list[Figure]:
-    """Many workers on one server: all stay ONLINE, all get jobs."""
+    """Count the workers on one server that are not ONLINE at some time, or that get no job."""
     sizes = stand.sizes
     stand.say(f"starting {sizes.crowd} workers")
     async with stand.database() as site, fleet(site, workers=sizes.crowd) as programs:
@@ -105,7 +105,7 @@ async def crowd(stand: Stand) -> list[Figure]:
 
 
 async def _hold(site: Site, target: str) -> tuple[int, int]:
-    """The fewest that were ONLINE at any look; jobs are submitted all the time."""
+    """Submit jobs for a while, and return the fewest ONLINE workers seen and the number of jobs."""
     sizes, say = site.stand.sizes, site.stand.say
     backend = GrpcBackend(target)
     fewest, jobs, began = sizes.crowd, 0, time.monotonic()

@@ -1,6 +1,7 @@
-"""A jq-server that kills itself where a file says, if its relay comes along there.
+"""Run a jq-server that kills itself when its relay reaches the failpoint that a file names.
 
-Only the server that publishes passes those places: of several that watch the file, that one dies.
+Only the server that publishes reaches these failpoints. If several servers watch the file, only the
+publishing server dies.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from jobqueue.core.observer import armed
 from jobqueue.fleet.topologies import SERVER
 
 FAILPOINTS = ("relay.read", "relay.sent", "relay.acked")
-ORDERS = "BENCH_DIE_AT"  # names the file; no setting of jobqueue, so not JQ_
+ORDERS = "BENCH_DIE_AT"  # the variable that names the file; not a setting, so without JQ_
 
 
 def _die_if_told(orders: Path, place: str) -> None:
@@ -25,7 +26,7 @@ def _die_if_told(orders: Path, place: str) -> None:
     except FileNotFoundError:
         return
     if told == place:
-        orders.unlink()  # the next one is to live
+        orders.unlink()  # the next server must not die
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -34,12 +35,12 @@ async def _passed(orders: Path, place: str) -> None:
 
 
 def main() -> None:
-    """Run it."""
+    """Run a jq-server with the failpoints armed."""
     orders = Path(os.environ[ORDERS])
     with ExitStack() as stack:
         for place in FAILPOINTS:
             stack.enter_context(armed(place, partial(_passed, orders, place)))
-        # Run, and not imported: the command line is above this package.
+        # Run, and not imported: this package must not import the command line.
         runpy.run_module(SERVER, run_name="__main__")
 
 

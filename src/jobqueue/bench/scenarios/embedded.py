@@ -1,6 +1,6 @@
-"""One process with engine, worker and store, and a jq-server on the same kind of store.
+"""Measure engine, worker and store in one process, and a jq-server on the same kind of store.
 
-What runs in one process is measured in a process of its own, so that none inherits another's heap:
+Each measurement in one process gets a new process, so that it does not inherit a used heap:
 ``python -m jobqueue.bench.scenarios.embedded NAME STORE FOLDER SIZES``.
 """
 
@@ -47,12 +47,12 @@ _TARGETS: Mapping[str, Mapping[str, float | None]] = {
 
 
 async def batch(stand: Stand) -> list[Figure]:
-    """Batch submit."""
+    """Measure batch submits to an engine in one process."""
     return await _in_processes(stand, "batch")
 
 
 async def drain(stand: Stand) -> list[Figure]:
-    """A backlog worked off by a worker in the process, and by one over gRPC."""
+    """Measure the drain of a backlog by a worker in the process, and by a worker over gRPC."""
     figures = await _in_processes(stand, "drain")
     jobs, sizes = stand.sizes.jobs, stand.sizes
     for store in STORES:
@@ -68,17 +68,23 @@ async def drain(stand: Stand) -> list[Figure]:
 
 
 async def hand_off(stand: Stand) -> list[Figure]:
-    """A few jobs at a time for a worker that waits: most are assigned in the submit itself."""
+    """Measure small submits to a waiting worker.
+
+    Most of the jobs are assigned in the submit itself.
+    """
     return await _in_processes(stand, "hand-off")
 
 
 async def single(stand: Stand) -> list[Figure]:
-    """One job in a submit."""
+    """Measure submits of one job each."""
     return await _in_processes(stand, "single")
 
 
 async def latency(stand: Stand) -> list[Figure]:
-    """Submit to start on an idle queue: from before the call to the handler's first line."""
+    """Measure the time from submit to start on an idle queue.
+
+    The time counts from before the call to the handler's first line.
+    """
     return await _in_processes(stand, "latency")
 
 
@@ -88,7 +94,7 @@ async def memory(stand: Stand) -> list[Figure]:
 
 
 async def calls(stand: Stand) -> list[Figure]:
-    """Plain one-job calls to a jq-server: unary, and through the SDK."""
+    """Measure one-job submits to a jq-server: plain unary calls, and calls of the SDK."""
     figures, jobs = [], stand.sizes.jobs
     fewer = max(1, jobs // 5)
     where = f"{CALLS} in flight, server and client share the cores"
@@ -111,7 +117,7 @@ async def calls(stand: Stand) -> list[Figure]:
 
 @contextlib.asynccontextmanager
 async def _server(stand: Stand, store: str) -> AsyncIterator[Ground]:
-    """A jq-server without a pool of its own."""
+    """Start a jq-server without workers of its own."""
     url = "memory://" if store == "memory" else f"sqlite:///{stand.folder}/{stand.prefix()}.db"
     told = {
         "JQ_DB_URL": url,
@@ -137,7 +143,10 @@ async def _in_processes(stand: Stand, name: str) -> list[Figure]:
             if process.returncode is None:
                 process.kill()
         if process.returncode:
-            raise RuntimeError(f"{name} of {store} ended with status {process.returncode}")
+            raise RuntimeError(
+                f"the measurement {name} with store {store} ended with status"
+                f" {process.returncode}; its error is on stderr"
+            )
         found += [Figure(**one) for one in json.loads(out)]
     return found
 
@@ -147,7 +156,7 @@ def _load(sizes: Sizes) -> str:
 
 
 async def _drained(backend: Backend, jobs: int, slots: int, types: Sequence[str]) -> float:
-    """Jobs a second from the worker's start until so many are done."""
+    """Return the jobs per second from the worker's start until all jobs are done."""
     left, ran = jobs, asyncio.Event()
 
     async def noop(n: int) -> int:
@@ -177,8 +186,8 @@ def _worker(
     return WorkerRuntime(backend, registry, WorkerSettings(id="bench", concurrency=slots))
 
 
-class _Alone:
-    """Engine, worker and store of this process, which measures one thing and ends."""
+class _InProcess:
+    """Runs engine, worker and store in this process, which makes one measurement and ends."""
 
     def __init__(self, store: str, folder: str, sizes: Sizes) -> None:
         self.store = store
@@ -311,10 +320,10 @@ def _typed(n: int, types: Sequence[str]) -> JobSpec:
 
 
 def main() -> None:
-    """Print the figures as JSON."""
+    """Make the measurement that the arguments name, and print its figures as JSON."""
     name, store, folder, sizes = sys.argv[1:]
-    alone = _Alone(store, folder, msgspec.convert(json.loads(sizes), Sizes))
-    figures = uvloop.run(getattr(alone, name.replace("-", "_"))())
+    measurement = _InProcess(store, folder, msgspec.convert(json.loads(sizes), Sizes))
+    figures = uvloop.run(getattr(measurement, name.replace("-", "_"))())
     sys.stdout.write(json.dumps([asdict(figure) for figure in figures]))
 
 

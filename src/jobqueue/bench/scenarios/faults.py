@@ -1,4 +1,4 @@
-"""Faults of the replicated topology, and how long work was disturbed."""
+"""Cause faults in the replicated topology, and measure how long they disturb its work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jobqueue.fleet.layout import Layout
 _PATIENCE = 60.0
 _LOOK = 0.05
 _STEP = 0.5  # seconds of one reading of the rate
-_BACK = 0.8  # of the rate before: it has recovered
+_BACK = 0.8  # the share of the rate before the fault from which the rate has recovered
 _NAP = 0.2  # seconds of a job
 _WARM = 5.0
 _AWAY = 5.0  # seconds until a server that was killed is started again
@@ -38,7 +38,10 @@ _NEVER = Restarts(allowed=False)
 
 
 class TcpProxy:
-    """A way to PostgreSQL that loses or delays bytes when it is told to. ``url`` leads there."""
+    """Forwards connections to PostgreSQL, and loses or delays their bytes on request.
+
+    ``url`` is the address of PostgreSQL through the proxy.
+    """
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -50,7 +53,7 @@ class TcpProxy:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[TcpProxy]:
-        """Listen on a free port."""
+        """Listen on a free port until the block ends."""
         server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         login = self._parts.netloc.rpartition("@")[0]
@@ -90,7 +93,7 @@ class TcpProxy:
 
 
 class _Cluster:
-    """Servers and workers, and what they get done."""
+    """Controls the servers and workers of a fault scenario, and measures their work."""
 
     def __init__(self, site: Site, ground: Ground, relay: TcpProxy, audits: list[Path]) -> None:
         self.site = site
@@ -99,20 +102,20 @@ class _Cluster:
         self._audits = audits
 
     def keeper(self, name: str) -> Keeper:
-        """Of one process."""
+        """Return the keeper of the process ``name``."""
         return next(one for one in self.ground.keepers if one.unit.name == name)
 
     def kill(self) -> None:
-        """``kill -9`` of the first server."""
+        """Kill the first server with ``kill -9``."""
         self.keeper("server-1").unit.kill()
 
     def kill_all(self) -> None:
-        """End all processes after the measurement, whatever jobs are left."""
+        """Kill all processes after the measurement, whatever jobs are left."""
         for keeper in self.ground.keepers:
             keeper.unit.kill()
 
     async def ready(self, number: int = 0) -> bool:
-        """Tell if a server's /readyz answers OK."""
+        """Return True if /readyz of the server answers 200."""
         async with httpx.AsyncClient(trust_env=False, timeout=1.0) as http:
             with contextlib.suppress(httpx.HTTPError):
                 answer = await http.get(f"{self.ground.http[number]}/readyz")
@@ -120,13 +123,16 @@ class _Cluster:
         return False
 
     async def rate(self, seconds: float) -> float:
-        """Jobs per second that succeed."""
+        """Return the jobs that succeed per second, measured for ``seconds``."""
         before, began = (await self.site.stats()).succeeded, time.monotonic()
         await asyncio.sleep(seconds)
         return ((await self.site.stats()).succeeded - before) / (time.monotonic() - began)
 
     async def recovered(self, before: float) -> float:
-        """Seconds until the rate is back for a second; the longest if it does not come back."""
+        """Return the seconds until the rate of jobs has recovered for a whole second.
+
+        Returns ``_PATIENCE`` if the rate does not recover in that time.
+        """
         began = time.monotonic()
         good = 0
         while time.monotonic() < began + _PATIENCE:
@@ -136,7 +142,7 @@ class _Cluster:
         return _PATIENCE
 
     async def busy(self) -> float:
-        """Put a backlog there; jobs a second once it is worked off steadily."""
+        """Submit a backlog, and return the jobs per second once the workers run steadily."""
         async with self.site.engine() as engine:
             jobs = self.site.stand.sizes.fault_jobs
             await submit_batches(engine, jobs, self.site.stand.sizes, lambda _: nap_spec(_NAP))
@@ -144,7 +150,7 @@ class _Cluster:
         return await self.rate(_WARM)
 
     def places(self) -> list[int]:
-        """Count the workers connected to each server, by the servers' audit logs."""
+        """Return the number of workers connected to each server, by the servers' audit logs."""
         latest: dict[str, tuple[str, int]] = {}
         for number, audit in enumerate(self._audits):
             lines = audit.read_text().splitlines() if audit.exists() else []
@@ -166,7 +172,10 @@ async def _cluster(
     relayed: bool = False,
     restarts: Restarts = _NEVER,
 ) -> AsyncIterator[_Cluster]:
-    """Servers that are ready, the first one behind the relay on request."""
+    """Start servers and workers, and kill them at the end of the block.
+
+    With ``relayed``, the first server reaches PostgreSQL through the proxy.
+    """
     sizes = stand.sizes
     async with stand.database() as site, TcpProxy(site.url).open() as relay:
         audits = [stand.folder / f"{stand.prefix()}audit" for _ in range(servers)]
@@ -201,7 +210,7 @@ async def _cluster(
 
 
 async def start(stand: Stand) -> list[Figure]:
-    """A jq-server's start, when nothing else runs here."""
+    """Measure how long a jq-server takes to start when nothing else runs."""
     taken = []
     async with stand.database() as site:
         for _ in range(stand.sizes.starts):
@@ -213,7 +222,7 @@ async def start(stand: Stand) -> list[Figure]:
 
 
 async def stopped(stand: Stand) -> list[Figure]:
-    """A server and its worker get SIGTERM at once while jobs run."""
+    """Count the jobs that run again after a server and its worker got SIGTERM at the same time."""
     jobs, seconds = stand.sizes.stopped_jobs, stand.sizes.stopped_seconds
     async with _cluster(stand, 1, 1, slots=jobs) as cluster:
         backend = GrpcBackend(cluster.ground.grpc[0])
@@ -235,7 +244,10 @@ async def stopped(stand: Stand) -> list[Figure]:
 
 
 async def silent(stand: Stand) -> list[Figure]:
-    """The server's connections to PostgreSQL swallow bytes for a while; nothing is reset."""
+    """Measure the recovery after the server's connections to PostgreSQL lost bytes for a while.
+
+    No connection is reset.
+    """
     seconds = stand.sizes.silent_seconds
     async with _cluster(stand, 1, 0, relayed=True) as cluster:
         backend = GrpcBackend(cluster.ground.grpc[0], timeout=_PATIENCE)
@@ -276,7 +288,7 @@ async def silent(stand: Stand) -> list[Figure]:
 
 
 async def slow(stand: Stand) -> list[Figure]:
-    """One of two servers becomes slow: its way to PostgreSQL takes longer."""
+    """Measure the recovery after one of two servers got a slow connection to PostgreSQL."""
     delay = stand.sizes.delay
     async with _cluster(stand, 2, relayed=True) as cluster:
         before = await cluster.busy()
@@ -294,7 +306,7 @@ async def slow(stand: Stand) -> list[Figure]:
 
 
 async def restarted(stand: Stand) -> list[Figure]:
-    """One of two servers is killed and started again: do workers come back?"""
+    """Measure whether workers return to a server that was killed and started again."""
     workers, wait = stand.sizes.fault_workers, stand.sizes.return_seconds
     async with _cluster(stand, 2, restarts=Restarts(first_wait=_AWAY)) as cluster:
         cluster.kill()
@@ -309,7 +321,10 @@ async def restarted(stand: Stand) -> list[Figure]:
 
 
 async def killed(stand: Stand) -> list[Figure]:
-    """``kill -9`` of one of two servers, and of the only one, which is started again at once."""
+    """Measure the recovery after ``kill -9`` of one of two servers, and of the only server.
+
+    The only server is started again at once.
+    """
     figures, started, how = [], 0.0, ""
     for servers, what in ((2, "one of two servers"), (1, "the only server, started again")):
         stand.say(what)
@@ -334,7 +349,7 @@ async def _until_ready(cluster: _Cluster) -> None:
     await asyncio.sleep(_LOOK)
     while not await cluster.ready():
         if time.monotonic() > give_up:
-            raise TimeoutError("the server that was killed is not ready again in time")
+            raise TimeoutError(f"the killed server is not ready again after {_PATIENCE:g} s")
         await asyncio.sleep(_LOOK)
 
 

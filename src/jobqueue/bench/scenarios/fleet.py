@@ -1,4 +1,4 @@
-"""The programs of a scenario: real servers and workers, and jobs for them."""
+"""Start the servers and workers of a scenario, and submit jobs to them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _NO_RESTARTS = Restarts(allowed=False)
 
 
 def noop_spec(n: int, type: str = "noop") -> JobSpec:
-    """A job that does nothing."""
+    """Return the spec of a job that does nothing."""
     return JobSpec(payload=b'{"n": %d}' % n, type=type)
 
 
 def nap_spec(seconds: float) -> JobSpec:
-    """A job that sleeps."""
+    """Return the spec of a job that sleeps."""
     return JobSpec(payload=b'{"seconds": %g}' % seconds, type="sleep")
 
 
@@ -43,8 +43,11 @@ def telling(
     only: str = "",
     schedulers: Mapping[str, str] | None = None,
 ) -> Change:
-    """Tell servers and workers more, and name services that run already; those with None are left
-    out, and with ``only`` all processes but those of one role.
+    """Return a function that changes a layout before its start.
+
+    ``servers``, ``workers`` and ``schedulers`` are additional environment variables of these roles.
+    ``services`` maps a service to the address where it already runs; None leaves the service out.
+    ``only`` keeps the processes of one role.
     """
     known = services or {}
 
@@ -90,10 +93,11 @@ async def fleet(
     change: Change = lambda layout: layout,
     restarts: Restarts = _NO_RESTARTS,
 ) -> AsyncIterator[Ground]:
-    """Start servers, and workers that are ONLINE then, each with so many slots.
+    """Start servers and workers, and yield when all workers are ONLINE.
 
-    ``for_drains``: with the slots and the batch size of the sizes. ``direct``: the workers are on
-    the store itself, without servers. ``told`` is for servers.
+    ``slots`` is the number of slots of each worker. ``for_drains`` takes slots and batch size from
+    the stand's sizes. ``direct`` starts workers that use the store itself, without servers.
+    ``told`` holds additional environment variables of the servers.
     """
     url, redis, sizes = site.url, site.stand.redis.url, site.stand.sizes
     setting = {"JQ_SCHEDULER_BATCH_SIZE": str(sizes.batch_size)} if for_drains else {}
@@ -114,12 +118,12 @@ async def fleet(
 
 
 async def until_online(store: Store, workers: int, ground: Ground) -> None:
-    """Wait until so many workers are."""
+    """Wait until ``workers`` workers are ONLINE. Raises TimeoutError."""
     give_up = time.monotonic() + _PATIENCE + _FOR_EACH * workers
     while online(await store.workers.all()) < workers:
         ground.check()
         if time.monotonic() > give_up:
-            raise TimeoutError("the workers are not ONLINE in time")
+            raise TimeoutError(f"not all of {workers} workers became ONLINE in time")
         await asyncio.sleep(_LOOK)
 
 
@@ -129,7 +133,7 @@ async def submit_batches(
     sizes: Sizes,
     spec: Callable[[int], JobSpec] = noop_spec,
 ) -> float:
-    """Submit in batches; jobs per second until the last one is durable."""
+    """Submit jobs in batches, and return the jobs per second until the last job is durable."""
     starts = iter(range(0, jobs, sizes.batch_size))
 
     async def submit() -> None:
@@ -144,7 +148,7 @@ async def submit_batches(
 
 
 async def load(site: Site, jobs: int, spec: Callable[[int], JobSpec] = noop_spec) -> float:
-    """Put jobs into the paused queue, by an engine that is gone afterwards; jobs per second."""
+    """Submit jobs to the paused queue by a temporary engine, and return the jobs per second."""
     await site.pause()
     async with site.engine() as engine:
         rate = await submit_batches(engine, jobs, site.stand.sizes, spec)

@@ -1,4 +1,4 @@
-"""Rates of submit and drain, the time of a scheduling cycle, and that from submit to start."""
+"""Measure the rates of submit and drain, scheduling cycles, and the time from submit to start."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACE = 50  # jobs a second
 
 
 async def batch(stand: Stand) -> list[Figure]:
-    """Batch submit: engine over the store in one process, and through a jq-server."""
+    """Measure batch submits to an engine in this process, and through a jq-server."""
     sizes = stand.sizes
     jobs = sizes.jobs
     how = f"{jobs:,} jobs, batches of {sizes.batch_size}, {sizes.in_flight} in flight"
@@ -48,7 +48,7 @@ async def batch(stand: Stand) -> list[Figure]:
 
 
 async def calls(stand: Stand) -> list[Figure]:
-    """Plain one-job calls to a jq-server: unary, and through the SDK."""
+    """Measure one-job submits to a jq-server: plain unary calls, and calls of the SDK."""
     jobs = stand.sizes.jobs
     fewer = max(1, jobs // 5)
     async with stand.database() as site, fleet(site, workers=0) as programs:
@@ -69,7 +69,7 @@ async def calls(stand: Stand) -> list[Figure]:
 
 
 async def unary(target: str, jobs: int) -> float:
-    """Plain unary calls of the public API, as any language's client makes them."""
+    """Return the rate of plain unary calls, which a client in any language can make."""
     async with grpc.aio.insecure_channel(target) as channel:
         stub = client_pb2_grpc.ClientServiceStub(channel)
 
@@ -81,7 +81,7 @@ async def unary(target: str, jobs: int) -> float:
 
 
 async def sdk(target: str, jobs: int) -> float:
-    """One-job ``submit()`` calls through the SDK's backend, which coalesces them."""
+    """Return the rate of one-job submits through the SDK's backend, which combines them in batches."""
     backend = GrpcBackend(target)
 
     async def submit(n: int) -> None:
@@ -94,7 +94,7 @@ async def sdk(target: str, jobs: int) -> float:
 
 
 async def _rate(jobs: int, submit: Callable[[int], Awaitable[object]]) -> float:
-    """Calls a second, after a tenth of them as a warm-up."""
+    """Return the calls per second, after a warm-up with a tenth of the calls."""
 
     async def caller(numbers: Iterator[int]) -> None:
         for n in numbers:
@@ -110,12 +110,12 @@ async def _rate(jobs: int, submit: Callable[[int], Awaitable[object]]) -> float:
 
 
 async def drain(stand: Stand) -> list[Figure]:
-    """A backlog worked off by jq-workers over gRPC."""
+    """Measure the drain of a backlog by jq-workers over gRPC."""
     return [await _drained(stand, 1, 25_000), await _drained(stand, 2, None)]
 
 
 async def direct(stand: Stand) -> list[Figure]:
-    """A backlog worked off by a jq-worker on the store itself."""
+    """Measure the drain of a backlog by a jq-worker that uses the store itself."""
     return [await _drained(stand, 1, 30_000, direct=True)]
 
 
@@ -140,7 +140,7 @@ async def _drained(
 
 
 async def latency(stand: Stand) -> list[Figure]:
-    """Submit to start when there is little to do: from before the call to the handler."""
+    """Measure the time from before a submit to the handler's start, with few jobs per second."""
     jobs = stand.sizes.latency_jobs
     async with stand.database() as site, fleet(site) as programs:
         backend = GrpcBackend(programs.grpc[0])
@@ -156,9 +156,9 @@ async def latency(stand: Stand) -> list[Figure]:
 
 
 async def starts(backend: GrpcBackend, jobs: int, pace: int = PACE) -> list[float]:
-    """Milliseconds from submit to start, one job at each tick, after a second of warm-up.
+    """Return the milliseconds from submit to start of each job, with ``pace`` jobs per second.
 
-    The job itself says how long it took.
+    The first second is a warm-up and does not count. The job itself measures the time.
     """
     taken: list[float] = []
     for count in (pace, jobs):
@@ -175,7 +175,7 @@ async def starts(backend: GrpcBackend, jobs: int, pace: int = PACE) -> list[floa
 
 
 async def cycle(stand: Stand) -> list[Figure]:
-    """The time of a scheduling cycle of 100."""
+    """Measure the time of scheduling cycles that assign 100 jobs."""
     cycles = Cycles()
     async with stand.database() as site, site.engine(EngineSettings(), cycles) as engine:
         cpu = stand.cpu()
@@ -194,7 +194,7 @@ async def cycle(stand: Stand) -> list[Figure]:
 
 
 class Cycles(Observer):
-    """Notes how long scheduling cycles took that handed out a whole batch."""
+    """Records the duration of scheduling cycles that assigned a whole batch."""
 
     def __init__(self) -> None:
         self.full: list[float] = []
@@ -205,7 +205,7 @@ class Cycles(Observer):
 
 
 class _Sink:
-    """A worker that takes whatever it is given."""
+    """Accepts all assigned jobs in place of a worker, and never runs them."""
 
     def __init__(self, jobs: int) -> None:
         self._left = jobs
@@ -217,26 +217,26 @@ class _Sink:
             self.full.set()
 
     def cancel(self, leases: Sequence[int]) -> None:
-        raise AssertionError("nobody cancels")
+        raise AssertionError("this scenario cancels no job")
 
     def set_status(self, status: object) -> None:
-        raise AssertionError("nobody drains")
+        raise AssertionError("this scenario drains no worker")
 
     def holds(self) -> None:
         return
 
     def moved(self) -> None:
-        raise AssertionError("there is one server")
+        raise AssertionError("this scenario has one server, so its worker cannot move")
 
 
 async def hand_out(engine: Engine, jobs: int) -> None:
-    """Submit so many (thousands), then have them all handed out, in cycles."""
+    """Submit ``jobs`` jobs (a multiple of 1,000), and wait until the scheduler has assigned all."""
     for _ in range(jobs // 1_000):
         for result in await engine.submit([JobSpec(payload=b"x")] * 1_000):
             result.unwrap()
     sink = _Sink(jobs)
     info = WorkerInfo(
-        id=f"sink-{id(sink)}",  # what another one holds is not this one's load
+        id=f"sink-{id(sink)}",  # a new id, so that jobs of an earlier worker do not count
         incarnation=1,
         hostname="host",
         pid=1,

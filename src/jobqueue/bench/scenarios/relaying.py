@@ -1,7 +1,7 @@
-"""The relay's speed with a backlog, its memory, and its cost to the jobs.
+"""Measure the relay: its speed with a backlog, its memory, and how much it slows jobs down.
 
-Jobs that were submitted, claimed and finished have four events each. They are published from the
-beginning, by a relay in this process.
+A job that was submitted, claimed and finished has four events. A relay publishes the backlog from
+its first event.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHARE = 0.80  # of the rate without the stream
 
 
 class Watch(Observer):
-    """Counts published records and the store's time."""
+    """Counts published records, and the time that reading from the store takes."""
 
     def __init__(self) -> None:
         self.reading = 0.0
@@ -55,7 +55,7 @@ class Watch(Observer):
 
 
 async def relay(stand: Stand) -> list[Figure]:
-    """Events each second, from either store."""
+    """Measure the events per second that a relay publishes, from PostgreSQL and from SQLite."""
     figures = []
     for store in ("postgresql", "sqlite"):
         stand.say(store)
@@ -66,8 +66,10 @@ async def relay(stand: Stand) -> list[Figure]:
 
 
 async def memory(stand: Stand) -> list[Figure]:
-    """The memory of publishing a backlog of large payloads: of a jq-server with the stream, more
-    than of one without."""
+    """Measure how much memory a jq-server needs to publish a backlog of large payloads.
+
+    The figure is the difference to a jq-server without the event stream.
+    """
     large = stand.sizes.large
     async with stand.database() as site:
         async with _filled(site.url, large, _LARGE, Watch(), stand.say):
@@ -92,7 +94,7 @@ async def memory(stand: Stand) -> list[Figure]:
 
 
 async def drain(stand: Stand) -> list[Figure]:
-    """The cost of the event stream to the jobs: the drain without it, then with it."""
+    """Measure the drain without and with the event stream, which shows the cost of the stream."""
     sizes = stand.sizes
     cpu = stand.cpu()
     stand.say("without the stream")
@@ -115,7 +117,7 @@ async def drain(stand: Stand) -> list[Figure]:
 
 
 async def _drained(stand: Stand, told: Mapping[str, str]) -> tuple[float, str, str]:
-    """A rate, whose processor time it was, and how far the stream was behind then."""
+    """Return the drain rate, the processor time by part, and how far the stream was behind."""
     jobs = stand.sizes.jobs
     async with stand.database() as site:
         await load(site, jobs)
@@ -146,7 +148,7 @@ def kafka_settings(stand: Stand) -> dict[str, str]:
 
 
 def own_topics(stand: Stand) -> tuple[KafkaSettings, Topics]:
-    """The same for a publisher in this process."""
+    """Return Kafka settings and unique topic names for a publisher in this process."""
     prefix = stand.prefix()
     topics = Topics(f"{prefix}jobs", f"{prefix}dead", f"{prefix}queues")
     told = KafkaSettings(
@@ -168,7 +170,7 @@ async def _place(stand: Stand, store: str) -> AsyncIterator[str]:
 
 
 async def _publish(stand: Stand, url: str) -> tuple[float, str]:
-    """Events each second, and how that was measured."""
+    """Return the published events per second, and a description of the measurement."""
     watch, jobs, payload = Watch(), stand.sizes.jobs, stand.sizes.payload
     async with _filled(url, jobs, payload, watch, stand.say) as store:
         term = await store.leadership.lead(1, 3_600.0)

@@ -1,4 +1,4 @@
-"""The time to rebuild a store from Kafka, with everything compared."""
+"""Measure the time to rebuild a store from Kafka, and compare the result with the original store."""
 
 from __future__ import annotations
 
@@ -32,8 +32,11 @@ _QUEUE = "q"
 
 
 async def fill(store: Store, jobs: int, payload: int) -> None:
-    """Of twenty jobs two still wait, one runs, two wait for a retry, one each was cancelled, has
-    failed for good and was sent back by hand; the rest is done."""
+    """Write jobs in every state into the store.
+
+    Of twenty jobs two wait, one runs and two wait for a retry. One was cancelled, one failed for
+    good, and one failed and was retried by hand. The other twelve are done.
+    """
     await store.queues.create(Queue(name=_QUEUE, retry_profile="scheduler"))
     body = b"x" * payload
     for start in range(0, jobs, _BATCH):
@@ -73,7 +76,7 @@ async def fill(store: Store, jobs: int, payload: int) -> None:
 
 
 async def content(store: Store) -> tuple[list[Job], dict[str, list[Event]]]:
-    """Every job and every history."""
+    """Return all jobs, and the events of each job by its id."""
     jobs: list[Job] = []
     before: int | None = None
     while page := await store.reads.list_jobs(JobFilter(before_seq=before, limit=_PAGE)):
@@ -89,7 +92,7 @@ async def content(store: Store) -> tuple[list[Job], dict[str, list[Event]]]:
 
 
 async def replay(stand: Stand) -> list[Figure]:
-    """Publish an SQLite store, read it back, and write it into each kind of store."""
+    """Publish the events of an SQLite store, read them from Kafka, and rebuild each kind of store."""
     told, topics = own_topics(stand)
     jobs = stand.sizes.jobs
     stand.say(f"{jobs:,} jobs to write and to publish")
@@ -118,7 +121,7 @@ async def replay(stand: Stand) -> list[Figure]:
 
 @contextlib.asynccontextmanager
 async def _durable_redis(stand: Stand) -> AsyncIterator[str]:
-    """A Redis that answers after the write is on its disk; yields its URL."""
+    """Start a Redis that answers a write after it is on disk, and yield the URL of the Redis."""
     settings = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
     redis = PrivateRedis(stand.folder / f"{stand.prefix()}redis", settings=settings)
     await asyncio.to_thread(redis.start)
@@ -130,7 +133,7 @@ async def _durable_redis(stand: Stand) -> AsyncIterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """All that a store says of its jobs."""
+    """Holds everything that the original and the rebuilt store must have in common."""
 
     jobs: list[Job]
     histories: dict[str, list[Event]]
@@ -143,7 +146,9 @@ async def _write(target: Store, state: Restored, expected: Compared) -> Figure:
     took = time.perf_counter() - began
     found = Compared(*await content(target), _figures(await target.queues.stats()))
     if found != expected:
-        raise RuntimeError(f"{target.name}: what was written is not what there was")
+        raise RuntimeError(
+            f"{target.name}: the rebuilt jobs, histories or statistics differ from the original"
+        )
     how = f"{len(state.jobs):,} jobs in {took:.1f} s; every job, history and figure as it was"
     return Figure(f"replay into {target.name}", len(state.jobs) / took, "jobs/s", None, how)
 

@@ -1,4 +1,4 @@
-"""The servers under scenarios: a private PostgreSQL on a disk, a Redis and a Kafka."""
+"""Start the private servers that scenarios need: PostgreSQL with files on a disk, Redis and Kafka."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from jobqueue.fleet.layout import BackingService
 
 Say = Callable[[str], None]
 
-_POLL = 0.1  # each look sums a short table, and must not weigh on what it measures
-_STUCK = 120.0  # seconds without one job that ended
+_POLL = 0.1  # seconds: each poll reads a short table and must not slow the measured programs
+_STUCK = 120.0  # seconds without any job that succeeded
 _TITLES = {"postgres": "PostgreSQL", "redis": "Redis", "kafka": "Kafka"}
 _TOLD = ("fsync", "max_connections", "max_wal_size", "shared_buffers", "synchronous_commit")
 
 
 class Stand:
-    """The servers, databases on them, and how much is to be measured."""
+    """Holds the private servers of scenarios, and the sizes of the measurements."""
 
     def __init__(self, folder: Path, services: Collection[str] = (), patience: float = 0.0) -> None:
-        """``patience``: seconds to wait at most, before a measurement, for an idle machine."""
+        """Create a stand. ``patience`` is the longest wait for an idle machine, in seconds."""
         self.folder = folder
         self.patience = patience
         self.sizes = Sizes()
@@ -51,19 +51,19 @@ class Stand:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The servers' processes by name; each has others below it."""
+        """Return the id of each server's main process, by the server's name."""
         return {_TITLES[name]: server.pid or 0 for name, server in self.servers.items()}
 
     def cpu(self, **parts: int) -> CpuTimes:
-        """From now on: whose processor time it was."""
+        """Start to measure the processor time of the servers and of the processes in ``parts``."""
         return CpuTimes(parts, families=self.pids)
 
     def prefix(self) -> str:
-        """A name that nothing else has: of topics, databases and files."""
+        """Return a unique prefix for names of topics, databases and files."""
         return f"bench-{time.time_ns()}-{next(self._numbers)}-"
 
     async def described(self) -> dict[str, Any]:
-        """The servers, for environment.json."""
+        """Return a description of the servers for environment.json."""
         found: dict[str, Any] = {}
         if "postgres" in self.servers:
             async with self.connection() as db:
@@ -78,7 +78,7 @@ class Stand:
 
     @contextlib.asynccontextmanager
     async def connection(self, database: str = "postgres") -> AsyncIterator[Any]:
-        """A connection to one of the databases."""
+        """Connect to a database of the private PostgreSQL until the block ends."""
         import asyncpg
 
         db = await asyncpg.connect(self.postgres.dsn(database))
@@ -89,7 +89,7 @@ class Stand:
 
     @contextlib.asynccontextmanager
     async def database(self) -> AsyncIterator[Site]:
-        """An empty one; gone afterwards."""
+        """Create an empty database, and drop it at the end of the block."""
         name = self.prefix().strip("-")
         try:
             async with self.site(name) as site:
@@ -100,7 +100,7 @@ class Stand:
 
     @contextlib.asynccontextmanager
     async def site(self, name: str) -> AsyncIterator[Site]:
-        """A database by its name, made if it is not there."""
+        """Open the database ``name``, which is created if it does not exist."""
         async with self.connection() as db:
             if not await db.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
                 await db.execute(f'CREATE DATABASE "{name}"')
@@ -110,7 +110,7 @@ class Stand:
         try:
             site = Site(self, name, url, store)
             async with site.engine():
-                pass  # it makes the queue
+                pass  # its start creates the queue
             await site.settle()
             yield site
         finally:
@@ -123,13 +123,16 @@ def online(known: Iterable[Worker]) -> int:
 
 
 async def caught_up(store: Store) -> None:
-    """Wait until the stream has every event of a store."""
+    """Wait until the event stream has every event of the store."""
     while (lag := await store.stream.lag()) is None or lag.events:  # noqa: ASYNC110 - others publish
         await asyncio.sleep(_POLL)
 
 
 class Site:
-    """One database. It is watched from here, so that nothing measured answers for it."""
+    """Holds one database, and a store that reads it.
+
+    A measurement reads progress through this store, so that no measured program spends time on it.
+    """
 
     def __init__(self, stand: Stand, name: str, url: str, store: Store) -> None:
         self.stand = stand
@@ -138,7 +141,7 @@ class Site:
         self.store = store
 
     async def settle(self) -> None:
-        """Write earlier data to disk and wait for a calm machine, before a measurement."""
+        """Write earlier data to disk and wait for an idle machine, before a measurement."""
         async with self.stand.connection(self.name) as db:
             await db.execute("CHECKPOINT")
         await calm(self.stand.patience)
@@ -147,7 +150,7 @@ class Site:
     async def engine(
         self, settings: EngineSettings | None = None, observer: Observer | None = None
     ) -> AsyncIterator[Engine]:
-        """An engine in this process."""
+        """Start an engine on the database in this process."""
         locks = create_locks(self.stand.redis.url)
         store = create_store(self.url, observer=observer, locks=locks)
         engine = Engine(store, settings or EngineSettings(), observer=observer or Observer())
@@ -158,25 +161,27 @@ class Site:
             await engine.stop()
 
     async def stats(self) -> QueueStats:
-        """Of the one queue."""
+        """Return the statistics of the default queue."""
         return (await self.store.queues.stats(DEFAULT_QUEUE))[0]
 
     async def pause(self) -> None:
-        """Hand out no job."""
+        """Pause the default queue, so that its jobs are not assigned."""
         await self.store.queues.pause(DEFAULT_QUEUE, True)
 
     async def until_done(self, jobs: int) -> None:
-        """Wait until so many jobs have succeeded, ever."""
+        """Wait until ``jobs`` jobs have succeeded since the database was created."""
         last, since = -1, time.monotonic()
         while (done := (await self.stats()).succeeded) < jobs:
             if done != last:
                 last, since = done, time.monotonic()
             elif time.monotonic() > since + _STUCK:
-                raise TimeoutError(f"{done:,} of {jobs:,} jobs were done, then nothing happened")
+                raise TimeoutError(
+                    f"{done:,} of {jobs:,} jobs succeeded, then none for {_STUCK:g} s"
+                )
             await asyncio.sleep(_POLL)
 
     async def drain_rate(self, jobs: int) -> float:
-        """Resume the paused queue. Returns jobs per second until so many are done."""
+        """Resume the paused queue, and return the jobs per second until ``jobs`` more are done."""
         before = (await self.stats()).succeeded
         began = time.perf_counter()
         await self.store.queues.pause(DEFAULT_QUEUE, False)
@@ -186,7 +191,7 @@ class Site:
 
 @contextlib.asynccontextmanager
 async def opened(services: Collection[str], patience: float = 0.0) -> AsyncIterator[Stand]:
-    """Start these services; afterwards stop them and remove their files."""
+    """Start the named servers, yield a stand, then stop the servers and remove their files."""
     supervised.check(tuple(map(BackingService, services)))
     with _folder() as folder:
         stand = Stand(folder, services, patience)
@@ -201,7 +206,7 @@ async def opened(services: Collection[str], patience: float = 0.0) -> AsyncItera
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A folder on a disk, which /tmp need not be."""
+    """Create a temporary folder on a disk, because /tmp may be in memory."""
     with tempfile.TemporaryDirectory(prefix="jq-bench-", dir="/var/tmp") as made:
         folder = Path(made)
         folder.chmod(0o755)  # servers run as another user when we are root
@@ -209,7 +214,7 @@ def _folder() -> Iterator[Path]:
 
 
 async def _median(call: Callable[[], Awaitable[object]], times: int = 200) -> float:
-    """Milliseconds."""
+    """Return the median duration of a call in milliseconds."""
     taken = []
     for _ in range(times):
         began = time.perf_counter()

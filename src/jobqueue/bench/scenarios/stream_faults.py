@@ -1,5 +1,7 @@
-"""Faults of an event stream. After each of them Kafka equals ``job_event``, and the order
-of every job's events was kept: ``StreamDiffers`` is raised where that does not hold.
+"""Cause faults in an event stream, and compare Kafka with the store after each fault.
+
+Kafka must equal ``job_event`` with the order of every job's events. ``StreamDiffers`` is raised
+otherwise.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ _DYING = "jobqueue.bench.scenarios.dying_server"
 
 @dataclass(frozen=True, slots=True)
 class FaultStage:
-    """An empty database, and topics of its own."""
+    """Describes the empty database and the new topics of one fault scenario."""
 
     dsn: str
     bootstrap: str
@@ -76,12 +78,12 @@ class FaultStage:
 
     @property
     def orders(self) -> Path:
-        """The failpoint at which the publishing server dies."""
+        """Return the file that names the failpoint at which the publishing server dies."""
         return self.folder / "die-at"
 
     @property
     def kafka(self) -> Mapping[str, str]:
-        """The settings of a server for the stream."""
+        """Return the environment variables of a server that publishes to the scenario's topics."""
         return {
             "JQ_KAFKA_BOOTSTRAP": self.bootstrap,
             "JQ_KAFKA_TOPIC_JOBS": self.jobs,
@@ -92,12 +94,12 @@ class FaultStage:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The settings of a scenario's servers."""
+        """Return all environment variables of a scenario's servers."""
         return {**_SETTINGS, **self.kafka, ORDERS: str(self.orders)}
 
     @asynccontextmanager
     async def play(self, say: Say, servers: int = 1) -> AsyncIterator[Play]:
-        """Servers, all of them started at once, and a worker that knows every one."""
+        """Start the servers all at once, and a worker that knows all of them."""
         say("starting")
         wired = telling(self.settings, services={"postgres": self.dsn, "redis": None})
 
@@ -124,7 +126,7 @@ class FaultStage:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """A stage on which programs run."""
+    """Holds the running programs, the store and the load of a fault scenario."""
 
     stage: FaultStage
     servers: Ground
@@ -133,23 +135,25 @@ class Play:
     say: Say
 
     async def lag(self) -> int:
-        """Events that are not in the stream."""
+        """Return the number of events that are not in the stream yet, or 1 if it is unknown."""
         lag = await self.store.stream.lag()
         return lag.events if lag is not None else 1
 
     async def caught_up(self) -> None:
-        """Wait until the stream has everything."""
+        """Wait until the stream has every event of the store."""
         last, since = -1, time.monotonic()
         while left := await self.lag():
             self.say(f"{left:,} events behind")
             if left != last:
                 last, since = left, time.monotonic()
             elif time.monotonic() > since + _STUCK:
-                raise TimeoutError(f"the stream is {left:,} events behind, and stands still")
+                raise TimeoutError(
+                    f"the stream is {left:,} events behind, without progress for {_STUCK:g} s"
+                )
             await asyncio.sleep(_POLL)
 
     async def same(self) -> StreamComparison:
-        """Wait for the end of everything, and compare."""
+        """Wait until all jobs have ended and are published, then compare Kafka with the store."""
         await self.load.settled()
         await self.caught_up()
         self.say("comparing")
@@ -167,7 +171,7 @@ class Play:
 
 
 class StreamWatcher:
-    """Reads the stream of jobs as it comes, and notes when."""
+    """Reads the topic of job events in a thread, and keeps the first message of each event."""
 
     def __init__(self, stage: FaultStage) -> None:
         self._stage = stage
@@ -189,7 +193,10 @@ class StreamWatcher:
                     self.seen.setdefault(record.item.event_id, record)
 
     async def until(self, holds: Callable[[Mapping[str, StreamMessage]], bool], what: str) -> None:
-        """Wait for that."""
+        """Wait until ``holds`` returns True for the messages seen so far.
+
+        Raises TimeoutError with the text ``what``.
+        """
         give_up = time.monotonic() + _STUCK
         while not holds(self.seen):
             if self._task.done():
@@ -201,7 +208,7 @@ class StreamWatcher:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioResult:
-    """The result of a scenario."""
+    """Holds the result of a fault scenario: the comparison, a duration, and delays of events."""
 
     comparison: StreamComparison
     seconds: float  # how long whatever was asked about took
@@ -209,7 +216,10 @@ class ScenarioResult:
 
 
 async def plain(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
-    """Nothing happens but work. ``seconds``: from the first submit until all is published."""
+    """Run jobs without any fault.
+
+    ``seconds`` in the result counts from the first submit until all events are published.
+    """
     async with stage.play(say) as play:
         began = time.perf_counter()
         await play.load.run(jobs)
@@ -227,18 +237,20 @@ async def outage(
     seconds: float,
     meanwhile: Callable[[Ground], Awaitable[None]] | None = None,
 ) -> ScenarioResult:
-    """Kafka is stopped for a while, under load. ``seconds``: from its return until the stream has
-    caught up."""
+    """Stop Kafka for a while under load.
+
+    ``seconds`` in the result counts from Kafka's return until the stream has caught up.
+    """
     async with stage.play(say) as play:
         async with StreamWatcher(stage) as watcher:
             await play.load.run(jobs // 3)
-            await watcher.until(bool, "nothing is published")
+            await watcher.until(bool, "no event appears in Kafka")
         await asyncio.to_thread(broker.stop)
         back_at = time.monotonic() + seconds
         await play.load.run(jobs // 3)
         await play.load.settled()  # jobs go on
         if not await play.lag():
-            raise StreamDiffers("the stream has everything, and Kafka is away")
+            raise StreamDiffers("the stream has every event although Kafka is stopped")
         if meanwhile is not None:
             await meanwhile(play.servers)
         say("Kafka is away")
@@ -252,9 +264,9 @@ async def outage(
 
 
 async def killed(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
-    """The server that publishes is killed with -9 at each failpoint, and another one goes on.
+    """Kill the publishing server at each failpoint, after which another server publishes.
 
-    ``seconds``: the longest time from a kill until the next one had caught up.
+    ``seconds`` in the result is the longest time from a kill until the stream has caught up.
     """
     parts = len(FAILPOINTS) + 1
     longest = 0.0
@@ -268,26 +280,33 @@ async def killed(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
         await play.load.run(jobs - jobs // parts * len(FAILPOINTS))
         compared = await play.same()
     if not compared.repeated:
-        raise StreamDiffers("killed after Kafka's answer, it repeats what Kafka had: not seen")
+        raise StreamDiffers(
+            "no event was repeated, but a relay that was killed after Kafka's answer must repeat"
+        )
     return ScenarioResult(compared, longest, [])
 
 
 async def _a_server_died(play: Play, count: int) -> float:
-    """Wait until so many have; when that was."""
+    """Wait until ``count`` servers have died, and return the time of the last death."""
     give_up = time.monotonic() + _PATIENCE
     units = [keeper.unit for keeper in play.servers.keepers if keeper.unit.role == "server"]
     while len(ends := [how for unit in units if (how := unit.ended())]) < count:
         if time.monotonic() > give_up:
-            raise TimeoutError("no server died: none of them publishes")
+            raise TimeoutError(
+                f"{len(ends)} of {count} servers died in {_PATIENCE:g} s: no server publishes"
+            )
         await asyncio.sleep(_POLL)
     if set(ends) != {describe_exit(-signal.SIGKILL)}:
-        raise RuntimeError(f"servers ended: {ends}")
+        raise RuntimeError(f"servers ended otherwise than by SIGKILL: {ends}")
     return time.perf_counter()
 
 
 async def reverse(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
-    """Of two transactions that enqueue, the one that began and numbered its jobs first commits
-    last, when the other's events are in Kafka already; over and over."""
+    """Commit two enqueueing transactions in reverse order, again and again.
+
+    The transaction that began and numbered its jobs first commits last. The events of the other
+    transaction are in Kafka by then.
+    """
     began = time.perf_counter()
     async with stage.play(say) as play, StreamWatcher(stage) as watcher:
         for first in range(0, jobs, 2 * _TRANSACTION):
@@ -297,20 +316,20 @@ async def reverse(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
                     pass
                 await watcher.until(
                     lambda seen, ids=late: all(f"{one}:1" in seen for one in ids),  # type: ignore[misc]
-                    "what was committed is not in Kafka",
+                    "the events of a committed transaction do not appear in Kafka",
                 )
                 if any(f"{one}:1" in watcher.seen for one in early):
-                    raise StreamDiffers("what is not committed is in Kafka")
+                    raise StreamDiffers("Kafka has events of an open transaction")
             await play.load.cancel(_to_cancel(first, early) + _to_cancel(first + half, late))
             say(f"{first:,} jobs")
         return ScenarioResult(await play.same(), time.perf_counter() - began, [])
 
 
 async def left_open(stage: FaultStage, rate: int, say: Say, seconds: float) -> ScenarioResult:
-    """One enqueueing transaction stays open, and other jobs' events appear all the same.
+    """Keep an enqueueing transaction open, and check that events of other jobs still reach Kafka.
 
-    So many jobs a second come meanwhile. ``delays`` are those of their events, ``seconds`` that of
-    the transaction's own after its commit.
+    ``rate`` jobs per second are submitted meanwhile. In the result, ``delays`` are the delays of
+    their events, and ``seconds`` is the delay of the transaction's own event after its commit.
     """
     async with stage.play(say) as play, StreamWatcher(stage) as watcher:
         async with _enqueueing(stage, range(1)) as own:
@@ -324,9 +343,12 @@ async def left_open(stage: FaultStage, rate: int, say: Say, seconds: float) -> S
             await play.caught_up()
             others = dict(watcher.seen)
             if any(record.key in own for record in others.values()):
-                raise StreamDiffers("what is not committed is in Kafka")
+                raise StreamDiffers("Kafka has events of an open transaction")
         committed = time.perf_counter()
-        await watcher.until(lambda seen: f"{own[0]}:1" in seen, "it never came")
+        await watcher.until(
+            lambda seen: f"{own[0]}:1" in seen,
+            "the event of the committed transaction does not appear in Kafka",
+        )
         took = time.perf_counter() - committed
         delays = [
             record.seen_at - record.item.event.at
@@ -342,7 +364,7 @@ def _to_cancel(first: int, job_ids: list[str]) -> list[str]:
 
 @asynccontextmanager
 async def _enqueueing(stage: FaultStage, numbers: range) -> AsyncIterator[list[str]]:
-    """Jobs that a transaction has written, which is committed in the end; their ids."""
+    """Enqueue jobs in a transaction, yield their ids, and commit at the end of the block."""
     db: Any = await asyncpg.connect(stage.dsn)
     try:
         async with db.transaction():

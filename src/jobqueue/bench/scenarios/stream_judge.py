@@ -1,4 +1,4 @@
-"""Kafka against ``job_event``, both read in another way than the relay and the stores read them."""
+"""Compare Kafka with ``job_event``, by other queries than those of the relay and the stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COMING = (
     confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
 )
 _AT_ONCE = 5_000
-# The whole table by its own columns: the relay finds new events in another way.
+# The query reads the whole table: the relay finds new events in another way.
 _EVENTS = """
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,
        q.name
@@ -39,12 +39,12 @@ LEFT JOIN worker_name AS w ON w.id = e.worker
 
 
 class StreamDiffers(AssertionError):
-    """The stream differs from the events of the store."""
+    """Raised when the stream differs from the events of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """One of a topic."""
+    """Holds a message of a topic, and the time when it was read."""
 
     partition: int
     offset: int
@@ -54,14 +54,14 @@ class StreamMessage:
 
 
 class Reader:
-    """A topic from its beginning on; blocking."""
+    """Reads a topic from its beginning with blocking calls."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._topic = topic
         self._consumer: Any = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "bench",  # asked for, and not used
+                "group.id": "bench",  # the client requires a group, but this code uses none
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 20,
                 "log_level": 0,
@@ -78,14 +78,17 @@ class Reader:
         return self
 
     def _partitions_of_topic(self) -> list[int]:
-        """Once the topic is there: a server makes it some time after its start."""
+        """Wait until the topic exists, and return its partitions.
+
+        A server creates topics some time after its start.
+        """
         give_up = time.monotonic() + _PATIENCE
         while True:
             found = self._consumer.list_topics(self._topic, timeout=_PATIENCE).topics[self._topic]
             if found.partitions:
                 return list(found.partitions)
             if time.monotonic() > give_up:
-                raise TimeoutError(f"there is no topic {self._topic}")
+                raise TimeoutError(f"topic {self._topic} does not exist after {_PATIENCE:g} s")
             time.sleep(_PAUSE)
 
     def __exit__(
@@ -97,7 +100,7 @@ class Reader:
         self._consumer.close()
 
     def poll(self, seconds: float = 0.2) -> list[StreamMessage]:
-        """Return the messages that came meanwhile."""
+        """Return the messages that arrive within ``seconds``."""
         messages = self._consumer.consume(_AT_ONCE, seconds)
         now = time.time()
         return [
@@ -113,7 +116,7 @@ class Reader:
         ]
 
     def all(self) -> Iterator[StreamMessage]:
-        """Everything that is there by now."""
+        """Yield all messages that the topic has at the time of the call."""
         left = {}
         for one in self._partitions:
             left[one.partition] = self._end_of(one)
@@ -123,10 +126,12 @@ class Reader:
                 give_up = time.monotonic() + _PATIENCE
                 yield from found
             elif time.monotonic() > give_up:
-                raise TimeoutError(f"the end of topic {self._topic} cannot be read")
+                raise TimeoutError(
+                    f"cannot read topic {self._topic} to its end: no message for {_PATIENCE:g} s"
+                )
 
     def _end_of(self, partition: confluent_kafka.TopicPartition) -> int:
-        """Return the next offset. Waits until a broker that has just come back leads."""
+        """Return the next offset of the partition. Waits until a restarted broker leads it."""
         give_up = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -145,7 +150,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class StreamComparison:
-    """A stream that equals its table."""
+    """Counts the jobs, events and messages of a stream that equals the store."""
 
     jobs: int
     events: int
@@ -154,12 +159,12 @@ class StreamComparison:
 
     @property
     def repeated(self) -> int:
-        """Records that came once more."""
+        """Return the number of messages that repeat an earlier message."""
         return self.records - self.events
 
 
 async def written(dsn: str) -> dict[str, Event]:
-    """``job_event``, by event id."""
+    """Return all events in ``job_event`` by event id."""
     db = await asyncpg.connect(dsn)
     try:
         rows = await db.fetch(_EVENTS)
@@ -172,7 +177,7 @@ async def written(dsn: str) -> dict[str, Event]:
 def compare(
     events: dict[str, Event], jobs: Iterable[StreamMessage], dead: Iterable[StreamMessage]
 ) -> StreamComparison:
-    """Raise StreamDiffers, or say how much was the same."""
+    """Compare the messages with the store's events. Raises StreamDiffers if they differ."""
     seen, latest, records = _read(events, jobs)
     if missing := events.keys() - seen:
         raise StreamDiffers(f"{len(missing)} events are not in Kafka, such as {min(missing)}")
@@ -180,7 +185,8 @@ def compare(
     again = {record.item.event_id for record in dead}
     if again != died:
         raise StreamDiffers(
-            f"dead letters: {len(again - died)} too many, {len(died - again)} missing"
+            f"the topic of dead letters has {len(again - died)} wrong events and lacks"
+            f" {len(died - again)}"
         )
     ends = Counter(events[f"{job}:{version}"].to_state for job, version in latest.items())
     return StreamComparison(len(latest), len(events), records, ends)
@@ -189,31 +195,40 @@ def compare(
 def _read(
     events: dict[str, Event], found: Iterable[StreamMessage]
 ) -> tuple[set[str], dict[str, int], int]:
-    """The seen events, each job's latest version, and the number of records."""
+    """Check the order of the messages against the store's events.
+
+    Returns the ids of the seen events, each job's latest version, and the number of messages.
+    """
     seen: set[str] = set()
     latest: dict[str, int] = {}
-    home: dict[str, int] = {}
+    partitions: dict[str, int] = {}  # of each key
     place: dict[int, int] = {}
     records = 0
     for record in found:
         if place.setdefault(record.partition, -1) >= record.offset:
-            raise StreamDiffers(f"partition {record.partition} was not read in its order")
+            raise StreamDiffers(f"partition {record.partition} was not read in order of offsets")
         place[record.partition] = record.offset
         item = record.item
         if not isinstance(item, JobEvent):
             continue
         records += 1
         event, event_id = item.event, item.event_id
-        if record.key != event.job_id or home.setdefault(record.key, record.partition) != (
-            record.partition
-        ):
-            raise StreamDiffers(f"{event_id} has key {record.key}, partition {record.partition}")
+        first = partitions.setdefault(record.key, record.partition)
+        if record.key != event.job_id or first != record.partition:
+            raise StreamDiffers(
+                f"event {event_id} has key {record.key} and partition {record.partition},"
+                f" expected key {event.job_id} and partition {first}"
+            )
         if events.get(event_id) != event:
-            raise StreamDiffers(f"{event_id} is {event} in Kafka, {events.get(event_id)} in truth")
+            raise StreamDiffers(
+                f"event {event_id} is {event} in Kafka, {events.get(event_id)} in the store"
+            )
         if event_id in seen:
             continue
         if event.version != latest.get(event.job_id, 0) + 1:
-            raise StreamDiffers(f"{event_id} comes after version {latest.get(event.job_id, 0)}")
+            raise StreamDiffers(
+                f"event {event_id} comes after version {latest.get(event.job_id, 0)} of its job"
+            )
         seen.add(event_id)
         latest[event.job_id] = event.version
     return seen, latest, records

@@ -1,4 +1,4 @@
-"""Jobs that end in every way, and the wait until they have."""
+"""Submit jobs that end in every possible way, and wait until they have ended."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ _HOUR = 3_600.0
 
 
 def spec(number: int, key: str | None = None) -> JobSpec:
-    """The n-th job: of ten, four succeed, two at the second attempt, two end as dead letters, and
-    two wait or run until they are cancelled."""
+    """Return the spec of the n-th job.
+
+    Of a hundred jobs, 49 succeed at once, 20 succeed at the second attempt, and 20 become dead
+    letters. Ten are delayed and one runs, until they are cancelled.
+    """
     body = b'{"times": 1, "message": "job %d"}' % number
     kind = number % 10
     if kind in (4, 5):
@@ -36,12 +39,12 @@ def spec(number: int, key: str | None = None) -> JobSpec:
 
 
 def is_cancelled(number: int) -> bool:
-    """Tell if the n-th job ends only by a cancel."""
+    """Return True if the n-th job ends only by a cancel."""
     return number % 10 == 8 or number % 100 == 99
 
 
 class StreamLoad:
-    """Submits, cancels and waits through servers that may be killed meanwhile."""
+    """Submits and cancels jobs, and waits for them, through servers that may be killed meanwhile."""
 
     def __init__(self, target: str, say: Say) -> None:
         self._backend = GrpcBackend(target, timeout=10.0)
@@ -53,7 +56,7 @@ class StreamLoad:
         await self._backend.stop()
 
     async def run(self, jobs: int) -> None:
-        """Submit so many, and cancel those that are to be."""
+        """Submit ``jobs`` jobs, and cancel those that end only by a cancel."""
         while jobs > 0:
             numbers = list(itertools.islice(self._numbers, min(jobs, _BATCH)))
             ids = await self._submit([spec(n, f"job {n}") for n in numbers])
@@ -64,7 +67,7 @@ class StreamLoad:
             self._say(f"{self.submitted:,} jobs")
 
     async def _submit(self, specs: list[JobSpec]) -> list[str]:
-        """Again, until it is known that they were accepted: their keys make that safe."""
+        """Submit jobs until a server confirms them. Repeats are safe because every job has a key."""
         while True:
             try:
                 return [result.unwrap() for result in await self._backend.submit(specs)]
@@ -87,7 +90,7 @@ class StreamLoad:
         await asyncio.gather(*(some() for _ in range(_CANCELS)))
 
     async def settled(self) -> None:
-        """Wait until nothing is left to do."""
+        """Wait until all jobs have ended."""
         last, since = -1, time.monotonic()
         while True:
             try:
@@ -102,5 +105,5 @@ class StreamLoad:
             if left != last:
                 last, since = left, time.monotonic()
             elif time.monotonic() > since + _STUCK:
-                raise TimeoutError(f"{left:,} jobs were left, then nothing happened")
+                raise TimeoutError(f"{left:,} jobs are left, and none ended for {_STUCK:g} s")
             await asyncio.sleep(_PAUSE)

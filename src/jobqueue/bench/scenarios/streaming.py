@@ -1,6 +1,6 @@
-"""The streaming topology end to end, and the faults of the event stream as figures.
+"""Measure the streaming topology end to end, and the faults of the event stream.
 
-Each fault that ends has kept every event and its order.
+A fault scenario that ends without an error has kept every event and the order of events.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Running:
     cpu: CpuTimes
 
     async def submit(self, jobs: int) -> None:
-        """In batches, over HTTP."""
+        """Submit jobs in batches over HTTP."""
         numbers = iter(range(0, jobs, _BATCH))
 
         async def caller() -> None:
@@ -74,7 +74,7 @@ def _job(n: int) -> dict[str, object]:
 
 
 async def topology(stand: Stand) -> list[Figure]:
-    """Jobs a second from the first request to the last result, and one job's way at leisure."""
+    """Measure jobs per second from first request to last result, and the latency of single jobs."""
     sizes, rates = stand.sizes, []
     async with _programs(stand) as system:
         done = max(1, sizes.stream_jobs // _WARM_UP)
@@ -136,7 +136,7 @@ async def _programs(stand: Stand) -> AsyncIterator[_Running]:
 
 @contextlib.asynccontextmanager
 async def _stage(stand: Stand) -> AsyncIterator[FaultStage]:
-    """A new database and new topics."""
+    """Yield a stage with a new database and new topics."""
     async with stand.database() as site:
         bootstrap, slots = stand.kafka.bootstrap, stand.sizes.stream_fault_slots
         yield FaultStage(site.url, bootstrap, stand.prefix(), stand.folder, slots)
@@ -171,7 +171,7 @@ async def killed(stand: Stand) -> list[Figure]:
     async with _stage(stand) as stage:
         outcome = await stream_faults.killed(stage, stand.sizes.jobs, stand.say)
     what = "relay killed at each failpoint"
-    how = "the longest of three; a server leads for 1 s after its last word"
+    how = "the longest of three; leadership expires 1 s after its last renewal"
     return [
         Figure(f"{what}: missing or different events", 0, "events", 0, _how(outcome)),
         Figure(f"{what}: until the next one had caught up", outcome.seconds, "s", None, how),

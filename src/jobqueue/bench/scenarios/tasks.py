@@ -1,4 +1,4 @@
-"""The scenarios' tasks, an app for jq-worker. It imports nothing that would weigh on a worker."""
+"""Define the scenarios' tasks for jq-worker. The module imports little, to keep workers small."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ async def noop(n: int) -> int:
 
 @app.task
 async def note(at: float) -> float:
-    """Return the time since the submit. All processes of a machine share the clock."""
+    """Return the seconds since ``at``, the time of the submit by the machine's shared clock."""
     return time.perf_counter() - at

@@ -1,8 +1,8 @@
-"""The base of every adapter: the handler's mark, and the submit loops.
+"""Provide the base of every adapter: the record that a job writes, and the submit loops.
 
-An adapter runs in the environment of its peer, which has no jobqueue: only the standard library is
-imported here. The same module is imported by the peer's workers, so what it is told is in the
-environment.
+An adapter runs in the environment of its peer, which has no jobqueue, so this module imports the
+standard library only. The peer's workers import the same module, so its parameters are environment
+variables.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _marks: int | None = None
 
 
 def slots_of_each(usual: int) -> int:
-    """Jobs that a worker process runs at once: the number asked for, else the setting's own."""
+    """Return the slots of a worker process: the number that the user chose, else ``usual``."""
     return SLOTS // WORKERS if SLOTS else usual
 
 
 def mark(n: int, process: int | None = None) -> None:
-    """The whole work of a job: note that it ran, where and when.
+    """Append that job ``n`` ran, where and when, to the file of marks: the whole work of a job.
 
-    One append of 24 bytes, which is atomic in the kernel. It costs every
-    peer the same, and needs no connection.
+    It is one append of 24 bytes, which is atomic in the kernel. It costs every peer the same, and
+    needs no connection.
     """
     global _marks  # noqa: PLW0603 - opened once by each process that runs jobs
     if _marks is None:
@@ -48,24 +48,24 @@ def mark(n: int, process: int | None = None) -> None:
 
 
 class Marks:
-    """The marks that handlers left in the file."""
+    """Reads the file to which every job appends when it runs."""
 
     def __init__(self) -> None:
         self.path = Path(os.environ["BENCH_MARKS"])
         self.path.touch()
 
     def count(self) -> int:
-        """The number of jobs that ran."""
+        """Return the number of jobs that ran."""
         return self.path.stat().st_size // _MARK.size
 
     def read(self, skip: int = 0) -> Iterator[tuple[int, int, int]]:
-        """Number, process and time (ns) of every job that ran, but for the first ones."""
+        """Yield number, process and time (ns) of each job that ran, after the first ``skip`` jobs."""
         data = self.path.read_bytes()[skip * _MARK.size :]
         yield from _MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size])
 
 
 class Numbers:
-    """Numbers of jobs for any count of callers, until enough were taken or the time is up."""
+    """Hands out job numbers to several callers, until ``count`` are taken or the time is over."""
 
     def __init__(self, first: int, count: int, seconds: float) -> None:
         self.next, self._end = first, first + count
@@ -83,74 +83,74 @@ class Numbers:
             return self.next - 1
 
     def take(self, most: int) -> list[int]:
-        """The next few; none at the end."""
+        """Return the next numbers, at most ``most`` of them, and an empty list at the end."""
         return [n for _, n in zip(range(most), self, strict=False)]
 
 
 class PeerAdapter:
-    """A peer whose client blocks. Callers at once are threads."""
+    """Adapts a peer whose client blocks. Concurrent callers are threads."""
 
     package: str
     batch = 1_000  # jobs in a batch
     slots = 1  # jobs that a worker process runs at once; 0: no bound
 
     def version(self) -> str:
-        """Of the package that is measured."""
+        """Return the version of the package that is measured."""
         return version(self.package)
 
     def prepare(self) -> None:
-        """Make the schema, open connections."""
+        """Create the schema and open connections."""
 
     def submit(self, n: int) -> None:
-        """Submit one job, as the documentation's first example does."""
+        """Submit one job, as the first example in the peer's documentation does."""
         raise NotImplementedError
 
     def submit_batch(self, numbers: Sequence[int]) -> None:
-        """Submit many by the best that the documentation has for it."""
+        """Submit many jobs in the best way that the peer's documentation describes."""
         raise NotImplementedError
 
     def left(self) -> int:
-        """Jobs that wait, run, or ran and are not recorded as ended."""
+        """Return the number of jobs that wait, run, or ran but are not recorded as ended."""
         raise NotImplementedError
 
     def workers(self) -> list[list[str]]:
-        """The commands that start WORKERS processes which run jobs."""
+        """Return the commands that start WORKERS processes which run jobs."""
         raise NotImplementedError
 
     def environment(self) -> dict[str, str]:
-        """More environment for the workers."""
+        """Return additional environment variables for the workers."""
         return {}
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connections."""
 
-    # What is measured.
+    # The measured calls.
 
     def single(self, numbers: Numbers) -> None:
-        """One caller."""
+        """Submit jobs one by one from one caller."""
         for n in numbers:
             self.submit(n)
 
     def together(self, numbers: Numbers, callers: int) -> None:
-        """Several callers, each of which waits for its answer."""
+        """Submit jobs one by one from several callers, each of which waits for its answers."""
         with ThreadPoolExecutor(callers) as pool:
             for done in [pool.submit(self.single, numbers) for _ in range(callers)]:
                 done.result()
 
     def batches(self, numbers: Numbers) -> None:
-        """One caller that has many jobs."""
+        """Submit jobs in batches from one caller."""
         while taken := numbers.take(self.batch):
             self.submit_batch(taken)
 
     def timed(self, n: int) -> int:
-        """Submit one job; when that began (ns)."""
+        """Submit one job, and return the time before the submit in ns."""
         began = time.monotonic_ns()
         self.submit(n)
         return began
 
 
 class AsyncPeer(PeerAdapter):
-    """A peer whose client is a coroutine. Its loop goes on between the measurements."""
+    """Adapts a peer whose client is asynchronous. Its event loop runs in a thread until ``close``."""
 
     def __init__(self) -> None:
         self._loop = self.new_loop()
@@ -158,29 +158,32 @@ class AsyncPeer(PeerAdapter):
         self._thread.start()
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
-        """uvloop, where the package itself asks for it and the fastest setting is measured."""
+        """Create the event loop.
+
+        An adapter may return uvloop in the fastest setting if its peer uses it.
+        """
         return asyncio.new_event_loop()
 
     def wait(self, what: Coroutine[Any, Any, T]) -> T:
-        """Run it in the loop."""
+        """Run a coroutine in the event loop, and return its result."""
         return asyncio.run_coroutine_threadsafe(what, self._loop).result()
 
     async def open(self) -> None:
-        """Make the schema, open connections."""
+        """Create the schema and open connections."""
 
     async def end(self) -> None:
-        """Close connections."""
+        """Close the connections."""
 
     async def send(self, n: int) -> None:
         """Submit one job."""
         raise NotImplementedError
 
     async def send_batch(self, numbers: Sequence[int]) -> None:
-        """Submit many."""
+        """Submit many jobs in the best way that the peer's documentation describes."""
         raise NotImplementedError
 
     async def count_left(self) -> int:
-        """As ``left``."""
+        """Return the number of jobs that wait, run, or ran but are not recorded as ended."""
         raise NotImplementedError
 
     def prepare(self) -> None:
@@ -210,7 +213,7 @@ class AsyncPeer(PeerAdapter):
         self.wait(all_of_them())
 
     def timed(self, n: int) -> int:
-        async def submit() -> int:  # the way from this thread to the loop's is no peer's
+        async def submit() -> int:  # timed in the loop: the switch of threads does not count
             began = time.monotonic_ns()
             await self.send(n)
             return began
@@ -223,5 +226,5 @@ class AsyncPeer(PeerAdapter):
 
 
 def program(name: str) -> str:
-    """A program of this environment."""
+    """Return the path of a program in this Python environment."""
     return str(Path(sys.executable).parent / name)

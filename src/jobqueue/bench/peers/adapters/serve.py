@@ -1,6 +1,6 @@
-"""Measures one peer: ``python serve.py with_NAME``.
+"""Measure one peer: ``python serve.py with_NAME``.
 
-Reads requests and writes answers, each a JSON object on a line:
+The process reads requests and writes answers, each a JSON object on a line:
 
     → (nothing)                                          ← {"ready": VERSION}
     → {"do": "start"}                                    ← {"processes": 2, "slots": 20}
@@ -10,10 +10,10 @@ Reads requests and writes answers, each a JSON object on a line:
     → {"do": "single", "jobs": 500, "seconds": 2}        ← {"jobs": 500, "seconds": 0.4}
     → {"do": "together", ..., "callers": 50}             ← the same
     → {"do": "batch", ...}                               ← the same
-    → {"do": "drain", "seconds": 5}                      ← the same, and "again": runs too many
+    → {"do": "drain", "seconds": 5}                      ← the same, and "again": repeated runs
 
-What cannot be done is answered with {"error": REASON}. When nothing more is asked, it ends its
-workers, and itself.
+The answer to a request that fails is {"error": REASON}. When its input ends, the process ends its
+workers and itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STUCK = 2.0
 
 
 class Measuring:
-    """One peer with its workers."""
+    """Measures one peer with its workers."""
 
     def __init__(self, peer: PeerAdapter, workers: int) -> None:
         self._peer = peer
@@ -49,10 +49,10 @@ class Measuring:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> dict[str, Any]:
-        """Start workers, and send jobs until every process ran one."""
+        """Start the workers, and send jobs until every worker process ran a job."""
         environment = {**os.environ, **self._peer.environment()}
         for command in self._peer.workers():
-            # A group of its own: all its processes are paused and ended as one.
+            # A process group of its own: its processes are paused and killed together.
             self._processes.append(
                 subprocess.Popen(
                     command, env=environment, stdin=subprocess.DEVNULL, process_group=0
@@ -63,17 +63,17 @@ class Measuring:
         while len(seen) < self._workers:
             self._rate(self._peer.batches, _ROUND, _PATIENCE)
             if not self._wait(give_up):
-                raise TimeoutError(f"the workers ran nothing within {_PATIENCE:.0f} s")
+                raise TimeoutError(f"the workers did not end their jobs in {_PATIENCE:.0f} s")
             seen = {pid for _, pid, _ in self._marks.read()}
             if time.monotonic() > give_up:
-                break  # some peers have a job that one process does alone
+                break  # with some peers one worker process may run all jobs
         return {"processes": len(seen), "slots": self._peer.slots * self._workers}
 
     def latency(self, jobs: int, every: float, seconds: float) -> dict[str, Any]:
-        """From before a submit to the handler's start, and to when the job is recorded as ended.
+        """Measure the times from a submit to the handler's start and to the job's recorded end.
 
-        One job at a time in an idle system. What is recorded is looked at once the handler ran, and
-        then each millisecond.
+        One job at a time runs in an idle system. The recorded end is polled each millisecond after
+        the handler ran.
         """
         before = self._marks.count()
         began: dict[int, int] = {}
@@ -85,7 +85,7 @@ class Measuring:
             began[n] = self._peer.timed(n)
             self._next += 1
             if not self._wait(give_up + _PATIENCE):
-                raise TimeoutError(f"a job did not end within {_PATIENCE:.0f} s")
+                raise TimeoutError(f"job {n} did not end within {_PATIENCE:.0f} s")
             ended[n] = time.monotonic_ns()
         ran = {n: at for n, _, at in self._marks.read(before)}
         return {
@@ -96,8 +96,8 @@ class Measuring:
     def pause(self) -> dict[str, Any]:
         """Pause the workers, so that jobs submitted next wait.
 
-        A worker that is stopped in a transaction may hold what a submit waits for: then it goes on
-        for a moment.
+        A worker that is stopped inside a transaction may hold a lock that a submit needs. The
+        workers then run until the submit is answered, and are stopped again.
         """
         with ThreadPoolExecutor(1) as pool:
             while True:
@@ -113,19 +113,19 @@ class Measuring:
                     return {}
 
     def single(self, jobs: int, seconds: float) -> dict[str, Any]:
-        """One caller."""
+        """Measure the rate of one caller that submits single jobs."""
         return self._rate(self._peer.single, jobs, seconds)
 
     def together(self, jobs: int, seconds: float, callers: int) -> dict[str, Any]:
-        """Several callers at once."""
+        """Measure the rate of several callers that submit single jobs."""
         return self._rate(lambda numbers: self._peer.together(numbers, callers), jobs, seconds)
 
     def batch(self, jobs: int, seconds: float) -> dict[str, Any]:
-        """One caller with many jobs."""
+        """Measure the rate of one caller that submits batches."""
         return self._rate(self._peer.batches, jobs, seconds)
 
     def drain(self, seconds: float) -> dict[str, Any]:
-        """Let the workers go on, until all is recorded as ended or the time is up."""
+        """Resume the workers, and measure until all jobs are recorded as ended or the time is over."""
         before = self._marks.count()
         began = time.monotonic()
         self._signal(signal.SIGCONT)
@@ -135,7 +135,7 @@ class Measuring:
         return {"jobs": len(set(ran)), "seconds": took, "again": len(ran) - len(set(ran))}
 
     def end(self) -> None:
-        """End the workers. Jobs that they still have are dropped."""
+        """Kill the workers. Their unfinished jobs are dropped."""
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -151,7 +151,10 @@ class Measuring:
         return {"jobs": submitted, "seconds": took}
 
     def _wait(self, give_up: float) -> bool:
-        """Until every job ran and is recorded as ended."""
+        """Wait until every job ran and is recorded as ended.
+
+        Returns False if that is not so in time.
+        """
         while self._marks.count() < self._next or self._peer.left():
             for process in self._processes:
                 if process.poll() is not None:
@@ -172,7 +175,7 @@ def requests() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    # Whatever a library prints is no answer.
+    # Output that a library prints goes to stderr, so that stdout has only answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 

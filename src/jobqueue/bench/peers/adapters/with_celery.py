@@ -1,13 +1,15 @@
-"""Celery on a Redis broker.
+"""Measure Celery on a Redis broker.
 
-Fastest: https://docs.celeryq.dev/en/stable/userguide/optimizing.html (a large prefetch multiplier
+Sources of the fastest setting:
+https://docs.celeryq.dev/en/stable/userguide/optimizing.html (a large prefetch multiplier
 for many short tasks, a connection for each caller), its configuration page
 (``worker_disable_rate_limits``), https://docs.celeryq.dev/en/stable/userguide/tasks.html
 (``ignore_result``) and workers that do not gossip
 (https://docs.celeryq.dev/en/stable/userguide/workers.html). The pool is prefork, which
-https://docs.celeryq.dev/en/stable/userguide/concurrency/index.html recommends; more slots than
-processes are threads. It has no call for a batch: a group sends its tasks one after the other on
-one connection, which https://docs.celeryq.dev/en/stable/userguide/calling.html prefers to a loop.
+https://docs.celeryq.dev/en/stable/userguide/concurrency/index.html recommends. If more slots than
+processes are needed, the slots are threads. Celery has no call for a batch: a group sends its tasks
+one after the other on one connection, which
+https://docs.celeryq.dev/en/stable/userguide/calling.html prefers to a loop.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from adapter import FASTEST, SLOTS, URL, WORKERS, PeerAdapter, mark, program, sl
 from celery import Celery, group
 
 app = Celery("bench", broker=URL)
-app.conf.broker_connection_retry_on_startup = True  # or it warns
+app.conf.broker_connection_retry_on_startup = True  # without it Celery warns
 if FASTEST:
     app.conf.update(
         worker_prefetch_multiplier=128,

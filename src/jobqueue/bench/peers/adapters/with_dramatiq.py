@@ -1,8 +1,8 @@
-"""Dramatiq on a Redis broker.
+"""Measure Dramatiq on a Redis broker.
 
-Fastest: more messages are prefetched and an idle worker polls more often
-(https://dramatiq.io/reference.html, the environment variables). The broker keeps its middleware,
-retries among it: no page recommends to go without. It has no call for a batch: a group
+In the fastest setting more messages are prefetched and an idle worker polls more often
+(https://dramatiq.io/reference.html, the environment variables). The broker keeps its middleware
+with the retries, because no page recommends to remove it. Dramatiq has no call for a batch: a group
 (https://dramatiq.io/cookbook.html) sends its messages one after the other.
 """
 

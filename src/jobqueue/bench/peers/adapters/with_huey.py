@@ -1,10 +1,10 @@
-"""Huey on Redis.
+"""Measure Huey on Redis.
 
-Worker processes, as for all: https://huey.readthedocs.io/en/latest/consumer.html. Fastest: no
-results (https://huey.readthedocs.io/en/latest/api.html), and a consumer without periodic tasks,
-health checks and log lines. Workers wait for a task in Redis (BRPOP), so that no polling interval
-matters. More slots than processes are threads. It has no call for a batch: tasks are enqueued one
-after the other.
+The workers are processes (https://huey.readthedocs.io/en/latest/consumer.html), as for all peers.
+If more slots than processes are needed, the slots are threads. The fastest setting keeps no results
+(https://huey.readthedocs.io/en/latest/api.html), and its consumer has no periodic tasks, health
+checks and log lines. Workers wait for a task in Redis (BRPOP), so that no polling interval matters.
+Huey has no call for a batch: tasks are enqueued one after the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""jobqueue itself, without a server: client and workers on the store.
+"""Measure jobqueue without a server: client and workers use the store itself.
 
-Fastest: more jobs at once in a worker and larger claims, as in README ("Benchmarks"), and uvloop
-for those who submit. A worker uses uvloop where it is installed. What is kept stays the same.
+In the fastest setting a worker runs more jobs at once, claims are larger, as in README
+("Benchmarks"), and callers use uvloop. A worker uses uvloop if it is installed. The store keeps the
+same data with both settings.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""PgQueuer.
+"""Measure PgQueuer on PostgreSQL.
 
-Fastest: https://janbjorge.github.io/pgqueuer/guides/performance-tuning/ (a larger batch, a pool for
-those who submit, ``pgq autovac``, and tables that are not logged: all jobs are lost in a crash).
-Its worker is run by a program (https://janbjorge.github.io/pgqueuer/guides/programmatic-run/):
-``pgq run`` of version 1.6.0 fails with the newest typer. As that does, it runs on uvloop.
+The fastest setting follows https://janbjorge.github.io/pgqueuer/guides/performance-tuning/ (a
+larger batch, a pool for callers, ``pgq autovac``, and unlogged tables, which lose all jobs in a
+crash). This file runs the worker as a program
+(https://janbjorge.github.io/pgqueuer/guides/programmatic-run/), because ``pgq run`` of version
+1.6.0 fails with the newest typer. The worker runs on uvloop, as with ``pgq run``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pgqueuer.queries import Queries
 
 
 async def work() -> None:
-    """A worker."""
+    """Run one worker process."""
     queue = PgQueuer(AsyncpgDriver(await asyncpg.connect(URL)))
 
     @queue.entrypoint("noop")

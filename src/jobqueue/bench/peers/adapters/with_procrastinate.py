@@ -1,10 +1,10 @@
-"""Procrastinate.
+"""Measure Procrastinate on PostgreSQL.
 
-Fastest: jobs run at once in a worker (``--concurrency``,
-https://procrastinate.readthedocs.io/en/stable/howto/basics/command_line.html), as many connections
-as these and one more, because jobs are short
-(https://procrastinate.readthedocs.io/en/stable/discussions.html), and jobs that ended are deleted (https://procrastinate.readthedocs.io/en/stable/howto/production/delete_finished_jobs.html).
-A batch is ``batch_defer``
+In the fastest setting a worker runs several jobs at once (``--concurrency``,
+https://procrastinate.readthedocs.io/en/stable/howto/basics/command_line.html), has one
+connection more than jobs, because jobs are short
+(https://procrastinate.readthedocs.io/en/stable/discussions.html), and deletes jobs that ended (https://procrastinate.readthedocs.io/en/stable/howto/production/delete_finished_jobs.html).
+A batch is submitted by ``batch_defer``
 (https://procrastinate.readthedocs.io/en/stable/howto/basics/batch_defer.html).
 """
 

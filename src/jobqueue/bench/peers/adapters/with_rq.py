@@ -1,8 +1,8 @@
-"""RQ.
+"""Measure RQ on Redis.
 
-Fastest: a SimpleWorker runs jobs in its own process instead of a fork for each
+In the fastest setting a SimpleWorker runs jobs in its own process instead of a fork for each job
 (https://github.com/rq/rq/blob/master/docs/benchmark.md), and with ``result_ttl=0`` a job is deleted
-when it has ended (https://python-rq.org/docs/results/). A batch is ``enqueue_many``
+when it has ended (https://python-rq.org/docs/results/). A batch is submitted by ``enqueue_many``
 (https://python-rq.org/docs/).
 """
 
@@ -27,7 +27,9 @@ class RqPeer(PeerAdapter):
 
     def __init__(self) -> None:
         if SLOTS > WORKERS:
-            raise NotImplementedError("a worker process runs one job at a time")
+            raise NotImplementedError(
+                "slots must not exceed the workers: a worker process runs one job at a time"
+            )
 
     def prepare(self) -> None:
         self._redis = redis.Redis.from_url(URL)
