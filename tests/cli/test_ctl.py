@@ -679,7 +679,7 @@ def test_status_sums_up_the_system(ctl, server):
             2,
             "error: --retry-jitter: must be a share",
         ),
-        (("queue", "update", "default"), 2, "error: update: nothing to change is given; allowed"),
+        (("queue", "update", "default"), 2, "error: update: no setting to change is given"),
         (
             ("queue", "update", "default", "--retry-max", "0.5"),
             2,
@@ -689,7 +689,7 @@ def test_status_sums_up_the_system(ctl, server):
         (
             ("queue", "update", "default", "--ttl", "1", "--reset", "ttl"),
             2,
-            "error: --reset: ttl is given as well",
+            "error: --reset: ttl is also set by --ttl",
         ),
         (("queue", "update", "nowhere", "--ttl", "1"), 4, "error: queue: there is no queue"),
     ],

@@ -48,7 +48,7 @@ def test_an_operator_sees_raises_and_lowers_the_layout(tmp_path: Path, postgres_
     assert "must be from 1 to 2" in said
     code, said = layout(url="sqlite:///jobs.db")
     assert code == 2
-    assert "only it has layouts" in said
+    assert "no other store has layouts" in said
 
 
 def test_a_store_that_is_away_is_a_failure(tmp_path: Path) -> None:

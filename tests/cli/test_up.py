@@ -313,7 +313,7 @@ def test_a_port_that_is_taken_before_the_server_starts_is_replaced(home, args):
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        (["nowhere"], 2, "TOPOLOGY: 'nowhere' is unknown; one of embedded, replicated"),
+        (["nowhere"], 2, "TOPOLOGY: 'nowhere' is unknown; allowed: embedded, replicated"),
         (["embedded", "--servers", "2"], 2, "--servers: is not for the embedded topology"),
         (["embedded", "--postgres", "postgresql://h/d"], 2, "--postgres: is not for the embedded"),
         (["replicated", "--servers", "0"], 2, "--servers: must be 1 to 100"),

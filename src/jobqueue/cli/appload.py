@@ -1,4 +1,4 @@
-"""Finds the user's application: ``--app module:attribute``."""
+"""Import the user's application that ``--app module:attribute`` names."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def load_attribute(reference: str, field: str = "--app") -> Any:
-    """Import ``module:attribute``, with the current folder on the path.
+    """Import ``module:attribute`` and return the attribute; the current folder is on the path.
 
-    A mistake in the reference is the user's; an error inside the module is shown with the lines
-    that led to it.
+    Raise InvalidArgument if the reference is wrong, or if the module raises an error. In the second
+    case, the text shows the lines of the traceback.
     """
     module_name, sep, attribute = reference.partition(":")
     if not sep or not module_name or not attribute:
@@ -55,15 +55,15 @@ def load_attribute(reference: str, field: str = "--app") -> Any:
 
 
 def _told(error: BaseException) -> str:
-    """An error of the user's module: what it is, and the file and line of it."""
-    if isinstance(error, SyntaxError):  # its own text has the place
+    """Return the text of an error in the user's module, with the file and line of the error."""
+    if isinstance(error, SyntaxError):  # the error's own text has the file and line
         *place, named = traceback.format_exception_only(error)
         return named.rstrip() + "\n" + "".join(place).rstrip() + _lines(error)
     return f"{type(error).__name__}: {error}{_lines(error)}"
 
 
 def _lines(error: BaseException) -> str:
-    """The lines that led to it, without those of the import system."""
+    """Return the error's traceback, without the lines of Python's import system."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -74,17 +74,20 @@ def _lines(error: BaseException) -> str:
 
 
 def load_app(reference: str, field: str = "--app") -> JobQueue:
-    """Import the user's ``JobQueue``."""
+    """Import the user's application.
+
+    Raise InvalidArgument if the reference does not name a JobQueue.
+    """
     from jobqueue.client.app import JobQueue
 
     found = load_attribute(reference, field)
     if not isinstance(found, JobQueue):
         raise InvalidArgument(
-            field, f"{reference} is a {type(found).__name__}; a jobqueue.JobQueue is needed"
+            field, f"{reference} is a {type(found).__name__}; it must be a jobqueue.JobQueue"
         )
     return found
 
 
 def load_registry(reference: str, field: str = "--app") -> Registry | None:
-    """The tasks of the user's application, if there is one."""
+    """Return the tasks of the user's application, or None if ``reference`` is empty."""
     return load_app(reference, field).registry if reference else None

@@ -1,4 +1,4 @@
-"""Asks a person before something is done that cannot be taken back, or to many jobs at once."""
+"""Ask a person for a yes before a command changes many jobs or cannot be undone."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _DECLINED = 1
 YesOption = Annotated[
     bool,
     typer.Option(
-        "--yes", "-y", help="Do not ask first. Without a terminal nothing is asked anyway."
+        "--yes", "-y", help="Do not ask for a yes. Without a terminal nothing is asked anyway."
     ),
 ]
 
 
 def is_asked(yes: bool) -> bool:
-    """Whether a person is there to be asked. A script is not: its author has decided."""
+    """Return True if a person at a terminal has to be asked: without --yes, and not in a script."""
     return not yes and sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask(consequence: str) -> None:
-    """Say what would happen, and go on only after a yes. On stderr, in no pipe's way."""
+    """Show the consequence on stderr, and exit with status 1 unless the person answers yes."""
     Console(stderr=True, highlight=False).print(Text(clean(consequence)))
     if not typer.confirm("Go on?", default=False, err=True):
         note("Nothing was changed.")

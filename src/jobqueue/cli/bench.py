@@ -1,4 +1,4 @@
-"""``jq-bench``: measures topologies and shows the results."""
+"""Provide the program ``jq-bench``: it measures topologies and shows the results."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ app.command("peers", epilog=bench_peers.EXAMPLES)(bench_peers.peers)
 
 @app.callback()
 def bench(version: VersionOption = False) -> None:
-    """Measure topologies under the same load, and see what each costs.
+    """Measure topologies under the same load, and show what each topology costs.
 
-    A profile says what is asked of which topologies, how long and how often. Every run is kept as
-    a record in a folder.
+    A profile names the topologies, the load, the duration and the number of runs. A record of every
+    run is written to a folder.
     """
     if extras.missing(["bench"]):
         raise NotFound(
@@ -98,7 +98,7 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="SCENARIO",
-            help="Measure this scenario and no cells; may be repeated.",
+            help="Measure only this scenario; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -110,7 +110,7 @@ def run(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where the records go. Default: results/PROFILE, or a new folder beside it.",
+            help="Folder for the records. Default: results/PROFILE, or a new folder beside it.",
             show_default=False,
         ),
     ] = None,
@@ -119,8 +119,8 @@ def run(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Another value for a factor or a setting of the profile, several with commas"
-            " between; may be repeated.",
+            help="Another value for a factor or a setting of the profile, or several values with"
+            " commas between them; may be repeated.",
             show_default=False,
         ),
     ] = None,
@@ -128,22 +128,22 @@ def run(
         list[str] | None,
         typer.Option(
             metavar="TOPOLOGY=HOST:PORT[,…]",
-            help="Measure one that runs already; may be repeated.",
+            help="Measure a topology that runs already; may be repeated.",
             show_default=False,
         ),
     ] = None,
     place: Annotated[
         RunPlace,
         typer.Option(
-            help="Start processes, or containers by their compose files; or, with --at, what it is"
-            " that runs there."
+            help="Start processes, or containers by their compose files. With --at, say which of"
+            " the two run there."
         ),
     ] = RunPlace.PROCESSES,
     compose: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="The compose files for containers. Default: deploy/compose, as in a checkout.",
+            help="Folder of the compose files. Default: deploy/compose, as in a checkout.",
             show_default=False,
         ),
     ] = None,
@@ -151,7 +151,7 @@ def run(
         bool, typer.Option("--strict", help="Exit with 1 if a scenario misses a target.")
     ] = False,
 ) -> None:
-    """Measure all that a profile names, print the topologies side by side, and write the report."""
+    """Run all measurements of a profile, print a table of the results, and write the report."""
     from jobqueue.bench.containers import COMPOSE
     from jobqueue.bench.measures import measured
     from jobqueue.bench.report.writing import write
@@ -181,8 +181,11 @@ def run(
         console.print(compare(made))
     disturbed = sum(record.machine.disturbed for record in made)
     if disturbed:
-        note(f"warning: {disturbed} of {len(made)} runs were disturbed by others on this machine")
-    note(f"{len(made)} records in {wish.out}")
+        note(
+            f"warning: {disturbed} of {len(made)} runs were disturbed by other programs on this"
+            " machine"
+        )
+    note(f"{len(made)} records were written to {wish.out}")
     note("drawing the report")
     typer.echo(write([wish.out], wish.out))
     if strict and not all(one.met for one in measured(made)):
@@ -213,9 +216,9 @@ def profiles(output: OutputOption = None) -> None:
 
 @app.command()
 def limit(
-    seconds: Annotated[float, typer.Option(help="How long each is measured.", min=0.1)] = 3.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of each measurement.", min=0.1)] = 3.0,
 ) -> None:
-    """Measure the generator itself, on a target that answers at once."""
+    """Measure the load generator itself, with a target that answers at once."""
     from jobqueue.bench.limit import generator_limit
 
     print_json(run_async(generator_limit(seconds)))
@@ -236,12 +239,14 @@ def _running(text: str) -> tuple[str, list[str]]:
     name, sep, addresses = text.partition("=")
     found = [one.strip() for one in addresses.split(",")]
     if not sep or not all(":" in one for one in found):
-        raise InvalidArgument("--at", f"{text!r} is not TOPOLOGY=HOST:PORT, or several addresses")
+        raise InvalidArgument(
+            "--at", f"{text!r} is not TOPOLOGY=HOST:PORT; several addresses need commas between"
+        )
     return name, found
 
 
 def _new_folder(profile: str, place: RunPlace) -> Path:
-    """``results/PROFILE``, or one beside it when a run is kept there."""
+    """Return the folder ``results/PROFILE``, or a new folder beside it if that has results."""
     name = profile if place is RunPlace.PROCESSES else f"{profile}-{place}"
     number, folder = 1, _RESULTS / name
     while folder.exists() and any(folder.iterdir()):
@@ -251,7 +256,7 @@ def _new_folder(profile: str, place: RunPlace) -> Path:
 
 
 class _Lines:
-    """Progress in a log: a line for each run, and now and then one within it."""
+    """Shows progress without a terminal: prints a line for each run, and lines during a run."""
 
     def __init__(self) -> None:
         self._runs = self._ended = 0
@@ -262,7 +267,7 @@ class _Lines:
         self._runs = runs
 
     def doing(self, text: str) -> None:
-        within = ": ".join(text.split(": ")[:2])  # a scenario says the rest over and over
+        within = ": ".join(text.split(": ")[:2])  # the rest of a scenario's text changes often
         if within == self._said and time.monotonic() < self._said_at + _QUIET:
             return
         self._said, self._said_at = within, time.monotonic()
@@ -280,7 +285,7 @@ class _Lines:
 
 
 class _Bar:
-    """A bar with the time that is left."""
+    """Shows progress on a terminal, as a bar with the remaining time."""
 
     def __init__(self, shown: Progress) -> None:
         self._shown = shown
@@ -320,7 +325,7 @@ def _shown_progress() -> Iterator[_Lines | _Bar]:
 
 
 def main() -> None:
-    """The entry point."""
+    """Run jq-bench with the arguments of this process, and exit."""
     sys.exit(run_program(app, PROGRAM))
 
 

@@ -1,4 +1,4 @@
-"""``jq-bench outages`` and ``tables``: the evaluation's parts beside the runs of profiles."""
+"""Provide the commands ``jq-bench outages`` and ``jq-bench tables``."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ app = typer.Typer()
 def outages(
     rate: Annotated[float, typer.Option(min=1, max=10_000, help="Requests a second.")] = 60.0,
     seconds: Annotated[
-        float, typer.Option(min=0.5, max=3600, help="How long before the kill, and how long after.")
+        float, typer.Option(min=0.5, max=3600, help="Seconds before each kill, and after it.")
     ] = 4.0,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the result goes.")] = Path(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the result.")] = Path(
         "results/outages"
     ),
 ) -> None:
-    """Kill each service, and a node, under load: what is answered meanwhile, and which jobs end.
+    """Kill each service and a node under load, and count the answered calls and the ended jobs.
 
-    Nothing is started again, so that it shows what the other parts can do alone.
+    A killed process is not started again, so that the result shows what the other processes can do
+    without it.
     """
     from jobqueue.bench import outages as measured
     from jobqueue.bench.run import Wish
 
     if (out / measured.FILE).exists():
-        raise Conflict(f"--out: {out} has the result of an earlier run; choose another")
+        raise Conflict(f"--out: {out} has the result of an earlier run; choose another folder")
     wish = Wish(
         profile=measured.profile(rate, seconds),
         out=out,
@@ -58,7 +59,7 @@ def outages(
     ]
     headers = ["TOPOLOGY", "KILLED", "ANSWERED MEANWHILE", "JOBS ACCEPTED", "END NOT SEEN"]
     print_table(headers, rows, "nothing was killed")
-    note(f"kept in {out / measured.FILE}")
+    note(f"the result was written to {out / measured.FILE}")
 
 
 async def _measured(wish: Wish) -> list[Outage]:
@@ -84,13 +85,13 @@ async def _measured(wish: Wish) -> list[Outage]:
 def tables(
     pages: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Markdown files.")],
     root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the folders that a page names are.")
+        Path, typer.Option(metavar="DIR", help="The folder that the paths in a page start from.")
     ] = Path(),
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; exit 1 if a table is out of date.")
     ] = False,
 ) -> None:
-    """Make the tables of pages anew from kept results.
+    """Write the tables in Markdown pages again, from stored results.
 
     A table begins with the line <!-- jq-bench: NAME FOLDER --> and ends with <!-- end -->.
     """
@@ -108,6 +109,10 @@ def tables(
             if not check:
                 page.write_text(made, encoding="utf-8")
     for page in stale:
-        note(f"{page} is out of date: jq-bench tables {page}" if check else f"renewed {page}")
+        note(
+            f"{page} is out of date; to write its tables again, run: jq-bench tables {page}"
+            if check
+            else f"wrote the tables in {page} again"
+        )
     if check and stale:
         raise typer.Exit(_STALE)

@@ -1,4 +1,4 @@
-"""``jq-bench peers``: the same work on jobqueue and on other queues for Python."""
+"""Provide the command ``jq-bench peers``: it compares jobqueue with other Python job queues."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def peers(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help=f"Compare with this one; may be repeated: {', '.join(_NAMES)}. Default: all.",
+            help="Measure only this system; may be repeated."
+            f" Names: {', '.join(_NAMES)}. Default: all.",
             show_default=False,
         ),
     ] = None,
@@ -63,13 +64,13 @@ def peers(
             min=1,
             max=1024,
             metavar="COUNT",
-            help="Jobs at once in all workers, a multiple of their number; may be repeated."
-            " Default: as many as each setting has.",
+            help="Jobs that all workers together run at once, a multiple of the number of workers;"
+            " may be repeated. Default: the number of each setting.",
             show_default=False,
         ),
     ] = None,
     redis_fsync: Annotated[
-        Fsync, typer.Option(help="When Redis writes to the disk, for all systems on it.")
+        Fsync, typer.Option(help="When Redis writes to the disk, for all systems on Redis.")
     ] = Fsync.NEVER,
     jobs: Annotated[
         int, typer.Option(min=10, max=1_000_000, help="Jobs of the batch that is drained.")
@@ -97,19 +98,19 @@ def peers(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help=f"Where the results go. Default: {_FOLDER}, or a new folder beside it.",
+            help=f"Folder for the results. Default: {_FOLDER}, or a new folder beside it.",
             show_default=False,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As --output json.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = None,
 ) -> None:
     """Compare jobqueue with Celery, RQ, Dramatiq, Huey, Procrastinate and PgQueuer.
 
-    The same no-op jobs on the same private PostgreSQL and Redis, one system after the other, with
-    the same number of worker processes. Each peer is installed once in an environment of its own,
-    under XDG_CACHE_HOME or ~/.cache. A ratio says how many times as fast as jobqueue a system is;
-    above 1 it is faster. All systems take about nine minutes.
+    The systems run one after the other, with the same no-op jobs, the same private PostgreSQL and
+    Redis, and the same number of worker processes. Each system is installed once in its own
+    environment under XDG_CACHE_HOME or ~/.cache. A ratio is a system's speed divided by that of
+    jobqueue: above 1 the system is faster. A comparison of all systems lasts about nine minutes.
     """
     chosen = _chosen(only)
     work = PeerWork(
@@ -137,14 +138,14 @@ def peers(
             _measure(comparison, plan, kept)
         except KeyboardInterrupt:
             if kept.runs:
-                note(f"{len(kept.runs)} of {len(plan)} runs are kept in {folder}")
+                note(f"{len(kept.runs)} of {len(plan)} runs were written to {folder}")
             raise
     if as_json or output is Format.JSON:
         print_json(kept.document())
     else:
         kept.show()
     if all(run.failed for run in kept.runs):
-        raise Unavailable("nothing was measured; the reasons are above")
+        raise Unavailable("every run failed, so that nothing was measured; the reasons are above")
     from jobqueue.bench.peers.page import write
 
     note(f"{write(folder, rows(kept.runs), kept.conditions(), kept.remarks(), work.fsync)}")
@@ -166,17 +167,20 @@ def _chosen(only: list[str] | None) -> list[System]:
     unknown = sorted(set(only or ()) - set(_NAMES))
     if unknown:
         raise InvalidArgument(
-            "--only", f"{unknown[0]!r} is not known; it is one of {', '.join(_NAMES)}"
+            "--only", f"{unknown[0]!r} is not a known system; allowed: {', '.join(_NAMES)}"
         )
     wanted = set(only or _NAMES)
     return with_bases([system for system in SYSTEMS if system.name in wanted], SYSTEMS)
 
 
 def _folder(out: Path | None) -> Path:
-    """Return the folder of the results, which has no earlier ones."""
+    """Return the folder for the results. Raise Conflict if ``out`` contains earlier results.
+
+    Without ``out``, return a folder below ``results/`` that has no earlier results.
+    """
     if out is not None:
         if (out / _FILE).exists():
-            raise Conflict(f"--out: {out} has the results of an earlier run; choose another")
+            raise Conflict(f"--out: {out} has the results of an earlier run; choose another folder")
         return out
     number, folder = 1, _FOLDER
     while folder.exists() and any(folder.iterdir()):
@@ -187,7 +191,7 @@ def _folder(out: Path | None) -> Path:
 
 @dataclass(slots=True)
 class _Results:
-    """The results so far. The file is complete after each run."""
+    """Keeps the results of the ended runs, and writes them to a file after each run."""
 
     folder: Path
     work: PeerWork
@@ -197,7 +201,7 @@ class _Results:
     machine: dict[str, Any] = field(default_factory=dict)
 
     def add(self, run: PeerRun) -> None:
-        """Keep a run."""
+        """Add the result of a run, and write all results to the file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.machine:
             self.machine = machine.described(self.folder)
@@ -208,7 +212,7 @@ class _Results:
         scratch.replace(self.folder / _FILE)
 
     def conditions(self) -> dict[str, Any]:
-        """Under which all was measured."""
+        """Return the conditions of the measurements: the machine, the versions and the options."""
         disturbed = sum(run.disturbed for run in self.runs)
         return {
             "command": shlex.join(["jq-bench", *sys.argv[1:]]),
@@ -225,7 +229,7 @@ class _Results:
         }
 
     def document(self) -> dict[str, Any]:
-        """For programs."""
+        """Return all results as a document for JSON."""
         return {
             "conditions": self.conditions(),
             "cut_short": self.comparison.cut_short,
@@ -236,18 +240,19 @@ class _Results:
         }
 
     def remarks(self) -> list[str]:
-        """Remarks for a reader of the figures."""
+        """Return remarks that a reader of the results should know, like failed runs."""
         found = [*failures(self.runs), *absences(self.runs, self.work.workers)]
         if self.comparison.cut_short:
             found.append("The time was up before all repetitions were run (--minutes).")
         if any(run.disturbed for run in self.runs):
             found.append(
-                "Others used the processors during runs marked †: do not publish these figures."
+                "Other programs used the processors during runs marked †: do not publish these"
+                " figures."
             )
         return found
 
     def show(self) -> None:
-        """Print the table for people."""
+        """Print the results as a table, with remarks and conditions below."""
         made = rows(self.runs)
         for line in as_text(made, self.work.fsync):
             typer.echo(line)

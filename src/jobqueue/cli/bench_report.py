@@ -1,4 +1,4 @@
-"""``jq-bench report``, ``pairs`` and ``regress``: results for people and for checks."""
+"""Provide the commands ``jq-bench report``, ``jq-bench pairs`` and ``jq-bench regress``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jobqueue.bench.regress import Comparison, RegressRow
 
 # Commands import the packages of the extra `bench`, so that the program can name missing ones.
-PAIRS = 24  # by default: with these regress finds a loss of 15 % on a noisy machine
+PAIRS = 24  # the default, with which regress finds a loss of 15 % on a noisy machine
 _LOST = 1  # the exit status of a loss
 
 app = typer.Typer()
@@ -30,12 +30,12 @@ app = typer.Typer()
 )
 def report(
     folders: Annotated[
-        list[Path], typer.Argument(metavar="DIR…", help="Folders of results: one, or several to"
-                                   " show together.", show_default=False)
+        list[Path], typer.Argument(metavar="DIR…", help="A folder of results, or several folders"
+                                   " to show together.", show_default=False)
     ],
     into: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the report goes. Default: into the only folder.",
+        typer.Option(metavar="DIR", help="Folder for the report. Default: the only folder DIR.",
                      show_default=False),
     ] = None,
 ) -> None:  # fmt: skip
@@ -43,7 +43,7 @@ def report(
     from jobqueue.bench.report.writing import write
 
     if into is None and len(folders) > 1:
-        raise InvalidArgument("--into", "say where the report of several folders goes")
+        raise InvalidArgument("--into", "must name a folder for the report of several folders")
     typer.echo(write(folders, into or folders[0]))
 
 
@@ -54,18 +54,18 @@ def report(
     )
 )
 def pairs(
-    base: Annotated[Path, typer.Argument(metavar="BASE", help="What NEW is compared with: a"
-                                         " checkout, a virtual environment or a Python.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The build in question, likewise.")],
-    into: Annotated[Path, typer.Option(metavar="DIR", help="Where the folders base and new go.")],
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="The older build: a checkout, a"
+                                         " virtual environment or a Python program.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The newer build, named likewise.")],
+    into: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the folders base and new.")],
     profile: Annotated[
-        str, typer.Option(help="What is measured: a shipped profile, or the path of a .yml file.")
+        str, typer.Option(help="The profile: a shipped profile, or the path of a .yml file.")
     ] = "regress",
     count: Annotated[
-        int, typer.Option("--pairs", min=5, max=1000, help="How often each is measured.")
+        int, typer.Option("--pairs", min=5, max=1000, help="How often each build is measured.")
     ] = PAIRS,
 ) -> None:  # fmt: skip
-    """Measure two builds in turn, for regress. Each brings its own jq-bench."""
+    """Measure two builds alternately, each with its own jq-bench; regress compares the results."""
     from jobqueue.bench import pairs as runs
 
     builds = runs.build("BASE", base), runs.build("NEW", new)
@@ -77,12 +77,13 @@ def pairs(
 @app.command(epilog=examples("jq-bench regress results/pairs/base results/pairs/new"))
 def regress(
     base: Annotated[Path, typer.Argument(metavar="BASE", help="A folder of results.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="One of runs beside those.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The folder of the newer results.")],
     output: OutputOption = None,
 ) -> None:
-    """Tell whether NEW loses against BASE. Exit status 1: it does.
+    """Compare the results NEW with the results BASE. Exit with 1 if NEW is worse.
 
-    Repetition k of both must have run one after the other, as jq-bench pairs does it.
+    The k-th runs of NEW and BASE must have run directly one after the other, as with jq-bench
+    pairs.
     """
     from jobqueue.bench import records
     from jobqueue.bench.regress import compare
@@ -103,9 +104,9 @@ def _show(found: Comparison) -> None:
                "VERDICT"]  # fmt: skip
     print_table(headers, [_cells(row) for row in found.rows], "nothing to compare")
     if found.left_out:
-        note(f"{counted(found.left_out, 'pair')} with a disturbed run left out")
+        note(f"{counted(found.left_out, 'pair')} left out, because a run was disturbed")
     if found.unpaired:
-        note(f"{counted(found.unpaired, 'run')} without a partner left out")
+        note(f"{counted(found.unpaired, 'run')} left out, because the other run is missing")
     typer.echo(
         f"smallest detectable loss of the whole build: {found.detectable:.1%} (found in"
         f" {POWER:.0%} of comparisons; at most {FALSE_ALARMS:.0%} of comparisons of equal builds"
@@ -113,8 +114,8 @@ def _show(found: Comparison) -> None:
     )
     if found.detectable > WANTED:
         note(
-            f"warning: too noisy to see a loss of {WANTED:.0%}; about"
-            f" {found.pairs_needed()} pairs would do"
+            f"warning: too noisy to find a loss of {WANTED:.0%}; that needs about"
+            f" {found.pairs_needed()} pairs"
         )
     for cell in found.failures:
         typer.echo(f"LOSS: more requests of {cell} fail than in BASE")

@@ -1,4 +1,4 @@
-"""``jq-ctl``: the operators' program."""
+"""Provide the program ``jq-ctl``, with which people submit jobs and operate queues."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ from jobqueue.cli.version import version_text
 
 
 class _Commands(TyperGroup):
-    """Imports what some commands need when one is asked for: as much as all the others."""
+    """Imports the modules of some commands only when such a command is called.
+
+    Their imports take as long as the imports of all other commands together.
+    """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _IMPORTED_LATE:
@@ -39,10 +42,10 @@ class _Commands(TyperGroup):
 
 
 def _named_only() -> None:
-    """Stands for a command that is not imported, in lists of names."""
+    """Stand for a command whose module is not imported, so that jq-ctl knows the command's name."""
 
 
-# Those that jq-ctl reads itself.
+# The environment variables that jq-ctl reads.
 _VARIABLES = frozenset(
     {"JQ_API_KEY", "JQ_API_KEY_FILE", "JQ_COMMIT", "JQ_DB_PASSWORD", "JQ_DB_PASSWORD_FILE",
      "JQ_REDIS_PASSWORD", "JQ_REDIS_PASSWORD_FILE", "JQ_REDIS_URL", "JQ_TLS_CA",
@@ -59,9 +62,9 @@ _IMPORTED_LATE = {
 app = typer.Typer(
     name="jq-ctl",
     cls=_Commands,
-    help="Submit jobs and operate the queue. The environment variable JQ_API_KEY, or the file"
-    " that JQ_API_KEY_FILE names, is shown to the server; JQ_TLS_CA, JQ_TLS_CERT and JQ_TLS_KEY"
-    " give defaults for the --tls flags.",
+    help="Submit jobs and operate queues. jq-ctl sends the key in the environment variable"
+    " JQ_API_KEY, or in the file that JQ_API_KEY_FILE names, to the server; JQ_TLS_CA, JQ_TLS_CERT"
+    " and JQ_TLS_KEY give defaults for the --tls flags.",
     epilog=examples(
         "jq-ctl up embedded   [dim](starts a server on this machine)[/dim]",
         "jq-ctl status",
@@ -88,8 +91,8 @@ def root(
     server: Annotated[
         str | None,
         typer.Option(
-            help="The jq-server, as HOST:PORT or grpc://HOST:PORT; several HOST:PORT with commas"
-            " between. Default: 127.0.0.1:50051.",
+            help="The jq-server, as HOST:PORT or grpc://HOST:PORT, or several HOST:PORT with"
+            " commas between them. Default: 127.0.0.1:50051.",
             show_default=False,
         ),
     ] = None,
@@ -114,7 +117,7 @@ def root(
     tls_key: TlsKeyOption = None,
     version: VersionOption = False,
 ) -> None:
-    """Collect what all commands share."""
+    """Keep the global options, which all commands share."""
     context.obj = CliSession(
         url=choose_url(server, url, os.environ.get("JQ_URL")),
         output=output or Format.TABLE,
@@ -126,12 +129,16 @@ def root(
 
 
 def _warn_of_variables(args: Sequence[str]) -> None:
-    """Tell people of misspelt variables. Programs read stderr, and ``up`` tells of all settings."""
+    """Print a warning about each environment variable with an unknown name that begins with JQ_.
+
+    Nothing is printed with JSON output, because programs read stderr. The command ``up`` prints
+    its own warnings.
+    """
     if wants_json(args) or {"up", "--help", "--version"} & set(args):
         return
     if all(name in _VARIABLES for name in os.environ if name.startswith("JQ_")):
         return
-    from jobqueue import config  # takes long to import, and is needed for nothing else
+    from jobqueue import config  # takes long to import, and is not needed otherwise
 
     for warning in config.environment_warnings(os.environ):
         note(f"warning: {warning}")
@@ -139,20 +146,20 @@ def _warn_of_variables(args: Sequence[str]) -> None:
 
 @app.command("version")
 def version_command() -> None:
-    """Print the version and the commit of this program; `status` shows the server's."""
+    """Print the version and the commit of this program; `status` shows the server's version."""
     typer.echo(version_text())
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status."""
-    # Errors reach people as exceptions; a library's log lines would only be in the way.
+    """Run jq-ctl with the given arguments, or those of this process; return the exit status."""
+    # jq-ctl prints errors from exceptions; a library's log lines would disturb the output.
     logging.getLogger().addHandler(logging.NullHandler())
     _warn_of_variables(sys.argv[1:] if argv is None else argv)
     return run_program(app, "jq-ctl", argv)
 
 
 def main() -> None:
-    """The entry point."""
+    """Run jq-ctl with the arguments of this process, and exit."""
     sys.exit(run())
 
 

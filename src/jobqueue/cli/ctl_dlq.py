@@ -1,4 +1,4 @@
-"""``jq-ctl dlq``: look at dead letters and replay them."""
+"""Provide the commands ``jq-ctl dlq list`` and ``jq-ctl dlq retry``, for dead letters."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, RetryQuery
 from jobqueue.core.lifecycle import DEATHS, State, parse_deaths
 
-app = typer.Typer(help="Look at dead letters and replay them.", no_args_is_help=True)
+app = typer.Typer(help="List dead letters and retry them.", no_args_is_help=True)
 _ERRORS_SHOWN = 5
 _ERRORS_KEPT = 1_000
 _REASONS = f"FAILURES, ALL, or of {', '.join(sorted(DEATHS))}; separated by commas"
 
 TypeOption = Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")]
 ErrorOption = Annotated[
-    str, typer.Option(metavar="TEXT", help="Only those whose error has this text in it.")
+    str, typer.Option(metavar="TEXT", help="Only jobs whose error contains this text.")
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="Only those given up since: 2h (ago), 2030-01-31T12:00."),
+    typer.Option(metavar="TIME", help="Only jobs given up since: 2h (ago), 2030-01-31T12:00."),
 ]
 UntilOption = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Only those given up before that time.")
+    str | None, typer.Option(metavar="TIME", help="Only jobs given up before that time.")
 ]
 
 
@@ -47,7 +47,7 @@ def list_dead(
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     type_: TypeOption = None,
     reason: Annotated[
-        str | None, typer.Option(help=f"Only those given up for: {_REASONS}.")
+        str | None, typer.Option(help=f"Only jobs given up for these reasons: {_REASONS}.")
     ] = None,
     error: ErrorOption = "",
     since: SinceOption = None,
@@ -56,7 +56,7 @@ def list_dead(
     page_token: Annotated[str, typer.Option(help="Where the page begins: from the last one.")] = "",
     output: OutputOption = None,
 ) -> None:
-    """List dead-lettered jobs, newest first, with why."""
+    """List dead letters, newest first, with the reason and error of each."""
     query = JobQuery(
         queue=queue,
         states=(State.DEAD_LETTERED,),
@@ -81,27 +81,29 @@ def retry(
         list[str] | None, typer.Argument(metavar="[JOB_ID]...", help="The jobs.")
     ] = None,
     all_: Annotated[
-        bool, typer.Option("--all", help="Every dead letter that the other options leave.")
+        bool, typer.Option("--all", help="Retry every dead letter that matches the other options.")
     ] = False,
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     type_: TypeOption = None,
     reason: Annotated[
         str | None,
         typer.Option(
-            help=f"Only those given up for: {_REASONS}. Without it FAILURES: not what was"
-            " cancelled, expired, or dropped with its queue.",
+            help=f"Only jobs given up for these reasons: {_REASONS}. Default: FAILURES, which"
+            " leaves out jobs that were cancelled, expired, or dropped with their queue.",
         ),
     ] = None,
     error: ErrorOption = "",
     since: SinceOption = None,
     until: UntilOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count them, change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the matching jobs, and change nothing.")
+    ] = False,
     yes: YesOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Send dead letters back to PENDING, with their retries counted anew.
+    """Move dead letters back to PENDING, and reset their retry counters.
 
-    With --all it asks first on a terminal, and says how many jobs it would send back.
+    With --all on a terminal, the command first shows the number of jobs and asks for a yes.
     """
     chosen = session(context)
     if bool(job_ids) == all_:
@@ -118,7 +120,10 @@ def retry(
             query.reasons = parse_deaths([reason], "--reason")
         done = _retry_all(chosen, query, dry_run=dry_run, yes=yes)
         if reason is None and done.looked_at and not done.matched:
-            note("Only failures are retried; --reason ALL takes cancelled and expired jobs, too.")
+            note(
+                "Only failures are retried by default; --reason ALL includes cancelled and expired"
+                " jobs."
+            )
     else:
         _only_with_all(queue=queue, type=type_, reason=reason, error=error, since=since,
                        until=until, dry_run=dry_run)  # fmt: skip
@@ -132,24 +137,24 @@ def retry(
 def _only_with_all(**options: object) -> None:
     for name, value in options.items():
         if value:
-            raise InvalidArgument(f"--{name.replace('_', '-')}", "goes with --all only")
+            raise InvalidArgument(f"--{name.replace('_', '-')}", "is allowed with --all only")
 
 
 @dataclass(slots=True)
 class _Done:
-    """What was done to how many, and what went wrong, job by job."""
+    """Counts the dead letters that were read, matched and retried, and keeps their errors."""
 
     looked_at: int = 0
     matched: int = 0
     retried: int = 0
     refused: int = 0
-    moved: int = 0  # by somebody else, between the look and the retry
+    moved: int = 0  # jobs that left DEAD_LETTERED before this command retried them
     code: Code | None = None  # of the first error
     errors: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def stayed(self) -> int:
-        """Dead letters that are still there."""
+        """Return the number of dead letters that were read and are still dead letters."""
         return self.looked_at - self.retried - self.moved
 
     def add(self, job_id: str, code: Code, message: str, *, silent: bool) -> None:
@@ -160,7 +165,7 @@ class _Done:
         if not silent and self.refused <= _ERRORS_SHOWN:
             note(f"error: {job_id}: {clean(message)}")
         elif not silent and self.refused == _ERRORS_SHOWN + 1:
-            note("error: there are more; --output json names them")
+            note("error: more jobs were refused; --output json lists them")
 
 
 def _tell(chosen: CliSession, done: _Done, *, dry_run: bool) -> None:
@@ -191,7 +196,7 @@ async def _retry_some(chosen: CliSession, backend: Backend, job_ids: list[str]) 
 
     outcomes = await chosen.within(asyncio.gather(*map(one, job_ids)))
     done = _Done(matched=len(job_ids), retried=outcomes.count(None))
-    done.looked_at = done.retried  # of others, nothing is known
+    done.looked_at = done.retried  # the state of the other jobs is not known
     for job_id, error in zip(job_ids, outcomes, strict=True):
         if error is not None:
             done.add(job_id, error.code, error.message, silent=chosen.json)
@@ -215,8 +220,11 @@ def _retry_all(chosen: CliSession, query: RetryQuery, *, dry_run: bool, yes: boo
 
 
 async def _walk(chosen: CliSession, backend: Backend, query: RetryQuery, label: str) -> _Done:
-    """Page by page, newest first. The token is a place in the order of jobs: what is replayed
-    shifts nothing, and a job that fails again behind us is not met twice."""
+    """Retry or count the matching dead letters page by page, newest first.
+
+    A page token is a place in the order of all jobs, so that retried jobs do not shift the pages. A
+    job that becomes a dead letter again meanwhile is not retried a second time.
+    """
     if query.queue is None:
         figures = await chosen.within(backend.list_queues())
     else:
@@ -241,5 +249,5 @@ async def _walk(chosen: CliSession, backend: Backend, query: RetryQuery, label: 
     finally:
         if not ended and done.retried:  # an error, or Ctrl-C
             so_far = counted(done.retried, "job")
-            note(f"{so_far} sent back to PENDING so far; the same command goes on with the rest")
+            note(f"{so_far} sent back to PENDING so far; run the same command again for the rest")
     return done

@@ -1,4 +1,4 @@
-"""``jq-ctl down``: stop a topology that `jq-ctl up` started."""
+"""Provide the command ``jq-ctl down``: it stops a topology that ``jq-ctl up`` started."""
 
 from __future__ import annotations
 
@@ -28,19 +28,26 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 def down(
     context: typer.Context,
     folder: UpFolderOption = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every topology that is up.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Stop every topology that is up.")] = False,
     keep_data: Annotated[
         bool,
         typer.Option(
-            "--keep-data/--remove-data", help="Keep jobs and logs in the folder, or delete it."
+            "--keep-data/--remove-data",
+            help="Keep the jobs and logs in the folder, or delete the folder.",
         ),
     ] = True,
     within: Annotated[
-        float, typer.Option(min=0, max=3600, metavar="SECONDS", help="Kill what runs after this.")
+        float,
+        typer.Option(
+            min=0, max=3600, metavar="SECONDS", help="Kill the processes that run after this time."
+        ),
     ] = 120.0,
     output: OutputOption = None,
 ) -> None:
-    """Stop a topology: workers first, then servers, then services. Cleans up after a dead one."""
+    """Stop a topology: workers first, then servers, then services.
+
+    If the topology's supervisor was killed, stop the processes that it left.
+    """
     chosen = session(context)
     ended: list[Document] = []
     for home in _homes(folder, all_):
@@ -60,7 +67,7 @@ def down(
         ended.append({"topology": found.topology, "folder": str(home), "was": condition,
                       "killed": killed, "data_kept": keep_data})  # fmt: skip
         if killed:
-            note(f"warning: killed after {within:g} s: {', '.join(killed)}")
+            note(f"warning: killed, because they still ran after {within:g} s: {', '.join(killed)}")
         if not chosen.json:
             typer.echo(clean(f"{found.topology} in {home} is down (it was {condition})"))
     if chosen.json:
@@ -72,8 +79,10 @@ def _homes(folder: Path | None, all_: bool) -> list[Path]:
         return [folder.resolve()]
     known = [home for home in folders.known(os.environ) if (home / folders.STATE).exists()]
     if not known and not all_:
-        raise NotFound("nothing is up")
+        raise NotFound(
+            "found no topology that is up; if one runs in another folder, name it with --folder"
+        )
     if len(known) > 1 and not all_:
         named = "\n".join(f"  jq-ctl down --folder {home}" for home in known)
-        raise Conflict(f"several are up; choose one, or take --all:\n{named}")
+        raise Conflict(f"several topologies are up; choose one, or give --all:\n{named}")
     return known

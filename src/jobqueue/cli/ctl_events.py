@@ -1,4 +1,4 @@
-"""``jq-ctl events``: read the event stream."""
+"""Provide the command ``jq-ctl events tail``: it shows the event stream in Kafka."""
 
 from __future__ import annotations
 
@@ -41,25 +41,27 @@ def tail(
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            help="Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the other"
-            " JQ_KAFKA_ variables say how to log in.",
+            help="The address of Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the"
+            " other JQ_KAFKA_ variables give the login.",
             show_default=False,
         ),
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="What is there already, too.")
+        bool, typer.Option("--from-beginning", help="Show the older events in Kafka first.")
     ] = False,
-    follow: Annotated[bool, typer.Option(help="Go on with what comes.")] = True,
+    follow: Annotated[bool, typer.Option(help="Wait for new events.")] = True,
     count: Annotated[
-        int | None, typer.Option(min=1, help="End after so many.", show_default=False)
+        int | None, typer.Option(min=1, help="Exit after this many events.", show_default=False)
     ] = None,
     output: OutputOption = None,
 ) -> None:
-    """Show events as they are published. As JSON: one object on a line for each."""
+    """Show events as they are published. With JSON output, each event is an object on a line."""
     chosen = session(context)
     settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
     if not settings.kafka.bootstrap:
-        raise InvalidArgument("--bootstrap", "name Kafka here or in JQ_KAFKA_BOOTSTRAP")
+        raise InvalidArgument(
+            "--bootstrap", "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP"
+        )
     wanted = None if job is None else parse_job_id(job)
     shown = 0
     with stream.tail(settings, beginning=from_beginning) as records:
@@ -98,7 +100,7 @@ def _document(item: JobRecord) -> Document:
 
 
 def line_of(item: StreamItem) -> str:
-    """An event on one line, for people."""
+    """Return the text of an event on one line, for people."""
     return clean_line(_line(item))
 
 

@@ -1,4 +1,4 @@
-"""``jq-ctl job``: submit jobs, look at them, and act on them."""
+"""Provide the commands of ``jq-ctl job``: they submit, show, cancel, retry and delete jobs."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ from jobqueue.core.lifecycle import TERMINAL, State, parse_state
 from jobqueue.core.progress import Progress
 from jobqueue.documents import Document, event_document, job_document, progress_document
 
-app = typer.Typer(help="Submit jobs, look at them, act on them.", no_args_is_help=True)
+app = typer.Typer(help="Submit, show, cancel, retry and delete jobs.", no_args_is_help=True)
 app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)
 
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's id.")]
 LimitOption = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Show so many, and no more. Without it: 20, and on a terminal page by page."
+        min=1, help="Show at most this many jobs. Default: 20; on a terminal all, page by page."
     ),
 ]
-_FIRST_LOOK, _NEXT_LOOK = 0.1, 1.0  # seconds before a look at the progress of a running job
+_FIRST_LOOK, _NEXT_LOOK = 0.1, 1.0  # seconds before the first read of progress, and the next ones
 _STATES = ", ".join(state.name for state in State)
 _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
 
@@ -61,7 +61,7 @@ def status(context: typer.Context, job_id: JobId, output: OutputOption = None) -
 
 
 def show_job(job: Job, chosen: CliSession) -> None:
-    """Print one job."""
+    """Print a job: as JSON, or as a list of its fields."""
     if chosen.json:
         print_json(job_document(job))
         return
@@ -114,11 +114,11 @@ def logs(
     context: typer.Context,
     job_id: JobId,
     before_version: Annotated[
-        int | None, typer.Option(min=1, help="Show those that are older than this number.")
+        int | None, typer.Option(min=1, help="Show only transitions before this number.")
     ] = None,
     output: OutputOption = None,
 ) -> None:
-    """Show a job's transitions, oldest first: the newest 500."""
+    """Show a job's newest 500 transitions, oldest first."""
     chosen = session(context)
     wanted = parse_job_id(job_id)
     events = chosen.call(lambda backend: backend.history(wanted, before_version))
@@ -177,7 +177,11 @@ def list_jobs(
 def show_jobs(
     chosen: CliSession, query: JobQuery, limit: int | None, *, dead_letters: bool = False
 ) -> None:
-    """Print as many jobs as were asked for; without a number a person may page through all."""
+    """Print the jobs that match a query, at most ``limit``.
+
+    If ``limit`` is None, print a page. On a terminal, ask after each page whether to print the
+    next page.
+    """
     if limit is not None and limit > MAX_PAGE:
         raise InvalidArgument("--limit", f"must be 1 to {MAX_PAGE}")
 
@@ -199,7 +203,7 @@ def show_jobs(
 
 
 async def _read_page(chosen: CliSession, backend: Backend, query: JobQuery, limit: int) -> Page:
-    """A page of the size that was asked for: large jobs come in several shorter ones."""
+    """Return a page with ``limit`` jobs. The server returns shorter pages if jobs are large."""
     whole = Page([])
     asked = replace(query, limit=limit)
     while True:
@@ -236,7 +240,7 @@ def _print_page(chosen: CliSession, page: Page, *, dead_letters: bool) -> None:
 
 
 def _first_line(text: str) -> str:
-    """Of an error: its message, without where it was raised."""
+    """Return the first line of an error's text: the message without the traceback."""
     return text.strip().partition("\n")[0]
 
 
@@ -247,7 +251,7 @@ def _next_page_wanted() -> bool:
 
 @app.command(epilog=examples(f"jq-ctl job cancel {_ID}"))
 def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
-    """Cancel a job: at once if it waits; a running one is asked to stop."""
+    """Cancel a job at once if it waits. If the job is running, ask its worker to stop it."""
     chosen = session(context)
     wanted = parse_job_id(job_id)
     answer = chosen.call(lambda backend: backend.cancel(wanted))
@@ -270,7 +274,7 @@ def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -
 
 @app.command(epilog=examples(f"jq-ctl job retry {_ID}"))
 def retry(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
-    """Send a FAILED or DEAD_LETTERED job back to PENDING, with its retries counted anew."""
+    """Move a FAILED or DEAD_LETTERED job back to PENDING, and reset its retry counter."""
     chosen = session(context)
     wanted = parse_job_id(job_id)
     job = chosen.call(lambda backend: backend.retry(wanted))
@@ -284,12 +288,12 @@ def retry(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
 def delete(
     context: typer.Context, job_id: JobId, yes: YesOption = False, output: OutputOption = None
 ) -> None:
-    """Remove a job that has ended, with its history, for good. It asks first on a terminal."""
+    """Delete an ended job and its history permanently. On a terminal, ask for a yes first."""
     chosen = session(context)
     wanted = parse_job_id(job_id)
     if is_asked(yes):
         job = chosen.call(lambda backend: backend.get(wanted))
-        if job.state in TERMINAL:  # otherwise it is refused anyway
+        if job.state in TERMINAL:  # the server refuses to delete any other job
             what = f"{job.state.name}, queue {job.queue}{f', {job.type}' if job.type else ''}"
             ask(f"Job {wanted} ({what}) and its history will be removed for good.")
     chosen.call(lambda backend: backend.delete_job(wanted))
@@ -301,15 +305,16 @@ def delete(
 
 @app.command(epilog=examples(f"jq-ctl job watch {_ID}"))
 def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
-    """Follow a job's transitions, and its progress while it runs, until it ends.
+    """Show a job's transitions and its progress as they happen, until the job ends.
 
-    As JSON: one object on a line for each; that of a progress has "progress" in it.
+    With JSON output, each is an object on a line; only an object about progress has the field
+    "progress".
     """
     chosen = session(context)
     wanted = parse_job_id(job_id)
 
     async def follow(backend: Backend) -> Job:
-        found = await chosen.within(backend.get(wanted))  # an unknown job is told at once
+        found = await chosen.within(backend.get(wanted))  # raises NotFound for an unknown job
         if found.hint:
             note(f"note: the job waits: {clean(found.hint)}")
         bar = JobBar() if on_terminal() and not chosen.json else None
@@ -329,10 +334,10 @@ def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
 async def _followed(
     chosen: CliSession, backend: Backend, job_id: str
 ) -> AsyncIterator[Event | Job]:
-    """A job's transitions and, while it runs, the job whenever its progress has changed."""
+    """Yield a job's transitions, and the running job itself each time its progress has changed."""
     events = backend.watch(job_id)
     upcoming = asyncio.ensure_future(_next(events))
-    pause: float | None = None  # before the next look; None: it does not run
+    pause: float | None = None  # before the next read of progress; None: the job does not run
     shown: Progress | None = None
     try:
         while True:
@@ -348,7 +353,7 @@ async def _followed(
             pause = _NEXT_LOOK
             try:
                 job = await chosen.within(backend.get(job_id))
-            except JobQueueError:  # the transitions are what counts
+            except JobQueueError:  # progress is optional: continue with the transitions
                 continue
             if job.progress is not None and job.progress != shown:
                 shown = job.progress
@@ -380,5 +385,5 @@ def _show_news(news: Event | Job, chosen: CliSession, bar: JobBar | None) -> Non
 
 
 def print_json_line(document: Document) -> None:
-    """One thing as it happens."""
+    """Print a document as JSON on one line."""
     typer.echo(json_text(document))

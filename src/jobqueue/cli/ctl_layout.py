@@ -1,4 +1,4 @@
-"""``jq-ctl layout``: what the servers of a PostgreSQL store may write."""
+"""Provide the command ``jq-ctl layout``: it shows or sets the layout of a PostgreSQL store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobqueue.core.errors import InvalidArgument
 EXAMPLES = examples(
     "jq-ctl --url postgresql://jobs@db/jobs layout",
     "jq-ctl --url postgresql://jobs@db/jobs layout 2   [dim](no older server runs)[/dim]",
-    "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older one starts)[/dim]",
+    "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older server starts)[/dim]",
 )
 
 app = typer.Typer(add_completion=False, rich_markup_mode="rich")
@@ -27,19 +27,22 @@ def layout(
     context: typer.Context,
     number: Annotated[
         int | None,
-        typer.Argument(help="The layout to write from now on; without it, show the layout."),
+        typer.Argument(help="The new layout. Without a number, show the layout."),
     ] = None,
     output: OutputOption = None,
 ) -> None:
-    """Show, raise or lower the layout: how the servers of a PostgreSQL store may write jobs.
+    """Show, raise or lower the layout of a PostgreSQL store: the form in which servers write jobs.
 
-    Raise it when no server of an earlier version runs any more: from then on such a server cannot
-    write. Lower it before you go back to an earlier version: the rows that it cannot read are
-    rewritten, a thousand jobs at a time. Servers may run meanwhile.
+    Raise the layout when no server of an earlier version runs any more: from then on such a server
+    cannot write. Lower the layout before you go back to an earlier version: the command rewrites
+    the rows that the earlier version cannot read, a thousand jobs at a time. Servers may run
+    meanwhile.
     """
     known = session(context)
     if parse_url(known.url, "--url").scheme != "postgresql":
-        raise InvalidArgument("--url", "name the PostgreSQL store: only it has layouts")
+        raise InvalidArgument(
+            "--url", "must name a store on PostgreSQL: no other store has layouts"
+        )
     try:
         from jobqueue.stores.postgres.migrate import layout_of
     except ModuleNotFoundError as error:

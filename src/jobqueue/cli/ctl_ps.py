@@ -1,4 +1,4 @@
-"""``jq-ctl ps``: the topologies that are up on this machine."""
+"""Provide the command ``jq-ctl ps``: it shows the topologies on this machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EXAMPLES = examples("jq-ctl ps", "jq-ctl ps --folder ./fleet --output json")
 _CONDITIONS = {
     "up": "",
     "starting": "",
-    "orphaned": "its supervisor is gone, nothing is restarted",
-    "stale": "all of it is gone",
+    "orphaned": "its supervisor has ended, and no process is restarted",
+    "stale": "its supervisor and all its processes have ended",
 }
 
 
@@ -35,7 +35,7 @@ def ps(
     folder: UpFolderOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Show what `jq-ctl up` has started on this machine, and how it is now."""
+    """Show the topologies that `jq-ctl up` has started on this machine, with their health."""
     chosen = session(context)
     found = [state.read(folder.resolve())] if folder else _all()
     found = run_async(_look(found))

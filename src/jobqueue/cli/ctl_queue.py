@@ -1,4 +1,4 @@
-"""``jq-ctl queue``: create, change, look at, pause and delete queues."""
+"""Provide the commands of ``jq-ctl queue``: they create, change, show, pause and delete queues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from jobqueue.core.retry import PROFILES, profile
 from jobqueue.documents import queue_document
 from jobqueue.engine.admission import check_queue_spec
 
-app = typer.Typer(help="Create, change, look at, pause and delete queues.", no_args_is_help=True)
+app = typer.Typer(help="Create, change, show, pause and delete queues.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.")]
 
 
@@ -51,12 +51,12 @@ OPTIONS: dict[str, Any] = {
     "ttl": _seconds("Time in which its jobs must start."),
     "timeout": _seconds("Time that one attempt may run."),
     "capacity": Annotated[
-        int | None, typer.Option(min=0, help="PENDING jobs it takes at most; 0 = unbounded.")
+        int | None, typer.Option(min=0, help="The most PENDING jobs; 0 = unbounded.")
     ],
     "retry_profile": Annotated[
         str | None, typer.Option(help=f"How long retries wait: {', '.join(PROFILES)}.")
     ],
-    "retry_base": _seconds("First wait before a retry, in place of the profile's; it doubles."),
+    "retry_base": _seconds("First wait before a retry, which doubles each time; default: profile."),
     "retry_max": _seconds("Longest wait before a retry, with its jitter."),
     "retry_jitter": Annotated[
         float | None,
@@ -66,7 +66,7 @@ OPTIONS: dict[str, Any] = {
         str | None,
         typer.Option(
             metavar="P:W,...",
-            help="Share dispatch among priorities by weight; without it priority is strict.",
+            help="Share dispatch among priorities by weight. Default: strict priority.",
         ),
     ],
     "retention": _seconds("Time DONE jobs are kept; 0 = for ever."),
@@ -76,7 +76,10 @@ OPTIONS: dict[str, Any] = {
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with these options: it is told, as ``said``, the settings that were given."""
+    """Decorate a command with the options of all queue settings.
+
+    The command's parameter ``said`` gets the settings that the user gave.
+    """
 
     def run(**given: Any) -> None:
         said = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
@@ -106,7 +109,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def create(
     context: typer.Context, name: Name, said: dict[str, Any], output: OutputOption = None
 ) -> None:
-    """Create a queue. What is not given is what the server is configured to."""
+    """Create a queue. The server's configuration gives the settings that are left out."""
     chosen = session(context)
     spec = QueueSpec(name, **cast(SettingsSaid, said))
     _check(spec)
@@ -131,25 +134,29 @@ def update(
         str,
         typer.Option(
             metavar="NAME,...",
-            help="Settings to put back to the server's defaults, as ttl,retry-max.",
+            help="Settings to reset to the server's defaults, like ttl,retry-max.",
         ),
     ] = "",
     output: OutputOption = None,
 ) -> None:
-    """Change settings of a queue; what is not named stays as it is.
+    """Change the given settings of a queue. The other settings stay as they are.
 
-    Jobs that were submitted before keep the retries, TTL and timeout that they got. How long a
-    failed job waits, the capacity, the weights and the retention hold for all jobs at once.
+    Earlier jobs keep their retries, TTL and timeout. The other settings apply to all jobs at once:
+    the waits before retries, the capacity, the weights and the retention.
     """
     chosen = session(context)
     _check(QueueSpec(name, **cast(SettingsSaid, said)))
     for field in parse_reset(reset):
         if field in said:
-            raise InvalidArgument("--reset", f"{_flag(field)} is given as well; give one of them")
+            raise InvalidArgument(
+                "--reset", f"{_flag(field)} is also set by --{_flag(field)}; give one of the two"
+            )
         said[field] = None
     if not said:
         flags = ", ".join(f"--{_flag(field)}" for field in SETTINGS)
-        raise InvalidArgument("update", f"nothing to change is given; allowed: {flags}, --reset")
+        raise InvalidArgument(
+            "update", f"no setting to change is given; give at least one of: {flags}, --reset"
+        )
     change = QueueUpdate(**cast(SettingsSaid, said))
 
     async def work(backend: Backend) -> QueueStats:
@@ -166,9 +173,9 @@ def update(
 
 
 def _check(spec: QueueSpec) -> None:
-    """Refuse what no server takes before anything is sent.
+    """Raise InvalidArgument for settings that every server would refuse.
 
-    The name is the server's to judge, and waits that do not fit those of the profile or the queue.
+    The server itself checks the queue's name, and waits that depend on the profile or the queue.
     """
     said = spec.said.copy()
     named = said.pop("retry_profile", None)
@@ -181,12 +188,12 @@ def _check(spec: QueueSpec) -> None:
 
 
 def parse_reset(text: str) -> list[str]:
-    """``ttl,retry-max`` as names of settings."""
+    """Return the names of the settings in a text like ``ttl,retry-max``."""
     names = [part.strip().replace("-", "_") for part in text.split(",") if part.strip()]
     for name in names:
         if name not in SETTINGS:
             allowed = ", ".join(map(_flag, SETTINGS))
-            raise InvalidArgument("--reset", f"{name!r} is no setting; allowed: {allowed}")
+            raise InvalidArgument("--reset", f"{name!r} is not a setting; allowed: {allowed}")
     return list(dict.fromkeys(names))
 
 
@@ -207,7 +214,7 @@ def _weights(value: Mapping[Any, int]) -> str:
 
 
 def parse_weights(text: str) -> dict[int, int] | None:
-    """``9:5,5:3`` as a mapping of priorities to weights."""
+    """Return the weight of each priority in a text like ``9:5,5:3``; None if the text is empty."""
     weights: dict[int, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         priority, sep, weight = item.partition(":")
@@ -234,15 +241,15 @@ def delete(
     yes: YesOption = False,
     output: OutputOption = None,
 ) -> None:
-    """Delete an empty queue, or by force one with unfinished jobs.
+    """Delete a queue without unfinished jobs; with --force, delete any queue.
 
-    It asks first on a terminal. Jobs that have ended stay, and can be looked at; dead letters
-    can be retried when there is a queue of that name again.
+    On a terminal, the command asks for a yes first. Ended jobs are kept and can be shown. Dead
+    letters can be retried when a queue of that name exists again.
     """
     chosen = session(context)
     before = chosen.call(lambda backend: backend.queue_stats(name))
     dead = before.depth.get(State.DEAD_LETTERED, 0)
-    if is_asked(yes) and (force or not before.unfinished):  # otherwise it is refused anyway
+    if is_asked(yes) and (force or not before.unfinished):  # otherwise the server refuses
         parts = [f"Queue {name} will be deleted."]
         if before.unfinished:
             become = "becomes a dead letter" if before.unfinished == 1 else "become dead letters"
@@ -277,7 +284,7 @@ def list_queues(context: typer.Context, output: OutputOption = None) -> None:
 
 
 def print_depths(queues: list[QueueStats]) -> None:
-    """One row for each queue, a column for each state."""
+    """Print a table of queues with the number of jobs in each state."""
     headers = ["QUEUE", "STATE", *(state.name for state in State), "PROCESSED"]
     rows = [
         [
@@ -339,7 +346,7 @@ def _for_people(setting: Setting, value: Any) -> str:
 
 @app.command(epilog=examples("jq-ctl queue pause mail"))
 def pause(context: typer.Context, name: Name, output: OutputOption = None) -> None:
-    """Hand out no more jobs of a queue; it still accepts them."""
+    """Stop handing out the jobs of a queue. The queue still accepts jobs."""
     _set_paused(context, name, paused=True)
 
 

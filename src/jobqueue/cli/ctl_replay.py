@@ -1,4 +1,4 @@
-"""``jq-ctl replay``: rebuild a store from the event stream."""
+"""Provide the command ``jq-ctl replay``: it rebuilds a store from the event stream."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def replay(
     kafka_bootstrap: Annotated[
         str | None,
         typer.Option(
-            help="Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the other"
-            " JQ_KAFKA_ variables name the topics and say how to log in.",
+            help="The address of Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the"
+            " other JQ_KAFKA_ variables give the topics and the login.",
             show_default=False,
         ),
     ] = None,
@@ -65,36 +65,36 @@ def replay(
         str | None,
         typer.Option(
             metavar="ID",
-            help="Rebuild this store, where the topics hold the records of several.",
+            help="Rebuild this store, if the topics hold the records of several stores.",
             show_default=False,
         ),
     ] = None,
     skip_damaged: Annotated[
         bool,
-        typer.Option("--skip-damaged", help="Leave out jobs with missing records, and name them."),
+        typer.Option("--skip-damaged", help="Leave out jobs with missing records, and list them."),
     ] = False,
     continue_stream: Annotated[
         bool,
         typer.Option(
             "--continue-stream/--new-stream",
-            help="Whether the store's servers will publish to the same topics, after what is"
-            " there; or everything from its beginning, to new ones.",
+            help="Whether the store's servers will publish to the same topics, after the records"
+            " there; or publish everything from the beginning to new topics.",
         ),
     ] = True,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only read, and say what there is.")
+        bool, typer.Option("--dry-run", help="Only read the records, and print their numbers.")
     ] = False,
     output: OutputOption = None,
 ) -> None:
     """Rebuild the whole job state from the event stream, in an empty store.
 
-    Stop the servers first: what is published later is not read. The state is built in memory
-    before it is written (some 2 KB for each job, its payload and result). Jobs that were being
-    executed are written as they were; the servers that are started then find their workers gone,
-    and try them again.
+    Stop the servers first: records that are published later are not read. The state is built in
+    memory before it is written, which needs about 2 KB for each job, and its payload and result.
+    Jobs that were running are written as running; the servers that start afterwards find that the
+    workers of these jobs are lost, and retry the jobs.
     """
     if not from_kafka:
-        raise InvalidArgument("--from-kafka", "is needed: there is no other source")
+        raise InvalidArgument("--from-kafka", "must be given: Kafka is the only source")
     settings = _settings(kafka_bootstrap)
     url = _target(into, dry_run=dry_run)
     quiet = session(context).json
@@ -106,7 +106,9 @@ def replay(
         if set(found.stores) - only:
             if continue_stream and not dry_run:
                 raise InvalidArgument(
-                    "--store", "needs --new-stream here: the topics hold other stores' records, too"
+                    "--store",
+                    "needs --new-stream: the topics also hold the records of other stores, so that"
+                    " the store's servers must publish to new topics",
                 )
             found = _read(settings, only, quiet)
     found.check_one_store()
@@ -134,22 +136,26 @@ def _read(settings: Settings, only: frozenset[str] | None, quiet: bool) -> Repla
 def _settings(bootstrap: str | None) -> Settings:
     settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
     if not settings.kafka.bootstrap:
-        raise InvalidArgument("--kafka-bootstrap", "name Kafka here or in JQ_KAFKA_BOOTSTRAP")
+        raise InvalidArgument(
+            "--kafka-bootstrap", "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP"
+        )
     return settings
 
 
 def _target(into: str | None, *, dry_run: bool) -> str:
     if into is None:
         if not dry_run:
-            raise InvalidArgument("--into", f"name the store to write; allowed: {_TARGETS}")
+            raise InvalidArgument("--into", f"must name the store to write; allowed: {_TARGETS}")
         return ""
     if parse_url(into, "--into", _TARGETS).scheme in ("memory", "grpc"):
-        raise InvalidArgument("--into", f"{redact_value(into)!r} cannot be; allowed: {_TARGETS}")
+        raise InvalidArgument(
+            "--into", f"{redact_value(into)!r} is not a store to write; allowed: {_TARGETS}"
+        )
     return into
 
 
 def _store(url: str, settings: Settings) -> Store:
-    from jobqueue.server import options  # brings every face along: not for other commands
+    from jobqueue.server import options  # imports every face, which other commands do not need
 
     return create_store(
         options.db_url(settings, url), rules=options.rules(settings), field="--into"
@@ -157,7 +163,7 @@ def _store(url: str, settings: Settings) -> Store:
 
 
 async def _look_at(url: str, settings: Settings) -> None:
-    """Say it at once, not after everything has been read."""
+    """Raise Conflict if the store has jobs, before all records are read."""
     store = _store(url, settings)
     try:
         await store.open()
@@ -178,7 +184,10 @@ async def _write(url: str, settings: Settings, state: Restored, told: Told) -> N
 
 @contextmanager
 def _told(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, lines elsewhere, and nothing for a program."""
+    """Show progress: as a bar on a terminal, else as lines; with ``quiet``, show no lines.
+
+    The function that is yielded is called with the number of records or jobs so far.
+    """
     with progress(label, total) as bar:
         seen = shown = 0
 

@@ -1,4 +1,4 @@
-"""``jq-ctl status``: the system's health at a glance."""
+"""Provide the command ``jq-ctl status``: it shows the health of the system."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jobqueue.redaction import redact_value
 EXAMPLES = examples("jq-ctl status", "jq-ctl --server 10.0.0.5:50051 status --output json")
 NOT_CONFIGURED = "not configured"
 _NO_SERVER = "not used: the store is opened directly"
-# What an operator asks about, and the component of the server's answer that tells.
+# Lines of the output, each with the names that a server may give to the component.
 _PARTS = {"DB": ("db", "store", "database"), "Redis": ("redis",), "Kafka": ("kafka",)}
 
 
 def status(context: typer.Context, output: OutputOption = None) -> None:
-    """Show whether the server, its store and its workers are well. Fails if they are not."""
+    """Show the health of the server, its store and its workers. Fail if a needed part fails."""
     chosen = session(context)
     shown_url = redact_value(chosen.url)
 
@@ -89,7 +89,7 @@ def _server(url: str, health: Health) -> str:
 
 
 def _state(health: Health, component: ComponentHealth) -> str:
-    """A part whose failure does not keep the system from its work makes it slower."""
+    """Return the state of a component: "degraded" if it fails, but the system works without it."""
     if component.ok:
         return "ok"
     return "degraded" if health.ok else "failing"

@@ -1,4 +1,4 @@
-"""``jq-ctl job submit``: one job, many copies, or a file of jobs."""
+"""Provide the command ``jq-ctl job submit``: it submits a job, copies of it, or a file of jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES = examples(
 _CHUNK = 500  # jobs in one request
 _CHUNK_BYTES = 1 << 20
 _POLL = 30.0
-_FIRST_POLL = 2.0  # a person is told soon that nobody takes the job
+_FIRST_POLL = 2.0  # short: a person soon reads the note that no worker can take the job
 
 
 def submit(
@@ -41,11 +41,11 @@ def submit(
         typer.Argument(help="The payload: text, @FILE, or - for stdin.", show_default=False),
     ] = None,
     type_: Annotated[
-        str, typer.Option("--type", help="The task's name; without one the default handler runs.")
+        str, typer.Option("--type", help="The task's name. Default: the default handler runs.")
     ] = "",
     priority: Annotated[int, typer.Option(help="0 to 9, 9 first.")] = 0,
     max_retries: Annotated[
-        int | None, typer.Option(help="Retries; without it what the queue says.")
+        int | None, typer.Option(help="The most retries. Default: the queue's setting.")
     ] = None,
     ttl: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Time in which the job must start.")
@@ -78,7 +78,7 @@ def submit(
         raise InvalidArgument("PAYLOAD", "give either a payload or --batch FILE")
     if batch is not None:
         if count > 1 or wait or key:
-            raise InvalidArgument("--batch", "does not go with --count, --key or --wait")
+            raise InvalidArgument("--batch", "cannot be given with --count, --key or --wait")
         _submit_many(chosen, read_lines(batch, queue), None)
         return
     assert payload is not None
@@ -98,7 +98,7 @@ def submit(
         _submit_one(chosen, spec, wait, wait_timeout)
         return
     if key or wait:
-        raise InvalidArgument("--count", "does not go with --key or --wait")
+        raise InvalidArgument("--count", "cannot be given with --key or --wait")
     _submit_many(chosen, ((number, spec) for number in range(1, count + 1)), count)
 
 
@@ -110,7 +110,10 @@ def _submit_one(chosen: CliSession, spec: JobSpec, wait: bool, wait_timeout: flo
         if not chosen.json:
             typer.echo(job_id)
             if duplicate:
-                note(f"note: key {clean(spec.key or '')!r} was used before; this is that job")
+                note(
+                    f"note: key {clean(spec.key or '')!r} was used before; the printed id is the"
+                    " earlier job's"
+                )
         elif not wait:
             print_json({"job_id": job_id, "duplicate": duplicate})
         return await _wait(chosen, backend, job_id, wait_timeout) if wait else None
@@ -121,7 +124,7 @@ def _submit_one(chosen: CliSession, spec: JobSpec, wait: bool, wait_timeout: flo
     if chosen.json:
         print_json(job_document(job))
     elif job.state is State.DONE and job.result:
-        typer.echo(clean(content(job.result), 0))  # it is what was asked for
+        typer.echo(clean(content(job.result), 0))
     if job.state is State.DEAD_LETTERED:
         raise JobFailed(job.id, job.reason.value, job.error)
     if job.state not in TERMINAL:
@@ -130,7 +133,10 @@ def _submit_one(chosen: CliSession, spec: JobSpec, wait: bool, wait_timeout: flo
 
 
 async def _wait(chosen: CliSession, backend: Backend, job_id: str, limit: float | None) -> Job:
-    """Ask in slices, so that a server that has gone away is noticed."""
+    """Wait until the job is terminal, or ``limit`` seconds pass, and return the job.
+
+    The wait consists of several calls, so that an unreachable server is noticed.
+    """
     left = limit
     told = ""
     poll = _FIRST_POLL
@@ -177,7 +183,7 @@ def _submit_many(
 
 
 def _chunks(specs: Iterable[tuple[int, JobSpec]]) -> Iterator[list[tuple[int, JobSpec]]]:
-    """Requests of bounded length, in jobs and in bytes."""
+    """Yield lists of jobs for one request each, with a bounded number of jobs and bytes."""
     items = iter(specs)
     while first := list(islice(items, 1)):
         chunk, size = first, len(first[0][1].payload)

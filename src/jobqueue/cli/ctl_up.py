@@ -1,4 +1,4 @@
-"""``jq-ctl up``: start a topology on this machine."""
+"""Provide the command ``jq-ctl up``: it starts a topology on this machine."""
 
 from __future__ import annotations
 
@@ -38,17 +38,19 @@ FolderOption = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where data, logs and state are. Default: a folder for each topology below"
+        help="Folder for data, logs and state. Default: a folder for each topology below"
         " $XDG_STATE_HOME or ~/.local/state (root: /var/lib).",
         show_default=False,
     ),
 ]
 
-# For those that look for one that is up.
+# The option of commands for a running topology.
 UpFolderOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", help="The folder it was started in. Default: found.", show_default=False
+        metavar="DIR",
+        help="The folder that the topology was started in. Default: search for it.",
+        show_default=False,
     ),
 ]
 
@@ -77,7 +79,7 @@ def up(
     ] = None,
     concurrency: Annotated[
         str | None,
-        setting_option("worker.concurrency", about="Jobs that each worker runs at once."),
+        setting_option("worker.concurrency", about="Number of jobs that a worker runs at once."),
     ] = None,
     app_reference: Annotated[
         str | None,
@@ -90,8 +92,8 @@ def up(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Use this PostgreSQL, and leave it running. Everybody can read a command line:"
-            " a URL with a password is better given as JQ_DB_URL. Default: a private one.",
+            help="Use this PostgreSQL, and leave it running. Other users can read a command line:"
+            " give a URL with a password in JQ_DB_URL instead. Default: a private PostgreSQL.",
         ),
     ] = None,
     redis: Annotated[
@@ -105,30 +107,30 @@ def up(
     folder: FolderOption = None,
     port_base: Annotated[
         int | None,
-        typer.Option(metavar="PORT", help="Use the ports from here on. Default: free ones."),
+        typer.Option(metavar="PORT", help="Use the ports from PORT on. Default: any free ports."),
     ] = None,
     detach_: Annotated[
-        bool, typer.Option("--detach", "-d", help="Go on in the background when all is up.")
+        bool, typer.Option("--detach", "-d", help="Continue in the background when all is up.")
     ] = False,
     no_restart: Annotated[
-        bool, typer.Option("--no-restart", help="Do not start again what ends.")
+        bool, typer.Option("--no-restart", help="Do not restart a process that ends.")
     ] = False,
     config_file: Annotated[
         Path | None,
-        typer.Option("--config", metavar="FILE", help="YAML file with settings, for all."),
+        typer.Option("--config", metavar="FILE", help="YAML file with settings for all processes."),
     ] = None,
     sets: SetOption = None,
     output: OutputOption = None,
 ) -> None:
-    """Start a topology on this machine as plain processes, with the services it needs.
+    """Start a topology on this machine as plain processes, with the services that it needs.
 
-    Shows a live table of its processes until Ctrl-C, which stops them: workers first, then servers,
-    then services. A second Ctrl-C kills. Data and logs stay in the folder.
+    Show a live table of the processes until Ctrl-C. Ctrl-C stops workers first, then servers, then
+    services. A second Ctrl-C kills all processes. Data and logs stay in the folder.
     """
     chosen = session(context)
     wiring = LAYOUTS.get(topology)
     if wiring is None:
-        raise InvalidArgument("TOPOLOGY", f"{topology!r} is unknown; one of {', '.join(LAYOUTS)}")
+        raise InvalidArgument("TOPOLOGY", f"{topology!r} is unknown; allowed: {', '.join(LAYOUTS)}")
     said = {
         "worker.concurrency": concurrency,
         "worker.queues": queues,
@@ -185,4 +187,4 @@ def _run(layout: Layout, home: Path, restarts: Restarts, *, detached: bool, as_j
 
 
 def _nobody(line: str) -> None:
-    """A program reads: it gets the one document."""
+    """Ignore a line about a change: with JSON output only the final document is printed."""

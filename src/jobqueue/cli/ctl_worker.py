@@ -1,4 +1,4 @@
-"""``jq-ctl worker``: look at workers, drain, take back and stop them."""
+"""Provide the commands of ``jq-ctl worker``: they list, drain, undrain and stop workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.job import Worker, WorkerStatus
 from jobqueue.documents import worker_document
 
-app = typer.Typer(help="Look at workers, drain, take back and stop them.", no_args_is_help=True)
+app = typer.Typer(help="List, drain, undrain and stop workers.", no_args_is_help=True)
 _TYPES_SHOWN = 3
 WorkerId = Annotated[str, typer.Argument(metavar="WORKER_ID", help="The worker's id.")]
 
@@ -54,7 +54,10 @@ def list_workers(
 
 
 def _jobs(worker: Worker) -> str:
-    """Jobs and slots, and slots whose function did not end with its attempt."""
+    """Return the numbers of a worker's running jobs, its slots and its overrun slots as text.
+
+    In an overrun slot, the attempt has ended, but its function still runs.
+    """
     jobs = f"{worker.running}/{worker.info.concurrency}"
     return f"{jobs} +{worker.overrun} overrun" if worker.overrun else jobs
 
@@ -64,8 +67,8 @@ def _more(count: int) -> str:
 
 
 def _types(worker: Worker) -> str:
-    """A few of them, those that every worker has last."""
-    from jobqueue.taskqueue import engine_job  # the other commands need no worker
+    """Return some of the worker's types as text; the types that every worker has come last."""
+    from jobqueue.taskqueue import engine_job  # the other commands do not need these modules
     from jobqueue.worker.registry import Registry
 
     types = worker.info.types
@@ -79,7 +82,7 @@ def _types(worker: Worker) -> str:
 
 @app.command(epilog=examples("jq-ctl worker drain host1-4711"))
 def drain(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
-    """Let a worker finish what it runs and give it no more."""
+    """Assign no more jobs to a worker. Its running jobs continue until they end."""
     chosen = session(context)
     chosen.call(lambda backend: backend.drain_worker(worker_id))
     if chosen.json:
@@ -90,7 +93,7 @@ def drain(context: typer.Context, worker_id: WorkerId, output: OutputOption = No
 
 @app.command(epilog=examples("jq-ctl worker undrain host1-4711"))
 def undrain(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
-    """Let a worker that was drained take jobs again."""
+    """Assign jobs again to a worker that was drained."""
     chosen = session(context)
     chosen.call(lambda backend: backend.undrain_worker(worker_id))
     if chosen.json:
@@ -101,7 +104,7 @@ def undrain(context: typer.Context, worker_id: WorkerId, output: OutputOption = 
 
 @app.command(epilog=examples("jq-ctl worker shutdown host1-4711"))
 def shutdown(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
-    """Let a worker finish what it runs, then exit."""
+    """Stop a worker after its running jobs have ended."""
     chosen = session(context)
     chosen.call(lambda backend: backend.shutdown_worker(worker_id))
     if chosen.json:
