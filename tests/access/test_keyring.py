@@ -38,8 +38,8 @@ def test_the_key_may_hold_colons():
     [
         (KEY, "must be NAME:ROLE+ROLE:KEY"),
         (f"ci:{KEY}", "must be NAME:ROLE+ROLE:KEY"),
-        (f":client:{KEY}", "the name must be"),
-        (f"a b:client:{KEY}", "the name must be"),
+        (f":client:{KEY}", "the name must have"),
+        (f"a b:client:{KEY}", "the name must have"),
         (f"ci:poet:{KEY}", "unknown role; allowed: client, worker, operator"),
         (f"ci::{KEY}", "unknown role"),
         (f"ci:{KEY}:client", "unknown role"),

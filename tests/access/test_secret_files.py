@@ -73,7 +73,7 @@ def test_a_file_that_others_may_read_is_refused(file: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"\n", b"two\nlines\n", b"\xff\xfe", b"a\0b"])
 def test_a_file_without_one_line_of_text_is_refused(file: Path, content: bytes) -> None:
     file.write_bytes(content)
-    with pytest.raises(InvalidArgument, match=r"^x: .*must (be|hold one line of) text"):
+    with pytest.raises(InvalidArgument, match=r"^x: .*must (be|contain exactly one line of) "):
         read_secret(file, "x")
 
 

@@ -173,7 +173,7 @@ def test_what_cannot_be_used_is_named(certs, tmp_path):
             ServerTls(certs.server.cert, certs.server.key, rubbish),
             "tls.client_ca: .*no certificate",
         ),
-        (Credentials(tls=Tls(cert=certs.alice.cert)), "tls: a client certificate takes both"),
+        (Credentials(tls=Tls(cert=certs.alice.cert)), "tls: a client certificate needs both"),
         (Credentials(tls=Tls(ca=rubbish)), "tls.ca: .*contains no certificate"),
         (Credentials("a\nb"), "api_key: must be printable"),
         (Credentials(""), "api_key: must be printable"),

@@ -404,7 +404,7 @@ async def test_the_server_goes_and_comes_back(engine, serve, worker_info, caplog
     await inbox.until(lambda inbox: inbox.jobs)
     await face.stop(2.0)
     async with patience.timeout(10):  # a report that is sent before has an unknown outcome
-        while "stream broke" not in caplog.text:
+        while "; reconnecting" not in caplog.text:
             await asyncio.sleep(0.01)
     await serve(engine, port)
     assert await link.report([succeed(inbox.jobs[0])], freed=1) == [True]

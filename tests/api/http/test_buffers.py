@@ -86,7 +86,7 @@ def test_a_slow_link_is_waited_for(loop: _Loop, chunks: list[tuple[float, int]])
 def test_a_body_that_does_not_come_is_given_up(
     loop: _Loop, chunks: list[tuple[float, int]]
 ) -> None:
-    with pytest.raises(TooSlow, match="body: comes too slowly"):
+    with pytest.raises(TooSlow, match="body: arrives too slowly"):
         read(loop, *chunks)
 
 

@@ -365,7 +365,7 @@ async def test_trailers_without_end_are_refused(http: httpx.AsyncClient, line: b
     talk.writer.write(line)
     status, heard = await talk.hear()
     assert status == 431
-    assert b"bytes of trailers allowed" in heard
+    assert b"bytes of trailers are allowed" in heard
 
 
 async def test_a_body_in_one_byte_chunks_is_fine(http: httpx.AsyncClient) -> None:

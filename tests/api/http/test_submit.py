@@ -252,7 +252,7 @@ async def test_the_payload_limit_is_exact(serve: Serve, backend: FakeBackend) ->
     assert response.status_code == 413
     assert error_of(response)["code"] == "INVALID_ARGUMENT"
     assert error_of(response)["field"] == "payload"
-    assert "has 101 bytes; at most 100 allowed" in error_of(response)["message"]
+    assert "has 101 bytes; at most 100 are allowed" in error_of(response)["message"]
     assert len(backend.specs) == 1
 
 

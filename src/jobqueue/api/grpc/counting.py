@@ -191,5 +191,5 @@ def _number(data: bytes, at: int, end: int) -> tuple[int, int]:
         at += 1
         value |= (data[at] & 0x7F) << shift if at < end else 0
     if at >= end or data[at] >= _MORE:
-        raise DecodeError("a number that does not end")
+        raise DecodeError("a number continues after the end of the message")
     return value, at + 1

@@ -187,7 +187,7 @@ def _number(text: str) -> float:
 
 
 def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQueueError:
-    """Convert a status that gRPC itself produced, without a servicer."""
+    """Convert a status that gRPC itself produced to an error."""
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidArgument("request", f"is too large for the server: {text}")
     if status is grpc.StatusCode.UNIMPLEMENTED:

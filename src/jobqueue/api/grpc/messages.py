@@ -84,7 +84,7 @@ class TimedReader:
         except asyncio.CancelledError:
             if task not in self._late or task.uncancel():
                 raise
-            raise Unavailable(f"the message did not come within {self._late[task]:g} s") from None
+            raise Unavailable(f"the request did not arrive within {self._late[task]:g} s") from None
         finally:
             del self._since[task]
             self._late.pop(task, None)

@@ -89,7 +89,7 @@ class Outgoing:
     # -- answers, added by the stream ----------------------------------------------------------
 
     def end(self, error: JobQueueError) -> None:
-        """End the stream with ``error`` at its next message."""
+        """Make ``next`` raise ``error``, which ends the stream."""
         self._failure = error
         self._wake.set()
 

@@ -59,7 +59,7 @@ class WorkStream:
         return self.live
 
     async def serve(self, stream: Stream) -> None:
-        """Serve ``stream`` until the worker or the server ends it, or another stream replaces it."""
+        """Serve the stream until the worker or server ends it, or another stream replaces it."""
         self._stream = stream
         self._outgoing.counted_by(self._count)
         self._runner = asyncio.create_task(self._run(stream))
@@ -145,7 +145,7 @@ class WorkStream:
         self._outgoing.free += slots
 
     def _count(self, amount: int) -> None:
-        """Change the number of counted bytes that wait to be sent by ``amount``."""
+        """Add ``amount``, which may be negative, to the counted bytes that wait to be sent."""
         self._stream.count_unsent(amount)
         if amount > 0:
             self._may_have_more()

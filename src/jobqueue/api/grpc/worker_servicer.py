@@ -105,7 +105,7 @@ class WorkerServicer(rpc.WorkerServiceServicer):
         registration = await self._need(request)
         fetcher = registration.transport
         if not isinstance(fetcher, Fetcher):
-            raise Conflict(f"worker {request.worker_id!r} receives its jobs by its stream")
+            raise Conflict(f"worker {request.worker_id!r} has a stream and must not fetch")
         most = registration.info.concurrency
         if not 1 <= request.limit <= most:
             raise InvalidArgument("limit", f"must be from 1 to the worker's concurrency ({most})")

@@ -1,1 +1,1 @@
-"""The HTTP face: decode, call the backend, encode."""
+"""Serve the HTTP API: decode requests, call the backend, encode answers."""

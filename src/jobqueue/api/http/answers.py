@@ -1,7 +1,7 @@
-"""Bodies of answers: the classes that the OpenAPI document is made from, and the documents.
+"""Build the bodies of HTTP answers, and define their classes for the OpenAPI document.
 
-Most answers are documents (``jobqueue.documents``) in a view's words. A test holds them to the
-classes.
+Most answers are dictionaries (``jobqueue.documents``) with the state names of a view. A test checks
+that the dictionaries fit the classes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _Time = Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})]
 
 
 class AcceptedJob(Struct, kw_only=True):
-    """An accepted job. Read it, or wait for it, under ``Location``."""
+    """Describes an accepted job. Read the job, or wait for it, at the URL in ``Location``."""
 
     job_id: str
     status: str
@@ -50,17 +50,17 @@ class AcceptedJob(Struct, kw_only=True):
 
 
 class ProgressView(Struct, kw_only=True):
-    """The progress of a running attempt, as its handler last reported it."""
+    """Describes the progress that the handler of a running attempt has last reported."""
 
-    value: Annotated[float, Meta(ge=0, le=1)] | None  # null: the handler cannot tell
+    value: Annotated[float, Meta(ge=0, le=1)] | None  # null: the handler does not know
     text: str
     at: _Time
 
 
 class JobView(Struct, kw_only=True):
-    """A job. ``payload`` and ``result`` are JSON; bytes that are not JSON come as base64.
+    """Describes a job. ``payload`` and ``result`` are JSON; bytes that are not JSON are base64.
 
-    Lists leave out long ones, and give only their number of bytes.
+    Lists of jobs leave out a long payload or result, and contain only its number of bytes.
     """
 
     job_id: str
@@ -95,21 +95,24 @@ class JobView(Struct, kw_only=True):
     ttl: float | None
     timeout: float | None
     cancel_requested: bool
-    hint: str  # for people: the reason why it waits; empty in lists
-    progress: ProgressView | None  # null: it does not run, or has reported nothing yet
+    hint: str  # for people: why the job waits; empty in lists
+    progress: ProgressView | None  # null: the job does not run, or has no progress yet
 
 
 class Duplicate(Struct, kw_only=True):
-    """The idempotency key is taken, by an equal job ("duplicate") or another one ("conflict")."""
+    """Says that another job has the idempotency key.
+
+    ``reason`` is "duplicate" if that job has an equal payload, and "conflict" otherwise.
+    """
 
     error: ErrorDetail
     reason: str
     job_id: str
-    job: JobView | None  # with its result if there is one; null: removed, or another caller's
+    job: JobView | None  # null: the job was removed, or belongs to another caller
 
 
 class ItemAnswer(Struct, kw_only=True, omit_defaults=True):
-    """The result of one item of a batch."""
+    """Describes the result of one item of a batch."""
 
     index: int
     status: str  # accepted, duplicate, refused
@@ -118,24 +121,24 @@ class ItemAnswer(Struct, kw_only=True, omit_defaults=True):
 
 
 class BatchAnswer(Struct, kw_only=True):
-    """The results of a batch, as counts and item by item."""
+    """Describes the result of a batch: the counts, and the result of each item."""
 
     accepted: int
     duplicate: int
     refused: int
     results: list[ItemAnswer]
-    error: ErrorDetail | UnsetType = UNSET  # of the first item, if no item was accepted
+    error: ErrorDetail | UnsetType = UNSET  # the first item's error, if all were refused
 
 
 class JobPage(Struct, kw_only=True):
-    """Jobs, newest first. An empty ``next_page_token`` says that there are no more."""
+    """Holds a page of jobs, newest first. With an empty ``next_page_token`` it is the last page."""
 
     jobs: list[JobView]
     next_page_token: str
 
 
 class EventView(Struct, kw_only=True):
-    """One transition of a job."""
+    """Describes one transition of a job."""
 
     version: int
     from_status: str | None
@@ -148,31 +151,34 @@ class EventView(Struct, kw_only=True):
 
 
 class HistoryView(Struct, kw_only=True):
-    """A job's newest transitions, 500 at most, oldest first."""
+    """Holds the newest transitions of a job, at most 500. The oldest of them is first."""
 
     job_id: str
     events: list[EventView]
-    older: int  # the number of transitions before these; `before_version` asks for them
+    older: int  # number of earlier transitions; `before_version` returns them
 
 
 class CancelAnswer(Struct, kw_only=True):
-    """The effect of a cancel."""
+    """Describes what a cancel has done to a job."""
 
     job_id: str
     status: str
-    cancel_requested: bool  # it runs, and its worker was asked to stop
+    cancel_requested: bool  # the job runs, and its worker was told to stop the job
     already_terminal: bool
 
 
 class RefusedView(Struct, kw_only=True):
-    """A dead letter that cannot go back, and the reason."""
+    """Describes a dead letter that cannot return to its queue, and the reason."""
 
     job_id: str
     message: str
 
 
 class RetryAnswer(Struct, kw_only=True):
-    """The effect of one call. Call again with ``next_page_token`` until that is empty."""
+    """Describes the dead letters that one call has sent back to their queues.
+
+    Repeat the call with ``next_page_token`` until the token is empty.
+    """
 
     looked_at: int
     matched: int
@@ -182,10 +188,10 @@ class RetryAnswer(Struct, kw_only=True):
 
 
 class UnservedView(Struct, kw_only=True):
-    """Jobs of one type that wait because no connected worker takes them."""
+    """Counts the jobs of one type that wait because no connected worker serves the type."""
 
     type: str
-    jobs: int  # counted up to 10000
+    jobs: int  # at most 10000 are counted
 
 
 def _setting_type(kind: Kind) -> Any:
@@ -201,29 +207,29 @@ _QueueSettings = msgspec.defstruct(
 
 
 class QueueView(_QueueSettings, kw_only=True):  # type: ignore[valid-type,misc,call-arg]
-    """A queue, its settings and its figures."""
+    """Describes a queue, with its settings and statistics."""
 
     name: str
     paused: bool
     created_at: _Time
-    depth: dict[str, int]  # by state, in the view's words
+    depth: dict[str, int]  # by state, with the state names of the view
     unfinished: int
     processed: int
     succeeded: int
     failed: int
     average_seconds: float
     error_rate: float
-    unserved: list[UnservedView]  # the most first; at most 100 types
+    unserved: list[UnservedView]  # types with the most jobs first; at most 100 types
 
 
 class QueueList(Struct, kw_only=True):
-    """Every queue, by name."""
+    """Lists all queues in the order of their names."""
 
     queues: list[QueueView]
 
 
 class ChangedQueue(Struct, kw_only=True, omit_defaults=True):
-    """A change of a queue."""
+    """Describes a change of a queue."""
 
     name: str
     paused: bool | None = None
@@ -232,7 +238,7 @@ class ChangedQueue(Struct, kw_only=True, omit_defaults=True):
 
 
 class WorkerView(Struct, kw_only=True):
-    """A worker."""
+    """Describes a worker."""
 
     worker_id: str
     status: str
@@ -240,33 +246,33 @@ class WorkerView(Struct, kw_only=True):
     pid: int
     version: str
     queues: list[str]
-    types: list[str] | None  # the task types it knows; null: it takes every type
-    queues_left_out: int  # the number of further queues: long lists are shown in part
+    types: list[str] | None  # the task types that the worker serves; null: all
+    queues_left_out: int  # number of queues that the list leaves out
     types_left_out: int
     concurrency: int
     running: int
     overrun: int
-    owner: str  # the caller that registered it; empty: the server asked for no credentials
+    owner: str  # the caller that registered the worker; empty: unauthenticated
     registered_at: _Time
     last_heartbeat: _Time
-    current_jobs: list[str] | UnsetType = UNSET  # in the scheduler view: the jobs it holds
+    current_jobs: list[str] | UnsetType = UNSET  # its jobs, in the view "scheduler" only
 
 
 class WorkerList(Struct, kw_only=True):
-    """Every worker known."""
+    """Lists all workers that the store knows."""
 
     workers: list[WorkerView]
 
 
 class ChangedWorker(Struct, kw_only=True):
-    """The status that a worker was told to take."""
+    """Describes the status that an operator has set for a worker."""
 
     worker_id: str
     status: str
 
 
 class ComponentView(Struct, kw_only=True):
-    """One part of the system."""
+    """Describes the health of one part of the system."""
 
     name: str
     ok: bool
@@ -274,19 +280,19 @@ class ComponentView(Struct, kw_only=True):
 
 
 class StatusView(Struct, kw_only=True):
-    """The state of the system: its parts, queues and workers."""
+    """Describes the state of the system: its parts, queues and workers."""
 
     ok: bool
     status: str  # ok, degraded (working, but slower) or failing
     version: str
     components: list[ComponentView]
-    queues: list[QueueView] | None  # null: the store did not answer; `missing` has the reason
+    queues: list[QueueView] | None  # null: not readable; `missing` has the reason
     workers: dict[str, int] | None  # by status
-    missing: dict[str, str]  # lists that could not be read, and the reasons
+    missing: dict[str, str]  # the reason for each list that could not be read
 
 
 class Ready(Struct, kw_only=True):
-    """The server's readiness for requests, part by part."""
+    """Says whether the server is ready for requests, with the health of each part."""
 
     ok: bool
     status: str  # ok, degraded (working, but slower) or failing
@@ -295,7 +301,7 @@ class Ready(Struct, kw_only=True):
 
 
 def parse_states(names: Sequence[str], view: str) -> tuple[State, ...]:
-    """Read state names, which may be comma lists, in a view's own words."""
+    """Convert the state names of a view to states. A name may be a list with commas."""
     words = [word.strip().upper() for name in names for word in name.split(",")]
     found: dict[State, None] = {}
     for word in words:
@@ -308,7 +314,7 @@ def parse_states(names: Sequence[str], view: str) -> tuple[State, ...]:
 
 
 def _put_bytes(document: Document, name: str, content: bytes) -> None:
-    """Add bytes as JSON, which is checked but not rebuilt; as base64 if they are not JSON."""
+    """Add ``content`` to the document unchanged if it is valid JSON, otherwise as base64."""
     try:
         content.decode()
         _ANY_JSON.decode(content)
@@ -319,7 +325,7 @@ def _put_bytes(document: Document, name: str, content: bytes) -> None:
 
 
 def job_view(job: Job, view: str, longest: int | None = None) -> Document:
-    """Describe a job; ``longest`` leaves out a payload or result of more bytes."""
+    """Return the document of a job. Leave out a payload or result above ``longest`` bytes."""
     document = {
         **job_fields(job),
         "status": project(view, job.state, job.reason),
@@ -382,7 +388,7 @@ async def queue_views(queues: Sequence[QueueStats], view: str) -> list[Document]
 
 
 def queue_view(stats: QueueStats, view: str) -> Document:
-    """Describe a queue, with its depth in the view's words."""
+    """Return the document of a queue. Its depth has the state names of the view."""
     depth = dict.fromkeys(VIEWS[view].values(), 0)
     for state, count in stats.depth.items():
         depth[VIEWS[view][state]] += count
@@ -390,7 +396,7 @@ def queue_view(stats: QueueStats, view: str) -> Document:
 
 
 def worker_status(worker: Worker, view: str) -> str:
-    """Return a worker's status in the view's words."""
+    """Return the name of a worker's status in the view."""
     if view != "scheduler":
         return worker.status.value
     return "DEAD" if worker.status is WorkerStatus.OFFLINE else "ALIVE"
@@ -399,7 +405,10 @@ def worker_status(worker: Worker, view: str) -> str:
 async def worker_views(
     workers: Sequence[Worker], view: str, held: Mapping[str, list[str]]
 ) -> list[Document]:
-    """Describe workers. ``held``: the jobs of each, where the view shows them."""
+    """Return the documents of workers.
+
+    ``held`` maps worker ids to the ids of their jobs; only the view "scheduler" shows them.
+    """
     return await in_turns(lambda worker: _worker_view(worker, view, held), workers, WORKER)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP application: routes over a backend, and the middleware around them."""
+"""Build the HTTP application of a backend: its routes and middleware."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.api import Backend
 
 _DESCRIPTION = """\
-A job is accepted with `202` once it is stored. Read, wait for or follow it under its id. Every
-answer that is not 2xx has the body
+A submitted job is answered with `202` after it is stored. Read, wait for or follow the job by its
+id. Every answer that is not 2xx has the body
 `{"error": {"code", "message", "field"}}` with the same codes as the gRPC API.
 """
 
 
 def create_app(backend: Backend, *, settings: HttpFaceSettings | None = None) -> FastAPI:
-    """Create the HTTP API of a backend. ``app.state.context.draining`` ends its long polls."""
+    """Create the HTTP application of a backend.
+
+    Set the event ``app.state.context.draining`` to end long polls and streams.
+    """
     settings = settings or HttpFaceSettings()
     context = ApiContext(backend, settings)
     app = FastAPI(
@@ -36,7 +39,7 @@ def create_app(backend: Backend, *, settings: HttpFaceSettings | None = None) ->
         redirect_slashes=False,
     )
     app.state.context = context
-    routers = [  # they are tried one by one, so those with the most requests come first
+    routers = [  # tried one by one, so routes with the most requests come first
         submit_routes(context),
         job_routes(context),
         list_routes(context),
@@ -51,5 +54,5 @@ def create_app(backend: Backend, *, settings: HttpFaceSettings | None = None) ->
     errors.install(app, routes)
     openapi.install(app)
     app.add_middleware(HttpAuthorizer, settings=settings, routes=routes)
-    app.add_middleware(Guard, settings=settings)  # the last one added is the outermost
+    app.add_middleware(Guard, settings=settings)  # the middleware added last is the outermost
     return app

@@ -1,4 +1,4 @@
-"""Applies the table of rules (``access/rules.py``) to every request before its route runs."""
+"""Apply the table of rules (``access/rules.py``) to every HTTP request before its route runs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ ROOM = "jobqueue.room"  # the Room of the request's answer
 _MATCHED = "jobqueue.matched"  # the route, and the values that it adds to the scope
 
 _STATUS = "server.status"
-# For a path that does not exist a caller needs any role, and then gets a 404.
+# For a path that does not exist, the caller needs one role, whichever, and then gets a 404.
 _NO_ROUTE = Rule(ANY_ROLE)
 # Open routes have no parameters, so their templates are their paths.
 OPEN = frozenset(path for (_, path), action in HTTP.items() if RULES[action].roles is None)
 
 
 class MatchedRoute(BaseRoute):
-    """The route that the authorizer has matched.
+    """Runs the route that the authorizer has matched already.
 
-    As the router's first route it saves a second match, which might find another route.
+    It is the router's first route, so the router does not match the request a second time, perhaps
+    with another result.
     """
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
@@ -46,7 +47,7 @@ class MatchedRoute(BaseRoute):
 
 
 class HttpAuthorizer:
-    """ASGI middleware that admits or refuses a request, and counts it until it ends."""
+    """ASGI middleware that admits or refuses a request, and counts the request until it ends."""
 
     def __init__(
         self, app: ASGIApp, settings: HttpFaceSettings, routes: Sequence[BaseRoute]
@@ -75,7 +76,7 @@ class HttpAuthorizer:
         room = scope[ROOM] = Room(self._answers, caller.account)
         answer_room.set(room)
         try:
-            # A request that reads takes room for its answer first; others, once they know its size.
+            # A request that only reads reserves memory for its answer first, others do so later.
             if rule.reads and rule.kind is not BudgetKind.WAIT:
                 await room.take()
             if rule.changes:
@@ -87,19 +88,19 @@ class HttpAuthorizer:
             place.leave()
 
     async def _change(self, action: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run a request that changes something, with its line in the audit log."""
+        """Run a request that changes something, and write its line to the audit log."""
         named = scope[_MATCHED][1].get("path_params", {})
         with audit.change(action, next(iter(named.values()), "")) as line:
             try:
                 await self._app(scope, receive, send)
                 line.outcome = scope.get(OUTCOME, audit.OK)
             except ClientDisconnect:
-                line.outcome = audit.ABANDONED  # the client is gone
+                line.outcome = audit.ABANDONED  # the client has disconnected
             finally:
                 line.object = scope.get(OBJECT) or line.object
 
     def _match(self, scope: Scope) -> tuple[str, Rule]:
-        """Find the route; return the action that is asked for, and its rule."""
+        """Find the request's route, store it in ``scope``, and return its action and rule."""
         for route in self._routes:
             match, child_scope = route.matches(scope)
             if match is Match.FULL:
@@ -110,14 +111,14 @@ class HttpAuthorizer:
 
 
 async def sees_status(access: Access, scope: Scope) -> bool:
-    """Return True if the caller of an open route may see what GET /status shows."""
+    """Return True if the caller of an open route may read the answer of GET /status."""
     if not access.required:
         return True
     shown = _shown(scope)
     try:
         permit(access.identify(shown), RULES[_STATUS].roles, "")
     except Unauthenticated as error:
-        if shown.authorization or shown.api_key:  # keys must not be guessed here either
+        if shown.authorization or shown.api_key:  # slow down guesses
             await access.refusals.note(error, shown.address, _STATUS, "http")
         return False
     except PermissionDenied:

@@ -1,6 +1,6 @@
-"""Request bodies: their fields, and their decoding within bounds.
+"""Define the fields of request bodies, and decode the bodies within limits.
 
-The payload stays the bytes that were sent (``msgspec.Raw``); it is not encoded again.
+The stored payload has the same bytes as in the request (``msgspec.Raw``).
 """
 
 from __future__ import annotations
@@ -44,15 +44,18 @@ from jobqueue.core.waiting import LONG, in_turns, turn
 
 
 def _stated(description: str, **schema: Any) -> Meta:
-    """Describe a field in the OpenAPI document only. The backend checks it, with better errors."""
+    """Return a description and limits of a field for the OpenAPI document.
+
+    Only the backend checks the limits, because its errors are better.
+    """
     return Meta(description=description, extra_json_schema=schema)
 
 
-# Integers: floats would be shown as 315360000.0.
+# Integers, because the document would show floats as 315360000.0.
 _SPAN = {"exclusiveMinimum": 0, "maximum": int(MAX_SECONDS)}
 EPOCH = {"minimum": 0, "maximum": int(LATEST)}
 RFC3339 = {"format": "date-time", "pattern": r"^(19[7-9]\d|[2-9]\d{3})-"}
-"""Times from 1970 on."""
+"""The schema of a time in RFC 3339, from 1970 on."""
 NAME = f"^{QUEUE_NAME}$"
 
 SETTING_TYPES: Mapping[Kind, Any] = {
@@ -65,7 +68,7 @@ SETTING_TYPES: Mapping[Kind, Any] = {
 
 
 def _setting_field(setting: Setting) -> tuple[str, Any, Any]:
-    """Return the name, type and default of a setting in a body."""
+    """Return the name, type and default of a queue setting's field in a request body."""
     schema: dict[str, Any]
     if setting.kind is Kind.WEIGHTS:
         schema = {
@@ -86,7 +89,7 @@ def _setting_field(setting: Setting) -> tuple[str, Any, Any]:
 
 
 class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A job to submit. Only ``payload`` is required: any JSON value, stored as it was sent."""
+    """Describes a job to submit. Only ``payload`` is required: any JSON value, stored unchanged."""
 
     payload: Annotated[
         Raw, _stated("any JSON value but the empty string", **{"not": {"const": ""}})
@@ -105,12 +108,12 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
     ttl: Annotated[
         float | None,
-        _stated("seconds within which the job must start, else it is dead-lettered", **_SPAN),
+        _stated("seconds within which the job must start, or it becomes a dead letter", **_SPAN),
     ] = None
     delay: Annotated[
         float | None,
         _stated(
-            "seconds to hold the job back, fewer than its ttl; not with run_at",
+            "seconds before the job may start, fewer than its ttl; not together with run_at",
             minimum=0,
             maximum=int(MAX_SECONDS),
         ),
@@ -120,12 +123,16 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
         | Annotated[float, Meta(extra_json_schema=EPOCH)]
         | Annotated[int, Meta(extra_json_schema=EPOCH)]
         | None,
-        Meta(description="RFC 3339 with an offset, or epoch seconds; before its ttl ends"),
+        Meta(description="start time, within the ttl: RFC 3339 with an offset, or epoch seconds"),
     ] = None
     timeout: Annotated[float | None, _stated("seconds one attempt may run", **_SPAN)] = None
     idempotency_key: Annotated[
         str | None,
-        _stated("a second submit with it finds this job", minLength=1, maxLength=MAX_KEY_LENGTH),
+        _stated(
+            "a second submit with this key returns this job",
+            minLength=1,
+            maxLength=MAX_KEY_LENGTH,
+        ),
     ] = None
     labels: Annotated[
         dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_LABEL_LENGTH})]],
@@ -137,15 +144,16 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
     ] = msgspec.field(default_factory=dict)
 
     def spec(self, settings: HttpFaceSettings) -> JobSpec:
-        """Build the job's spec; raise InvalidArgument for fields that the backend cannot check."""
+        """Return the job's spec. Raise InvalidArgument for errors that the backend cannot find."""
         payload = bytes(self.payload)
         if not payload:
-            raise InvalidArgument("payload", 'is missing; it may be any JSON value but ""')
+            raise InvalidArgument("payload", 'is missing; allowed: any JSON value but ""')
         if payload == b'""':
             raise InvalidArgument("payload", "must not be empty")
         if len(payload) > settings.max_payload_bytes:
             raise TooLarge(
-                "payload", f"has {len(payload)} bytes; at most {settings.max_payload_bytes} allowed"
+                "payload",
+                f"has {len(payload)} bytes; at most {settings.max_payload_bytes} are allowed",
             )
         return JobSpec(
             payload=payload,
@@ -168,20 +176,20 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
 QueuePatch = msgspec.defstruct(
     "QueuePatch",
     [_setting_field(setting) for setting in SETTINGS.values()],
-    namespace={"__doc__": "Settings of a queue to change. Absent ones stay."},
+    namespace={"__doc__": "Describes a change of a queue. Absent settings do not change."},
     forbid_unknown_fields=True,
 )
 
 
 class QueueBody(QueuePatch):  # type: ignore[valid-type,misc]
-    """A queue to create. Only ``name`` is required."""
+    """Describes a queue to create. Only ``name`` is required."""
 
     name: Annotated[str, _stated("the name that jobs give as their queue", pattern=NAME)] = ""
     paused: bool = False
 
 
 def _said(body: Struct) -> SettingsSaid:
-    """Return the settings that a body gives, by name."""
+    """Return the settings in a body by their names, without absent settings."""
     said = {name: getattr(body, name) for name in SETTINGS}
     return cast(SettingsSaid, {name: value for name, value in said.items() if value is not UNSET})
 
@@ -195,12 +203,12 @@ class _RawBatch(Struct, forbid_unknown_fields=True):
 
 
 class _Item(Struct):
-    """A job of a batch that is counted and not kept."""
+    """Counts a job of a batch when it is decoded, without storing the job."""
 
     def __post_init__(self) -> None:
         _counting.left -= 1
         if _counting.left < 0:
-            raise ValueError("too many")  # ends the decoding
+            raise ValueError("the batch has too many items")  # ends the decoding
 
 
 class _CountedBatch(Struct):
@@ -215,7 +223,7 @@ _counting = _Counting()
 
 
 class BatchBody(Struct, forbid_unknown_fields=True):
-    """Jobs to submit together; each is accepted or refused on its own."""
+    """Lists jobs to submit together. Each job is accepted or refused by itself."""
 
     jobs: list[JobBody] | None = None
 
@@ -232,8 +240,8 @@ _FIELDS = msgspec.json.Decoder(dict[str, Raw])
 _WHOLE = {"priority", *(one.name for one in SETTINGS.values() if one.kind is Kind.WHOLE)}
 
 _T = TypeVar("_T")
-# A batch with more names than this is built job by job. Each job is within the size limit of a
-# single one, so its labels are few.
+# A batch with more names than this is decoded job by job. Each job then has the size limit of a
+# single submit, which also limits its labels.
 _MANY_NAMES = 300_000
 _BYTE = re.compile(r" \(byte (\d+)\)$")
 _AT = re.compile(r" - at `(key` in `)?\$\.?(.*)`$")
@@ -256,9 +264,9 @@ def decode_queue_patch(body: bytes) -> QueueUpdate:
 
 
 async def decode_batch(body: bytes, settings: HttpFaceSettings) -> list[JobSpec | JobQueueError]:
-    """Read a batch; return for each item the job, or the error of that item alone.
+    """Decode a batch. Return a spec or an error for each item.
 
-    The items are counted before they are built, because three bytes are enough for one.
+    The items are counted before they are decoded, because three bytes are enough for an item.
     """
     if len(body) > LONG:
         await turn()
@@ -266,7 +274,7 @@ async def decode_batch(body: bytes, settings: HttpFaceSettings) -> list[JobSpec 
         _count(body, settings)
     whole = None
     if body.count(b":") <= _MANY_NAMES:
-        # If this fails, one item is wrong or the batch itself, and the items are read one by one.
+        # If this fails, an item or the whole batch is wrong, and each item is decoded alone.
         with contextlib.suppress(msgspec.DecodeError, RecursionError):
             whole = _BATCH.decode(_text(body)).jobs
     if whole is not None:
@@ -280,7 +288,7 @@ async def decode_batch(body: bytes, settings: HttpFaceSettings) -> list[JobSpec 
 
 
 def _count(body: bytes, settings: HttpFaceSettings) -> None:
-    """Refuse a batch with too many items; a body with that many commas may also be no batch."""
+    """Raise InvalidArgument if the body has too many items, or is not a valid batch."""
     _counting.left = settings.max_batch_jobs
     try:
         _decode(_COUNTED_BATCH, _CountedBatch, body)
@@ -301,7 +309,9 @@ def _spec_or_error(item: JobBody | Raw, settings: HttpFaceSettings) -> JobSpec |
         if not isinstance(item, JobBody):
             raw = bytes(item)
             if len(raw) > (most := settings.max_body_bytes):
-                raise TooLarge("payload", f"the job has {len(raw)} bytes; at most {most} allowed")
+                raise TooLarge(
+                    "payload", f"the job has {len(raw)} bytes; at most {most} are allowed"
+                )
             item = _decode(_JOB, JobBody, raw)
         return item.spec(settings)
     except JobQueueError as error:
@@ -309,7 +319,10 @@ def _spec_or_error(item: JobBody | Raw, settings: HttpFaceSettings) -> JobSpec |
 
 
 def _text(body: bytes) -> bytes:
-    """Check that a body is UTF-8: msgspec does not check the characters of a Raw value."""
+    """Return the body. Raise InvalidArgument if it is not UTF-8.
+
+    msgspec does not check the characters of a Raw value.
+    """
     try:
         body.decode()
     except UnicodeDecodeError as error:
@@ -324,7 +337,7 @@ def _decode(decoder: msgspec.json.Decoder[_T], kind: type, body: bytes) -> _T:
             return decoder.decode(_text(body))
         except msgspec.ValidationError as error:
             if "got `float`" in str(error):
-                with contextlib.suppress(msgspec.DecodeError):  # something else is wrong as well
+                with contextlib.suppress(msgspec.DecodeError):  # another error remains
                     return decoder.decode(_with_whole_numbers(body))
             raise _wrong_shape(str(error), kind) from None
     except RecursionError:
@@ -334,7 +347,10 @@ def _decode(decoder: msgspec.json.Decoder[_T], kind: type, body: bytes) -> _T:
 
 
 def _with_whole_numbers(body: bytes) -> bytes:
-    """Write numbers like 2.0 as integers, which they are in JSON; the payload stays as it is."""
+    """Replace numbers like 2.0 by integers, because JSON does not distinguish them.
+
+    The payload does not change.
+    """
     fields = _FIELDS.decode(body)
     for name in _WHOLE & fields.keys():
         fields[name] = Raw(_as_whole(bytes(fields[name])))
@@ -381,10 +397,10 @@ def _wrong_shape(message: str, kind: type) -> InvalidArgument:
 
 
 def _task_in(payload: bytes, *, required: bool) -> str:
-    """Return the task that a payload like ``{"task": "image_resize", ...}`` names, or "".
+    """Return the task name in a payload like ``{"task": "image_resize", ...}``, or "".
 
-    Payloads are free-form, so another kind of ``task`` is ignored; it is an error only if the view
-    gives the field a meaning (``required``).
+    A payload may be any JSON value, so a ``task`` that is not text is ignored. With ``required`` a
+    ``task`` that is not text is an error.
     """
     if payload[:1] != b"{":
         return ""
@@ -400,7 +416,7 @@ def _task_in(payload: bytes, *, required: bool) -> str:
 
 
 def epoch(moment: str | float | None, field: str) -> float | None:
-    """Convert a time of a request to epoch seconds. The engine checks its range."""
+    """Convert a time in a request to epoch seconds. The engine checks the range."""
     if not isinstance(moment, str):
         return moment
     try:
@@ -417,7 +433,10 @@ def epoch(moment: str | float | None, field: str) -> float | None:
 
 
 def query_time(text: str | None, field: str) -> float | None:
-    """Convert a time of a URL like ``epoch``: numbers are texts there, and "+" may be a space."""
+    """Convert a time in a URL to epoch seconds.
+
+    A number is text in a URL, and a "+" may arrive as a space.
+    """
     if text is None:
         return None
     try:

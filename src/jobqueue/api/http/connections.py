@@ -1,9 +1,10 @@
-"""The parts of HTTP below the application; a listener with a page for /metrics uses them alone.
+"""Limit HTTP connections, accept TLS handshakes, and add security headers to answers.
 
-These are the limits of open connections, TLS handshakes, and the headers of every answer.
+The HTTP API uses this module, and so does the listener that serves only /metrics.
 
-A connection is in use while one of its requests has a place in the budgets. Budgets leave a part of
-the connections unused, so a new one can always replace an idle one, and probes always get in.
+A connection is in use while one of its requests has a place in the budgets. The budgets are smaller
+than the number of connections. Therefore a new connection can always replace an idle connection,
+and probes can always connect.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from jobqueue.access.budgets import DEFAULTS, Budget, Budgets
 from jobqueue.access.rules import BudgetKind
 
 _log = logging.getLogger("jobqueue.http")
-# Open files of the process for its store, its log, gRPC and workers.
+# Files that the process needs for its store, its log, gRPC and workers.
 _OTHER_FILES = 256
 _FEWEST = 48
-_PAUSE = 1.0  # seconds until the next try to accept when the process may open no more files
-# Each kind's part of all connections (1/3, 1/6, 1/6); one caller has half of that. The last third
-# is for idle connections and for probes.
+_PAUSE = 1.0  # seconds to wait when the process may open no more files
+# Each kind's share of all connections (1/3, 1/6, 1/6). One caller may use half of a share. The last
+# third is for idle connections and for probes.
 _SHARES = {BudgetKind.CALL: 3, BudgetKind.WAIT: 6, BudgetKind.STREAM: 6}
-# Headers that keep other sites' web pages from using an answer.
+# Headers that prevent web pages of other sites from using an answer.
 _POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -37,11 +38,11 @@ _HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 HEADER_LINES = b"".join(b"%b: %b\r\n" % header for header in (*_HEADERS, _POLICY))
-"""The headers for an answer that is written by hand."""
+"""The same headers as bytes, for an answer that is written without the application."""
 
 
 def most_connections(wanted: int) -> int:
-    """Return the wanted number, or fewer if the process may open fewer files (``ulimit -n``)."""
+    """Return ``wanted``, or fewer connections if ``ulimit -n`` allows fewer open files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return wanted
@@ -49,7 +50,10 @@ def most_connections(wanted: int) -> int:
 
 
 def budgets_within(connections: int, given: Mapping[BudgetKind, Budget] = DEFAULTS) -> Budgets:
-    """Return the budgets of a face on which every call takes a connection."""
+    """Return the budgets of an API on which every call needs a connection.
+
+    ``given`` contains the budgets; ``connections`` limits them further.
+    """
     shared = {}
     for kind, share in _SHARES.items():
         part = connections // share
@@ -59,20 +63,23 @@ def budgets_within(connections: int, given: Mapping[BudgetKind, Budget] = DEFAUL
 
 
 class OpenConnection(Protocol):
-    """An open connection."""
+    """An open connection that ``OpenConnections`` counts."""
 
     address: str
 
     @property
     def in_use(self) -> bool:
-        """True while one of its requests has a place in the budgets."""
+        """Return True while one of the connection's requests has a place in the budgets."""
 
     def close_for_another(self) -> None:
-        """Close it at once."""
+        """Close the connection at once, to make room for a new connection."""
 
 
 class OpenConnections:
-    """All open connections by address; within an address the longest idle one comes first."""
+    """Counts and limits the open connections, per address and in total.
+
+    A new connection may replace an idle connection: the one that was idle for longest.
+    """
 
     def __init__(self, most: int, per_address: int) -> None:
         self._most = most
@@ -81,7 +88,10 @@ class OpenConnections:
         self._of: dict[str, dict[OpenConnection, None]] = {}
 
     def enter(self, connection: OpenConnection) -> str:
-        """Count a new connection; return "", or the reason to refuse it."""
+        """Count a new connection. Return "" or the reason for refusing the connection.
+
+        If a limit is reached, an idle connection is closed for the new one.
+        """
         own = self._of.get(connection.address, {})
         if len(own) >= self._per_address and not self._closes_one(own):
             return f"{connection.address} has {len(own)} connections in use already; try again"
@@ -92,14 +102,14 @@ class OpenConnections:
         return ""
 
     def spoke(self, connection: OpenConnection) -> None:
-        """Move a connection that was active behind the others of its address."""
+        """Record that a connection was active: move it behind the others of its address."""
         own = self._of.get(connection.address, {})
         if connection in own:
             del own[connection]
             own[connection] = None
 
     def leave(self, connection: OpenConnection) -> None:
-        """Stop counting a connection that has ended. May be called twice."""
+        """Stop counting a connection that has ended. This method may be called twice."""
         own = self._of.get(connection.address, {})
         if connection in own:
             del own[connection]
@@ -108,7 +118,10 @@ class OpenConnections:
                 del self._of[connection.address]
 
     def _make_room(self) -> bool:
-        """Close an idle connection of the address that has the most."""
+        """Close an idle connection of the address with the most connections.
+
+        Return False if no connection is idle.
+        """
         most_first = sorted(self._of.values(), key=len, reverse=True)
         return any(self._closes_one(own) for own in most_first)
 
@@ -122,20 +135,21 @@ class OpenConnections:
 
 
 class Secured(Protocol):
-    """The protocol of a connection over TLS, from the moment it is accepted."""
+    """The protocol of a TLS connection, created when the connection is accepted."""
 
     def accepted(self, connection: socket.socket, address: str) -> bool:
-        """Count the connection; return False if there is no room."""
+        """Count the connection. Return False if the limits do not allow another connection."""
 
     def gone(self) -> None:
-        """Stop counting the connection: its handshake has failed."""
+        """Stop counting the connection, because its handshake has failed."""
 
 
 class Handshakes:
-    """Accepts TLS connections on one socket, in place of the loop's own server.
+    """Accepts TLS connections on one socket, in place of asyncio's server.
 
-    The loop's server tells a protocol of its connection after the handshake. Sockets that never
-    begin one would not be counted, and could take every file that the process may open.
+    asyncio's server calls ``connection_made`` only after the handshake. A connection that never
+    begins a handshake would not be counted, and such connections could use up all open files that
+    the process may have.
     """
 
     def __init__(
@@ -153,7 +167,7 @@ class Handshakes:
         self._accepting = asyncio.create_task(self._accept())
 
     async def close(self) -> None:
-        """Accept no more connections, and end the handshakes under way."""
+        """Stop accepting connections, and end the handshakes under way."""
         self._accepting.cancel()
         for connection in self._under_way.values():
             hang_up(connection)
@@ -168,15 +182,19 @@ class Handshakes:
             except ConnectionError:  # the client left before it was accepted
                 continue
             except OSError as error:
-                _log.warning("cannot accept connections: %s; trying again in 1 s", error)
+                _log.warning(
+                    "cannot accept connections on port %d: %s; trying again in 1 s",
+                    self._listener.getsockname()[1],
+                    error,
+                )
                 await asyncio.sleep(_PAUSE)
                 continue
             try:
                 self._begin(connection, str(peer[0]))
-            except Exception:  # one connection must not end the others
-                _log.exception("cannot serve a new connection; closing it")
+            except Exception:  # an error of one connection must not end the others
+                _log.exception("cannot serve a new connection from %s; closing it", peer[0])
                 connection.close()
-            await asyncio.sleep(0)  # else asyncio accepts on while others wait
+            await asyncio.sleep(0)  # otherwise asyncio accepts connections while other tasks wait
 
     def _begin(self, connection: socket.socket, address: str) -> None:
         protocol = self._create()
@@ -204,13 +222,16 @@ class Handshakes:
 
 
 def hang_up(connection: socket.socket) -> None:
-    """End a handshake: it fails at once, and its socket is closed."""
+    """Shut down a socket during its TLS handshake, so that the handshake fails at once."""
     with contextlib.suppress(OSError):  # the client has closed it already
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def protect(start: MutableMapping[str, Any]) -> None:
-    """Add the headers to the start of an answer, except for a page's own policy."""
+    """Add the security headers to the start message of an answer.
+
+    A content security policy that the answer already has is not replaced.
+    """
     given = start.get("headers", ())
     policy = () if _POLICY[0] in dict(given) else (_POLICY,)
     start["headers"] = [*given, *_HEADERS, *policy]

@@ -1,4 +1,4 @@
-"""Objects and helpers that all routes share: the backend, the settings, request bodies."""
+"""Provide what all HTTP routes share: the backend, the settings and the reading of bodies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class ApiContext:
-    """The backend and the settings of one app."""
+    """Holds the backend and the settings of one HTTP application."""
 
     backend: Backend
     settings: HttpFaceSettings
     buffers: BodyBuffers = field(init=False)
-    submit: Submit = field(init=False)  # the backend's, with the limits of callers
+    submit: Submit = field(init=False)  # the backend's submit, with the limits of callers
     # Set when the server stops: long polls and streams end early, /readyz answers 503.
     draining: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -38,14 +38,17 @@ class ApiContext:
         self.submit = for_callers(self.backend.submit, self.settings.limiter)
 
     def view(self, asked: str | None) -> str:
-        """Return the vocabulary to answer in."""
+        """Return the view to answer in: the view that the request asks for, or the default."""
         return asked or self.settings.view
 
     def in_view(self, view: str) -> HttpFaceSettings:
         return self.settings if view == self.settings.view else replace(self.settings, view=view)
 
     async def unless_interrupted(self, request: Request, work: Awaitable[_T]) -> _T | None:
-        """Await work; cancel it and return None when the client leaves or the server stops."""
+        """Return the result of ``work``, or None if the client leaves or the server stops first.
+
+        In that case ``work`` is cancelled.
+        """
         main = asyncio.ensure_future(work)
         others = [
             asyncio.ensure_future(self.draining.wait()),
@@ -76,10 +79,10 @@ def reply(body: Any, status: int = 200, headers: Mapping[str, str] | None = None
 
 
 class BodyBuffers:
-    """Request bodies held in memory, all together within one limit.
+    """Counts the bytes of request bodies in memory, and keeps them below one limit.
 
-    A caller may hold as much as is still free: one caller half of the limit, two a third each. So
-    there is always some left for the next caller.
+    A caller may use at most as many bytes as are still free: one caller half of the limit, two
+    callers a third each. Therefore some memory is always free for the next caller.
     """
 
     def __init__(self, settings: HttpFaceSettings) -> None:
@@ -89,20 +92,21 @@ class BodyBuffers:
         self.pause = settings.body_pause
 
     def body(self, request: Request, limit: int) -> _Body:
-        """Read a request's body with ``async with``; it counts until the block ends.
+        """Return a context manager that reads the request's body, of at most ``limit`` bytes.
 
-        A body that is too large is refused at the first byte too many.
+        The body's bytes count until the ``async with`` block ends. A body that is too large is
+        refused at the first byte above the limit.
         """
         return _Body(self, request, limit)
 
     def hold(self, account: str, size: int) -> None:
-        """Count bytes that have come; raise Unavailable if the caller has more than is left."""
+        """Count ``size`` received bytes. Raise Unavailable if the caller has more than is free."""
         held = self._held[account] = self._held.get(account, 0) + size
         self._free -= size
         if held > self._free:
             raise Unavailable(
-                f"the server holds {held} bytes of requests of {account}, and has less than that"
-                " left for others; try again when one has ended"
+                f"the server has {held} bytes of requests of {account} in memory, and fewer bytes"
+                " are free for other callers; try again when one of these requests has ended"
             )
 
     def release(self, account: str, size: int) -> None:
@@ -113,7 +117,7 @@ class BodyBuffers:
 
 
 class _Body:
-    """One body while it comes in."""
+    """Reads the body of one request."""
 
     __slots__ = ("_account", "_buffers", "_limit", "_request", "_size")
 
@@ -139,7 +143,10 @@ class _Body:
         self._release()
 
     async def _rest(self, first: bytes) -> bytes:
-        """Read the rest of a body within its time: the part that is held takes memory."""
+        """Read the rest of a body. Raise TooSlow if the bytes arrive too slowly.
+
+        The time is limited because the received part needs memory.
+        """
         chunks = [first]
         more = True
         pause, rate = self._buffers.pause, self._buffers.rate
@@ -149,13 +156,13 @@ class _Body:
                 while more:
                     chunk, more = await self._next()
                     chunks.append(chunk)
-                    # Each byte buys time, but never more than a pause: so a fast sender cannot
-                    # delay its last byte for long.
+                    # Each byte extends the deadline, to at most a pause from now. Therefore a fast
+                    # sender cannot delay its last byte for long.
                     until = min(time() + pause, until + len(chunk) / rate)
                     end.reschedule(until)
         except TimeoutError:
             allowed = f"allowed: {rate} bytes/s or more, and no pause longer than {pause:g} s"
-            raise TooSlow("body", f"comes too slowly; {allowed}") from None
+            raise TooSlow("body", f"arrives too slowly; {allowed}") from None
         return b"".join(chunks)
 
     async def _next(self) -> tuple[bytes, bool]:
@@ -170,7 +177,7 @@ class _Body:
         return chunk, message.get("more_body", False)
 
     def _too_large(self) -> TooLarge:
-        return TooLarge("payload", f"the request is too large; at most {self._limit} bytes allowed")
+        return TooLarge("payload", f"the request is too large; the limit is {self._limit} bytes")
 
     def _release(self) -> None:
         self._buffers.release(self._account, self._size)

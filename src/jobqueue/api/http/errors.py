@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: one table of statuses, one shape of every answer that is not 2xx."""
+"""Convert errors to HTTP answers. Every answer that is not 2xx has the same form of body."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ _ALLOWED = {"limit": f"; allowed: 1 to {MAX_PAGE}", "timeout": "; allowed: secon
 
 
 class TooLarge(InvalidArgument):
-    """The request, or one payload in it, is over its limit: INVALID_ARGUMENT, but 413."""
+    """Says that a request or a payload in it is too large: INVALID_ARGUMENT with status 413."""
 
 
 class TooSlow(InvalidArgument):
-    """The body comes too slowly: INVALID_ARGUMENT, but 408."""
+    """Says that a request's body arrives too slowly: INVALID_ARGUMENT with status 408."""
 
 
 class WrongType(InvalidArgument):
-    """The body's type is not accepted: INVALID_ARGUMENT, but 415."""
+    """Says that a body's content type is not accepted: INVALID_ARGUMENT with status 415."""
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An error: a stable code, a message, and the field at fault if there is one."""
+    """Describes an error: its stable code, its message, and the name of the wrong field, if any."""
 
     code: str
     message: str
     field: str | None = None
 
 
-# Keys of the scope for the audit log: the code of the error that was answered, and the name that
-# a request is about if its path has none.
+# Keys of the scope for the audit log: the code of the error in the answer, and the name of the
+# object that a request changes if the path does not contain it.
 OUTCOME = "jobqueue.outcome"
 OBJECT = "jobqueue.object"
 
 
 class ErrorAnswer(msgspec.Struct, kw_only=True):
-    """The body of every answer that is not 2xx."""
+    """Describes the body of every answer that is not 2xx."""
 
     error: ErrorDetail
 
@@ -101,13 +101,13 @@ def headers_of(error: JobQueueError) -> dict[str, str]:
 
 
 def answer(error: JobQueueError, body: Any = None) -> Response:
-    """Answer with an error, inside a larger body if one is given."""
+    """Return the answer for an error. ``body`` replaces the default body."""
     content = msgspec.json.encode(ErrorAnswer(error=detail(error)) if body is None else body)
     return Response(content, status_of(error), headers_of(error), JSON)
 
 
 def _from_validation(request: Request, failure: RequestValidationError) -> InvalidArgument:
-    """Convert FastAPI's errors about parameters; only the first one is told."""
+    """Convert FastAPI's first error about parameters; other errors are ignored."""
     first = failure.errors()[0]
     field = str(first["loc"][-1])
     if first["type"] == "extra_forbidden":
@@ -129,11 +129,11 @@ def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> str:
             methods.update(found)
             if getattr(route, "path", "") == request.url.path:
                 exact.update(found)
-    return ", ".join(sorted(exact or methods))  # /jobs/batch is not a /jobs/{job_id}
+    return ", ".join(sorted(exact or methods))  # /jobs/batch must not match /jobs/{job_id}
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
-    """Answer all errors of routes and the router in the one shape."""
+    """Make the app answer all errors of its routes and its router with the same form of body."""
 
     async def expected(request: Request, error: Exception) -> Response:
         assert isinstance(error, JobQueueError)
@@ -148,7 +148,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         assert isinstance(error, HTTPException)
         method, path = request.method, request.url.path[:200]
         if error.status_code == 404:
-            return answer(NotFound(f"there is no {path}; /docs lists all paths"))
+            return answer(NotFound(f"the path {path} does not exist; /docs lists all paths"))
         if error.status_code == 405:
             allowed = _allowed_methods(request, routes)
             refusal = InvalidArgument(

@@ -1,4 +1,4 @@
-"""The HTTP face of a server: the app, served by uvicorn within the process's own loop."""
+"""Serve the HTTP API of a server, with uvicorn in the process's own event loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
 from jobqueue.core.waiting import is_set_within
 
 _log = logging.getLogger("jobqueue.http")
-# uvicorn warns of each request that is not HTTP, and of each upgrade: strangers may send many.
+# uvicorn logs each request that is not HTTP, and each upgrade. Unknown callers may send many.
 _defects = logging.getLogger("uvicorn.error.jobqueue")
 _defects.setLevel(logging.ERROR)
 _MAX_HEAD_BYTES = 64 * KIB
@@ -44,24 +44,24 @@ _REFUSALS = {
     431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
-# Bytes of framing that a byte of the body may bring: one-byte chunks have six each.
+# Most bytes of framing per byte of the body: a one-byte chunk has six.
 _CHUNK_OVERHEAD = 8
-# Requests that may wait for their turn on one connection. Few clients send any before they have
-# their answer.
+# Most requests that wait on one connection. Few clients send a request before they have the answer
+# to the one before.
 _MAX_AHEAD = 16
-# Checks within ``read_timeout`` that the client reads its answer.
+# Number of checks within ``read_timeout`` whether the client reads its answer.
 _LOOKS = 4
 
 
 class _StopParsing(Exception):
-    """Ends the parsing of received bytes; ``send_400_response`` answers."""
+    """Stops the parser of received bytes. uvicorn then calls ``send_400_response``."""
 
 
 class _HangingUp(asyncio.Protocol):
-    """Discards for a moment the bytes that still arrive on a connection that was refused.
+    """Reads and discards the bytes that still arrive on a refused connection, for a short time.
 
-    Closing it with unread bytes would reset it, and could destroy the refusal before the client
-    has read it.
+    Closing a connection with unread bytes would reset it. The reset could delete the refusal before
+    the client has read it.
     """
 
     def __init__(self, refused: asyncio.Protocol, transport: asyncio.Transport) -> None:
@@ -69,7 +69,7 @@ class _HangingUp(asyncio.Protocol):
         self._transport = transport
         self._discarded = 0
         if transport.can_write_eof():
-            with contextlib.suppress(OSError):  # the client has just reset it
+            with contextlib.suppress(OSError):  # the client has just reset the connection
                 transport.write_eof()
         self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, transport.abort)
 
@@ -84,7 +84,7 @@ class _HangingUp(asyncio.Protocol):
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits on connections, and on all bytes beside the body."""
+    """Extends uvicorn's protocol with limits on connections, headers, trailers and reading."""
 
     open_connections: OpenConnections
     head_timeout: float
@@ -93,15 +93,15 @@ class _Protocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.logger = _defects
-        self._head: object | None = None  # identifies the message whose head is being read
+        self._head: object | None = None  # identifies the request whose headers are being read
         self._head_bytes = 0
-        self._beside_body = 0  # bytes after the head that are not body: chunk sizes, trailers
+        self._beside_body = 0  # bytes after the headers without the body: chunk sizes, trailers
         self._head_timer: TimerHandle | None = None
         self._read_timer: TimerHandle | None = None
         self._certificate = ""  # the name in the client's certificate
         self._refused = False
         self._handshake: socket.socket | None = None  # the socket during its TLS handshake
-        # The request that is answered now; ``cycle`` is the last one received.
+        # The request that is being answered; ``cycle`` is the last request received.
         self._answering: RequestResponseCycle | None = None
         self.address = ""
 
@@ -124,7 +124,7 @@ class _Protocol(HttpToolsProtocol):
         self._handshake = None
         if refusal:
             self._refuse(503, Unavailable(refusal))
-            transport.close()  # at once, because it is not counted
+            transport.close()  # at once, because the connection is not counted
         else:
             self._expect_head()
             self._limit_head()
@@ -152,8 +152,8 @@ class _Protocol(HttpToolsProtocol):
         self.open_connections.leave(self)
         self._head_read()
         self._answer_read()
-        # uvicorn tells only the last request. An earlier one would write its answer to a connection
-        # that is gone.
+        # uvicorn informs only the last request. An earlier request would write its answer to the
+        # closed connection.
         self._end(self._answering)
         super().connection_lost(exc)
 
@@ -182,7 +182,7 @@ class _Protocol(HttpToolsProtocol):
     def _look_what_is_read(self, before: int, looks: int) -> None:
         unread = self.transport.get_write_buffer_size()
         if unread < before:
-            self._limit_read(unread)  # the client reads, perhaps over a slow link
+            self._limit_read(unread)  # the client reads, perhaps slowly
         elif looks < _LOOKS:
             self._limit_read(unread, looks + 1)
         else:
@@ -193,17 +193,17 @@ class _Protocol(HttpToolsProtocol):
             return
         head = self._head
         super().data_received(data)
-        if self._head is not None:  # most heads come whole, and need no timer
+        if self._head is not None:  # most headers arrive at once, and need no timer
             self._limit_head()
         if head is not None and head is self._head:
             self._head_bytes += len(data)
             if self._head_bytes > _MAX_HEAD_BYTES:
-                allowed = f"at most {_MAX_HEAD_BYTES} bytes of headers allowed"
+                allowed = f"at most {_MAX_HEAD_BYTES} bytes of headers are allowed"
                 self._refuse(431, InvalidArgument("headers", allowed))
         elif self._head is None:
             self._beside_body += len(data)
             if self._beside_body > _MAX_HEAD_BYTES:
-                allowed = f"at most {_MAX_HEAD_BYTES} bytes of trailers allowed"
+                allowed = f"at most {_MAX_HEAD_BYTES} bytes of trailers are allowed"
                 self._refuse(431, InvalidArgument("trailers", allowed))
 
     def on_body(self, body: bytes) -> None:
@@ -221,8 +221,8 @@ class _Protocol(HttpToolsProtocol):
             if len(self.headers) >= MAX_HEADERS:
                 raise _StopParsing
             super().on_header(name, value)
-        # Else it is a trailer, after the body, and dropped: as a header it could carry credentials
-        # past a proxy that checks them.
+        # Otherwise it is a trailer, after the body, and ignored. As a header, a trailer could bring
+        # credentials past a proxy that checks them.
 
     def on_headers_complete(self) -> None:
         if self._upgrades_with_body():
@@ -230,13 +230,14 @@ class _Protocol(HttpToolsProtocol):
         self._head_read()
         self.scope[CERTIFICATE] = self._certificate  # type: ignore[literal-required]
         super().on_headers_complete()
-        if self.parser.should_upgrade():  # no request follows
+        if self.parser.should_upgrade():  # no further request follows
             self.cycle.keep_alive = False
 
     def _upgrades_with_body(self) -> bool:
-        """Return True if the parser would take this request's body for the next request.
+        """Return True if the request has a body and an ``Upgrade`` to another protocol.
 
-        After headers that ask for another protocol, the parser expects that protocol.
+        After such headers the parser expects the other protocol, and would read the body as the
+        next request.
         """
         if not self.parser.should_upgrade():
             return False
@@ -245,14 +246,18 @@ class _Protocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         if self._head is not None and self._upgrades_with_body():
-            allowed = "allowed without a body only: no other protocol is spoken (curl: --http1.1)"
+            allowed = "is not allowed with a body: only HTTP/1.1 is supported (curl: --http1.1)"
             self._refuse(400, InvalidArgument("Upgrade", allowed))
             return
         if self._head is not None and len(self.headers) >= MAX_HEADERS:
             self._refuse(431, InvalidArgument("headers", f"at most {MAX_HEADERS} are allowed"))
             return
-        _log.debug("refused a request that is not HTTP", extra={"address": self.address})
-        self._refuse(400, InvalidArgument("request", "this is not HTTP"))
+        _log.debug(
+            "refused a request from %s that is not HTTP",
+            self.address,
+            extra={"address": self.address},
+        )
+        self._refuse(400, InvalidArgument("request", "is not a valid HTTP request"))
 
     def _expect_head(self) -> None:
         self._head_read()
@@ -275,7 +280,7 @@ class _Protocol(HttpToolsProtocol):
         self._refuse(408, InvalidArgument("headers", allowed))
 
     def _refuse(self, status: int, error: JobQueueError) -> None:
-        """Answer without the application, and close the connection."""
+        """Answer with ``error`` without the application, and close the connection."""
         is_next = self._head is not None or bool(self.pipeline)
         self._head_read()
         if self._refused or self.transport.is_closing():
@@ -283,7 +288,7 @@ class _Protocol(HttpToolsProtocol):
         self._refused = True
         cycle = self._answering
         if cycle and not cycle.response_complete and (is_next or cycle.response_started):
-            self.transport.abort()  # the refusal would be read as a part of that answer
+            self.transport.abort()  # the client would read the refusal as a part of that answer
             return
         body = msgspec.json.encode(ErrorAnswer(error=detail(error)))
         retry = "Retry-After: 1\r\n" if isinstance(error, Unavailable) else ""
@@ -301,7 +306,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without signal handlers and without polling."""
+    """Runs uvicorn's server without signal handlers and without polling."""
 
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
         super().__init__(config)
@@ -309,11 +314,11 @@ class _Server(uvicorn.Server):
         self.listening = asyncio.Event()
         self.stopping = asyncio.Event()
         self.grace = 0.0
-        self._handshakes: list[Handshakes] = []  # in place of ``servers`` with TLS
+        self._handshakes: list[Handshakes] = []  # replaces ``servers`` with TLS
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # signals belong to the process, not to one of its faces
+        yield  # the process handles signals, not one of its APIs
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         context = self._tls
@@ -348,7 +353,9 @@ class _Server(uvicorn.Server):
                 task.cancel()
             if late:
                 _log.warning(
-                    "cancelled %d requests that did not end within %g s", len(late), self.grace
+                    "cancelled %d HTTP requests that did not end within %g s; the HTTP API stops",
+                    len(late),
+                    self.grace,
                 )
                 await asyncio.gather(*late, return_exceptions=True)
         for connection in list(self.server_state.connections):
@@ -356,7 +363,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpFace:
-    """The HTTP API on a port. ``stop`` may be called twice, or before ``start``."""
+    """Serves the HTTP API on a port. ``stop`` may be called twice, or before ``start``."""
 
     def __init__(self, backend: Backend, settings: HttpFaceSettings | None = None) -> None:
         self._settings = settings or HttpFaceSettings()
@@ -365,8 +372,8 @@ class HttpFace:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port bound (0 asks for any free one)."""
-        # First, so that an unusable certificate is an error before a port is taken.
+        """Start to listen, and return the port. Port 0 chooses any free port."""
+        # Load the certificate first, so that an unusable one fails before the port is bound.
         tls = None if self._settings.tls is None else self._settings.tls.context()
         config = self._config()
         sockets = await open_sockets(Endpoint(host, port, "http.host", "http.port"))
@@ -378,14 +385,19 @@ class HttpFace:
         listening.cancel()
         if self._task.done():
             await self._task
-            raise Unavailable(f"http: the server on {host}:{bound} ended at its start")
+            raise Unavailable(f"http: the server on {host}:{bound} stopped when it started")
         _log.info(
-            "the HTTP API is listening", extra={"host": host, "port": bound, "tls": tls is not None}
+            "the HTTP API is listening on %s",
+            Endpoint(host, bound, "http.host", "http.port"),
+            extra={"host": host, "port": bound, "tls": tls is not None},
         )
         return bound
 
     async def stop(self, grace: float = 5.0) -> None:
-        """Accept no connections, end long polls and streams, let other requests end in time."""
+        """Refuse new connections, and end long polls and streams at once.
+
+        Cancel other requests that are still under way after ``grace`` seconds.
+        """
         server, task = self._server, self._task
         self._server = self._task = None
         if server is None or task is None:

@@ -1,8 +1,8 @@
-"""Wraps every request: a time limit, protection from other sites' pages, a log line.
+"""Limit the time of every request, refuse requests of other sites' web pages, and log requests.
 
-A web page of another site must not use this server through a visitor's browser. The browser says
-where a request comes from (``Host``, ``Origin``, ``Sec-Fetch-Site``), and a page can neither leave
-that out nor change it.
+A web page of another site must not use this server through a visitor's browser. The browser sends
+the source of each request (``Host``, ``Origin``, ``Sec-Fetch-Site``). A web page can neither remove
+nor change these headers.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _LIMIT = "jobqueue.time_limit"
 LINGER_BYTES = 16 * MIB
 LINGER_SECONDS = 2.0
 _PIECE = 64 * KIB
-UNCOUNTED = 16 * KIB  # a shorter answer is sent whole, and left to the connection's buffer
+UNCOUNTED = 16 * KIB  # bytes of an answer that is sent whole and not counted in the budgets
 
-# Pages that people reach by a link of another site. They show no data and change nothing.
+# Pages that people may open by a link of another site. They show no data and change nothing.
 _PAGES = frozenset({"/", "/docs"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({b"same-origin", b"none"})  # none: a person typed the address
-# Types of bodies that browsers send without asking the server first (CORS).
+# Content types that browsers send without a CORS preflight request.
 _SENT_UNASKED = frozenset(
     {b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data"}
 )
@@ -51,7 +51,7 @@ _LOOKED_AT = frozenset(
 
 
 def allow_longer(request: Request, seconds: float) -> None:
-    """Give a long poll that many seconds more than other requests have."""
+    """Extend the time limit of a long poll by ``seconds``."""
     limit: asyncio.Timeout = request.scope[_LIMIT]
     when = limit.when()
     if when is not None:
@@ -59,7 +59,7 @@ def allow_longer(request: Request, seconds: float) -> None:
 
 
 class _Exchange:
-    """One request and its answer: passes their messages on, and watches them."""
+    """Passes on the ASGI messages of one request and its answer, and applies limits to them."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -101,17 +101,20 @@ class _Exchange:
         await self._send(message)
 
     def _count(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Let the answer take room by its size until the request ends: then it has been read."""
+        """Count the answer's bytes in the caller's memory budget until the request ends.
+
+        The request ends when the client has read nearly all of the answer.
+        """
         room: Room | None = self._scope.get(ROOM)
         if room is not None:
             size = next((int(value) for name, value in headers if name == b"content-length"), 0)
             room.change(size if size > UNCOUNTED else 0)
 
     async def _send_in_pieces(self, body: bytes) -> None:
-        """Send each piece when the client has read those before it.
+        """Send each piece of the body when the client has read the pieces before it.
 
-        The last message waits as well, so a request ends when nearly all of its answer is read. The
-        pieces are not copies: a file that many clients ask for is in memory once.
+        The last message waits, too, so a request ends when nearly all of its answer is read. The
+        pieces are not copies, so a file that many clients request is in memory only once.
         """
         whole = memoryview(body)
         for at in range(0, len(whole), _PIECE):
@@ -119,10 +122,10 @@ class _Exchange:
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def _linger(self) -> None:
-        """Discard for a moment the rest of a body that was answered early.
+        """Read and discard the rest of a request's body that was answered early.
 
-        Closing at once would reset the connection, and could destroy the answer before the client
-        has read it.
+        Closing the connection at once would reset it. The reset could delete the answer before the
+        client has read it.
         """
         if self._body_held_back:
             return
@@ -134,7 +137,7 @@ class _Exchange:
 
 
 class Guard:
-    """ASGI middleware around a request and its answer."""
+    """ASGI middleware that limits the time of requests and refuses other sites' requests."""
 
     def __init__(self, app: ASGIApp, settings: HttpFaceSettings) -> None:
         self._app = app
@@ -176,7 +179,7 @@ class Guard:
             return
         except ClientDisconnect:
             return
-        except asyncio.CancelledError:  # the server stops, and its grace period is over
+        except asyncio.CancelledError:  # the server stops, and its grace period has ended
             if exchange.status:
                 return
             error = OutcomeUnknown("the server stopped before the answer was ready")
@@ -185,8 +188,8 @@ class Guard:
                 error = self._unexpected(scope, failure)
             else:
                 error = DeadlineExceeded(
-                    f"no answer within {settings.request_timeout:g} s; the request may still take"
-                    " effect"
+                    f"no answer within {settings.request_timeout:g} s; the request may still change"
+                    " something"
                 )
             if exchange.status:
                 raise
@@ -200,7 +203,9 @@ class Guard:
     @staticmethod
     def _unexpected(scope: Scope, failure: Exception) -> JobQueueError:
         _log.error(
-            "the request failed unexpectedly; answering INTERNAL",
+            "the request %s %r failed unexpectedly; answering INTERNAL",
+            scope["method"],
+            scope["path"],
             exc_info=failure,
             extra={"method": scope["method"], "path": scope["path"]},
         )
@@ -208,18 +213,19 @@ class Guard:
 
 
 class OtherSites:
-    """Refuses requests that a web page of another site sent."""
+    """Refuses requests that a web page of another site has sent."""
 
     def __init__(self, settings: HttpFaceSettings) -> None:
-        # A page that rebinds a name has no credentials. So where they are required, any name is
-        # accepted: a load balancer may send its own. With client certificates, TLS checks the name.
+        # A page that uses DNS rebinding has no credentials. A server that requires credentials
+        # therefore accepts any name, because a load balancer may send its own. With client
+        # certificates, TLS checks the name.
         unchecked = settings.access.required and not settings.allowed_hosts
         self._hosts = HostNames(settings.host, settings.allowed_hosts, any_name=unchecked)
 
     def refusal(self, scope: Scope) -> JobQueueError | None:
-        """Return the error of a request to refuse, or None."""
+        """Return the error if the request must be refused; otherwise None."""
         said: dict[bytes, bytes] = {}
-        unasked: bytes | None = None  # the type of a body that a page can send
+        unasked: bytes | None = None  # a content type that any page can send
         for name, value in scope["headers"]:
             if name not in _LOOKED_AT:
                 continue
@@ -232,20 +238,20 @@ class OtherSites:
         if origin is not None and not self._is_own(origin, said.get(b"host", b"")):
             return PermissionDenied(
                 f"requests from other sites' pages are refused: Origin is {_shown(origin)},"
-                " not this server; http.allowed_hosts adds names"
+                " which is not this server; the setting http.allowed_hosts adds names"
             )
         site = said.get(b"sec-fetch-site", b"none")
         if site not in _OWN_SITES and not _is_click(scope, said):
             return PermissionDenied(
                 f"requests from other sites' pages are refused: Sec-Fetch-Site is {_shown(site)};"
-                " open the address itself, or call from a program"
+                " open the address directly, or use a program"
             )
         if unasked is not None and scope["method"] not in _SAFE_METHODS:
             return _sent_unasked(unasked)
         return None
 
     def _is_own(self, origin: bytes, host: bytes) -> bool:
-        """Return True if the page came from this host and port, or from a listed name."""
+        """Return True if the page comes from the request's host and port, or from a listed name."""
         scheme, _, authority = origin.decode("latin-1").lower().partition("://")
         if scheme not in ("http", "https") or not authority:
             return False
@@ -256,13 +262,13 @@ class OtherSites:
 
     def _foreign_host(self, host: bytes) -> JobQueueError:
         return PermissionDenied(
-            f"Host is {_shown(host)}, which is no name of this server (its names: {self._hosts});"
-            " if it is one, add it to http.allowed_hosts"
+            f"Host is {_shown(host)}, which is not a name of this server ({self._hosts});"
+            " if the name is right, add it to http.allowed_hosts"
         )
 
 
 def _is_click(scope: Scope, said: dict[bytes, bytes]) -> bool:
-    """Return True if a person followed a link to a page for people."""
+    """Return True if a person has followed a link to one of the pages for browsers."""
     return (
         scope["method"] == "GET"
         and scope["path"] in _PAGES
@@ -274,7 +280,7 @@ def _is_click(scope: Scope, said: dict[bytes, bytes]) -> bool:
 def _sent_unasked(kind: bytes) -> JobQueueError:
     return WrongType(
         "Content-Type",
-        f"{_shown(kind)} could come from any web page through a visitor's browser; send"
+        f"{_shown(kind)} is refused, because any web page can make a browser send it; send"
         f" Content-Type: {JSON} (curl: -H 'Content-Type: {JSON}')",
     )
 

@@ -1,4 +1,4 @@
-"""Routes of jobs: submit, read, wait, follow, cancel, retry, delete."""
+"""Define the HTTP routes that submit, read, wait for, follow, cancel, retry and delete jobs."""
 
 from __future__ import annotations
 
@@ -133,7 +133,10 @@ def submit_routes(context: ApiContext) -> APIRouter:
 
 
 async def _key_taken(context: ApiContext, result: SubmitResult, view: str) -> Response:
-    """Answer that the key is taken, with the job that has it if the caller may see it."""
+    """Return the answer that another job has the idempotency key.
+
+    The answer contains that job if the caller may see it.
+    """
     error = result.error or AlreadyExists(
         f"idempotency_key: job {result.job_id} was submitted with this key and an equal payload"
     )
@@ -143,10 +146,10 @@ async def _key_taken(context: ApiContext, result: SubmitResult, view: str) -> Re
         "job_id": result.job_id,
         "job": None,
     }
-    with contextlib.suppress(NotFound):  # removed since; its key stays until it expires
+    with contextlib.suppress(NotFound):  # the job was removed; its key exists until it expires
         await take_answer_room()
         job = await context.backend.get(result.job_id)
-        # A key without an owner may stand for another caller's job: of that, show only the id.
+        # A key without an owner may belong to another caller's job, which must not be shown.
         if job.spec.key_owner == current_caller().name:
             told["job"] = answers.job_view(job, view)
     return answer(error, told)
@@ -327,7 +330,7 @@ def event_routes(context: ApiContext) -> APIRouter:
             shown = await answers.event_views(history, view)
             return reply({"job_id": job_id, "events": shown, "older": older(history)})
         request.scope[PLACE].move(BudgetKind.STREAM)
-        give_answer_room_back()  # a stream sends little at a time
+        give_answer_room_back()  # a stream sends few bytes at a time
         stream = _Stream(context, job_id, view, _last_seen(request))
         await stream.open()
         return StreamingResponse(
@@ -338,7 +341,7 @@ def event_routes(context: ApiContext) -> APIRouter:
 
 
 class _Stream:
-    """The events of one job for one client."""
+    """Sends the events of one job to one client as an event stream."""
 
     def __init__(self, context: ApiContext, job_id: str, view: str, seen: int) -> None:
         self._context = context
@@ -349,15 +352,18 @@ class _Stream:
         self._first: Event | None = None
 
     async def open(self) -> None:
-        """Wait for the first event: a job that does not exist is a 404, not a stream."""
+        """Wait for the first event. Raise NotFound if the job does not exist.
+
+        The answer is then a 404, and not a stream.
+        """
         self._first = await anext(self._events, None)
         if self._first is None:
-            raise NotFound(f"no job {self._job_id}")
+            raise NotFound(f"job {self._job_id} does not exist")
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the stream's bytes until the backend ends the events, or the time limit.
+        """Yield the stream's bytes until the backend ends the events, or the time limit is reached.
 
-        A terminal event does not end the stream: an operator may have retried the job since.
+        A terminal event does not end the stream, because an operator may have retried the job.
         """
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._context.settings.stream_timeout
@@ -399,11 +405,14 @@ class _Stream:
 
 
 def _last_seen(request: Request) -> int:
-    """Return the last version that a returning client has seen; 0 if it is not a number."""
+    """Return the last event version that the client has seen, from ``Last-Event-ID``.
+
+    Return 0 if the header is missing or not a number.
+    """
     text = request.headers.get("last-event-id", "")
     return int(text) if text.isdecimal() and len(text) < _MAX_DIGITS else 0
 
 
 def _frame(name: str, data: bytes) -> bytes:
-    """Format an event; its JSON has no newline, so it fits in one data line."""
+    """Format an event of the stream. JSON has no newline, so it fits in one data line."""
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"

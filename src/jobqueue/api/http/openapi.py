@@ -1,4 +1,4 @@
-"""The OpenAPI document: descriptions of routes, and schemas from the classes of bodies."""
+"""Build the OpenAPI document from the routes and the classes of bodies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SCHEMAS = [
         if isinstance(kind, type) and msgspec.Struct in kind.__mro__[1:] and name[0] != "_"
     ),
 ]
-# Published names of classes that have another one here.
+# Classes whose name in the OpenAPI document differs from their name here.
 _PUBLISHED = {
     "AcceptedJob": "Accepted",
     "ChangedQueue": "QueueChange",
@@ -94,7 +94,7 @@ _ERRORS = {
     429: "the caller submits too fast; no effect, try again after `Retry-After`",
     503: "the server or its store is overloaded or down; no effect, try again after `Retry-After`",
 }
-# Errors of every route: an unknown parameter, a missing key, an overloaded server.
+# Every route may return these: an unknown parameter, a missing key, an overloaded server.
 _ANYWHERE = (400, 401, 403, 415, 503)
 _CREDENTIALS = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "an API key or a token (JWT)"},
@@ -110,7 +110,7 @@ def _schema(kind: type) -> dict[str, Any]:
 def responses(
     success: Mapping[int, tuple[type | None, str]], errors: Iterable[int] = ()
 ) -> dict[int | str, dict[str, Any]]:
-    """Return the ``responses`` of a route: its successes, its errors, and a default error."""
+    """Return the ``responses`` of a route for FastAPI: successes, errors and a default error."""
     documented: dict[int | str, dict[str, Any]] = {}
     for status, (kind, description) in success.items():
         documented[status] = {"description": description}
@@ -138,7 +138,7 @@ def takes(kind: type) -> dict[str, Any]:
 
 
 def install(app: FastAPI) -> None:
-    """Complete the app's OpenAPI document."""
+    """Make the app return an OpenAPI document with schemas, security and defaults added."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -158,7 +158,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
     )
     components = built.setdefault("components", {})
     components["securitySchemes"] = _CREDENTIALS
-    # `{}`: a server that asks for no credentials.
+    # `{}` stands for a server that needs no credentials.
     built["security"] = [{}, *({kind: []} for kind in _CREDENTIALS)]
     _, schemas = msgspec.json.schema_components(_SCHEMAS, ref_template=_REF)
     for name, published in _PUBLISHED.items():

@@ -1,4 +1,4 @@
-"""Routes for operators: queues, workers, and the state of the server."""
+"""Define the HTTP routes for operators: queues, workers, and the state of the server."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def system_routes(context: ApiContext) -> APIRouter:
 
 
 async def _readiness(context: ApiContext) -> Health:
-    """Return the health of the backend; an error of it is a failing part."""
+    """Return the backend's health. An error or timeout of the backend becomes a failing part."""
     if context.draining.is_set():
         return _failing("server", "shutting down")
     try:
@@ -252,7 +252,7 @@ async def _readiness(context: ApiContext) -> Health:
                 return await context.backend.health()
             if await context.settings.ready():
                 return Health(True, __version__, [])
-            return _failing("server", "it is not ready")
+            return _failing("server", "is not ready")
     except TimeoutError:
         return _failing("backend", f"no answer within {_HEALTH_TIMEOUT:g} s")
     except JobQueueError as error:

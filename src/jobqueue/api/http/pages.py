@@ -1,8 +1,8 @@
-"""Pages for browsers: the list of links (``/``) and the description of the API (``/docs``).
+"""Serve the pages for browsers: the list of links (``/``) and the API's description (``/docs``).
 
-All files come from this server; those of Swagger UI are in the package fastapi-swagger. So the page
-works without the Internet, and no foreign script runs on the API's origin. Links are relative, so
-they also work behind a proxy with a prefix.
+This server sends all files itself; the package fastapi-swagger contains the files of Swagger UI.
+The pages work without the Internet, and no foreign script runs on the API's origin. Links are
+relative, so they also work behind a proxy with a path prefix.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _POLICY = (
     " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {"Content-Security-Policy": _POLICY}
-# The files change only with the package, and so with a restart.
+# The files change only with the package, which needs a restart.
 _ASSET_HEADERS = {**_HEADERS, "Cache-Control": "public, max-age=3600"}
 _START = (
     'SwaggerUIBundle({url: "openapi.json", dom_id: "#description", deepLinking: true,'
@@ -58,7 +58,7 @@ _PAGE = """\
 def page_routes(app: FastAPI, context: ApiContext) -> APIRouter:
     router = APIRouter(include_in_schema=False)
 
-    # All answers share one text: anyone may ask for it many times.
+    # All answers share one text, because any caller may request it many times.
     @cache
     def description() -> bytes:
         return msgspec.json.encode(app.openapi())
@@ -114,7 +114,10 @@ def page_routes(app: FastAPI, context: ApiContext) -> APIRouter:
 
 @cache
 def _asset(name: str) -> bytes:
-    """Return a file of Swagger UI; empty without the package, and /docs is a plain list then."""
+    """Return a file of Swagger UI; empty if the package fastapi-swagger is not installed.
+
+    The page /docs is then a plain list of routes.
+    """
     try:
         return resources.files("fastapi_swagger.resources").joinpath(name).read_bytes()
     except (ModuleNotFoundError, FileNotFoundError):
@@ -139,13 +142,16 @@ def _links(context: ApiContext) -> list[tuple[str, str, str]]:
 
 
 def _wants_html(accept: str) -> bool:
-    """Return True for browsers: they accept text/html by name, programs do not."""
+    """Return True if the header ``Accept`` contains text/html, which only browsers send."""
     kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
     return "text/html" in kinds
 
 
 def _plain(description: dict[str, Any]) -> str:
-    """List the routes for browsers without scripts; Swagger UI replaces the list."""
+    """Return the list of routes as HTML, for browsers without scripts.
+
+    In other browsers Swagger UI replaces the list.
+    """
     rows = "\n".join(
         f"<tr><td>{method.upper()}</td><td><code>{escape(path)}</code></td>"
         f"<td>{escape(str(operation.get('summary', '')))}</td></tr>"

@@ -1,4 +1,4 @@
-"""Query parameters. FastAPI checks them, and refuses parameters that are not listed."""
+"""Define the query parameters of the routes. FastAPI checks them and refuses other parameters."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from jobqueue.core.job import MAX_PAGE, MAX_VERSION
 from jobqueue.core.lifecycle import DEATH_WORDS, VIEWS
 from jobqueue.core.texts import MAX_ERROR_FILTER_LENGTH
 
-# For defaults: a URL cannot give null, so the OpenAPI document does not show it.
+# The type of a missing parameter. A URL cannot contain null, so the OpenAPI document hides it.
 _Absent = SkipJsonSchema[None]
 View = Literal["canonical", "scheduler", "producer"]
 
 
 def _list_of(words: Iterable[str]) -> WithJsonSchema:
-    """Describe a comma list of words. Lower case is accepted as well."""
+    """Return the schema of a list of words with commas. Lower case is also accepted."""
     word = f"({'|'.join(dict.fromkeys(words))})"
     return WithJsonSchema({"type": "string", "pattern": f"^{word}(,{word})*$"})
 
@@ -130,10 +130,11 @@ DeleteQueueParams = Annotated[_DeleteQueueParams, Query()]
 
 
 class QuickRoute(APIRoute):
-    """A route whose parameters FastAPI reads only if the URL has a query.
+    """A route whose query parameters FastAPI reads only if the URL has a query.
 
-    Without a query they have their defaults, and FastAPI would need a quarter of a request's time
-    to find them. The endpoint takes ``params``, and may take ``request`` and texts from its path.
+    Without a query all parameters have their defaults, and FastAPI would need a quarter of the
+    request's time to find the defaults. The endpoint must have the argument ``params``. It may have
+    ``request`` and text parameters of its path.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -144,7 +145,7 @@ class QuickRoute(APIRoute):
         defaults = kinds.pop("params")()
         takes_request = kinds.pop("request", None) is not None
         if self.dependencies or set(kinds.values()) - {str}:
-            raise TypeError(f"{self.path}: QuickRoute cannot read this endpoint's parameters")
+            raise TypeError(f"{self.path}: QuickRoute supports params, request and path texts only")
 
         async def handler(request: Request) -> Response:
             if request.scope["query_string"]:

@@ -1,4 +1,4 @@
-"""Settings of the HTTP face."""
+"""Define the settings of the HTTP API."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from jobqueue.core.errors import InvalidArgument
 
 KIB = 1024
 MIB = 1024 * KIB
-# The vocabularies of states that HTTP can answer in; the task queue's is gRPC only.
+# The views that the HTTP API supports: each has its own names of states. The task queue's view is
+# available over gRPC only.
 VIEWS = ("canonical", "scheduler", "producer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpFaceSettings:
-    """Limits and choices of the HTTP face. Sizes are bytes, times are seconds."""
+    """Holds the limits and options of the HTTP API. Sizes are in bytes, times in seconds."""
 
-    host: str = "127.0.0.1"  # the address that it listens on
+    host: str = "127.0.0.1"  # the address that the server listens on
     allowed_hosts: tuple[str, ...] = ()  # further names of the server (`HostNames`)
     max_payload_bytes: int = MIB
     max_batch_jobs: int = MAX_BATCH
     max_batch_bytes: int = 16 * MIB
-    max_buffered_bytes: int = 256 * MIB  # request bodies held in memory, all requests together
-    # The slowest rate of a body (bytes/s) and its longest pause: a sender must not hold memory by
-    # sending slowly. For large bodies the request's time limit is stricter.
+    max_buffered_bytes: int = 256 * MIB  # request bodies in memory, of all requests together
+    # The slowest allowed rate of a body (bytes/s) and its longest pause. A slow sender would occupy
+    # memory for long. For large bodies the request's time limit is stricter.
     body_rate: int = 16 * KIB
     body_pause: float = 10.0
     max_connections: int = 3072
@@ -37,19 +38,19 @@ class HttpFaceSettings:
     max_listed_payload_bytes: int = 16 * KIB  # a longer payload or result is left out of lists
     view: str = "canonical"
     request_timeout: float = 30.0
-    head_timeout: float = 10.0  # for the TLS handshake, and for a request's line and headers
-    read_timeout: float = 60.0  # for the client to read some bytes of its answer
-    keep_alive: float = 15.0  # an idle connection is closed after this
+    head_timeout: float = 10.0  # for the TLS handshake, and for a request's headers
+    read_timeout: float = 60.0  # within which the client must read some bytes of its answer
+    keep_alive: float = 15.0  # after which an idle connection is closed
     max_wait: float = 30.0  # longest long poll
     stream_timeout: float = 600.0  # longest event stream
     stream_heartbeat: float = 15.0  # a comment keeps idle streams open through proxies
-    # Renders the metrics as (body, content type); None: there is no /metrics.
+    # Returns the metrics as (body, content type); None: the server has no /metrics.
     metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
-    # Tells if the server is ready for requests; None: the backend's health decides.
+    # Returns True if the server is ready for requests; None: the backend's health decides.
     ready: Callable[[], Awaitable[bool]] | None = None
 
     access: Access = field(default_factory=Access)  # who may call
-    limiter: Limiter | None = None  # how fast each may submit
+    limiter: Limiter | None = None  # how fast each caller may submit
     # Limits of calls under way; a server derives them from its number of connections.
     budgets: Budgets = field(default_factory=Budgets)
     tls: ServerTls | None = None
@@ -62,10 +63,13 @@ class HttpFaceSettings:
 
     @property
     def max_answer_bytes(self) -> int:
-        """The memory for an answer that shows a job: its payload and result, read and written."""
+        """Return the most bytes in memory for an answer with a job.
+
+        The payload and the result are each in memory twice, as read and as written.
+        """
         return 4 * self.max_payload_bytes
 
     @property
     def max_body_bytes(self) -> int:
-        """The longest request for one job: its payload, and room for all other fields."""
+        """Return the most bytes of a request for one job, with its payload and all other fields."""
         return self.max_payload_bytes + 64 * KIB

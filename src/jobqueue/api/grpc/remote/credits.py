@@ -70,6 +70,6 @@ class Credits:
         self.draining = False
 
     def reconnect(self) -> None:
-        """Send all free slots again, because the server has no slots of a new stream."""
+        """Send all free slots again, because the server counts no slots for a new stream."""
         self._unsent += max(self.free, 0)
         self.free = min(self.free, 0)  # keep a negative number

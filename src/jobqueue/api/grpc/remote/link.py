@@ -160,7 +160,7 @@ class RemoteLink:
         )
         pulse = self._servers.heartbeat(request, self._server)
         if not pulse.known and not self._connected:
-            raise Unavailable("the worker is about to register again")
+            raise Unavailable(f"worker {self.info.id!r} is not registered; its link reconnects")
         return pulse
 
     async def drain(self, *, pause: bool = False) -> None:
@@ -305,7 +305,7 @@ class RemoteLink:
         except asyncio.InvalidStateError:
             raise Unavailable("the stream broke when it began") from None
         if not isinstance(first, pb.ConnectResponse) or not first.HasField("welcome"):
-            raise Unavailable("the server did not welcome the worker")
+            raise Unavailable("the server's first message was not a welcome")
         if first.welcome.max_message_bytes:
             self._limit = first.welcome.max_message_bytes
         self._server.met = True

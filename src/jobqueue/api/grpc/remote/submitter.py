@@ -340,7 +340,7 @@ class Submitter:
         if not writer.cancelled():
             writer.result()
         if reader.cancelled():
-            raise OutcomeUnknown("the connection broke")
+            raise OutcomeUnknown("the connection broke before the answer arrived")
         reader.result()
 
     async def _serve_by_calls(self, server: RemoteServer) -> None:
