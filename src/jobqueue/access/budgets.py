@@ -61,7 +61,7 @@ class Budgets:
         return self._counts[kind]
 
     def enter(self, kind: BudgetKind, account: str) -> Place:
-        """Count a call until the caller leaves the returned place.
+        """Count a call until ``leave`` of the returned place is called.
 
         Raise Unavailable if the limit of the caller or of the server is reached. ``account`` names
         the caller. If ``account`` is empty, only the server's limit applies.
@@ -296,7 +296,7 @@ class Count:
         return self.total + amount > self._budget.in_all - self._last_part
 
     def add(self, account: str, amount: int) -> None:
-        """Add ``amount`` to the counts without checking the limits."""
+        """Add ``amount`` to the counts of the caller and of the server, without checking limits."""
         self.total += amount
         if account:
             self.of[account] = self.of.get(account, 0) + amount

@@ -61,7 +61,7 @@ def _parse(entry: str) -> ApiKey:
     if key.startswith(HASH_PREFIX):
         found = key.removeprefix(HASH_PREFIX).lower()
         if not _HASH.fullmatch(found):
-            raise ValueError(f"after {HASH_PREFIX} must come 64 hexadecimal digits")
+            raise ValueError(f"the key must have 64 hexadecimal digits after {HASH_PREFIX}")
         digest = bytes.fromhex(found)
         if digest == _digest(""):
             raise ValueError(

@@ -88,7 +88,7 @@ class Limiter:
         bucket.refusing = True
         wait = bucket.wait(wanted - granted)
         return granted, RateLimited(
-            f"over the rate of {self._rate:g} jobs/s; try again in {wait:.3g} s", wait
+            f"the caller is over its rate of {self._rate:g} jobs/s; try again in {wait:.3g} s", wait
         )
 
     def around(self, submit: Submit) -> Submit:

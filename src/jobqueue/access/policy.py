@@ -37,7 +37,7 @@ class Shown:
         if not given:
             return None
         if len(given) > 1:
-            raise Unauthenticated("more than one credential was given")
+            raise Unauthenticated("more than one credential was given; send one key or one token")
         if self.api_key:
             return self.api_key[0]
         text = self.authorization[0]

@@ -107,7 +107,7 @@ class TokenVerifier:
         if now >= ends + self._leeway:
             raise Unauthenticated("the token has expired")
         if "nbf" in claims and now < _time(claims, "nbf") - self._leeway:
-            raise Unauthenticated("the token is not valid yet")
+            raise Unauthenticated("the token is not valid yet (nbf)")
         if self._max_lifetime:
             self._check_lifetime(_time(claims, "iat"), ends, now)
         if self._issuer and claims.get("iss") != self._issuer:
@@ -125,7 +125,7 @@ class TokenVerifier:
 
     def _check_lifetime(self, issued: float, ends: float, now: float) -> None:
         if now < issued - self._leeway:  # an iat in the future would make any lifetime short
-            raise Unauthenticated("the token is not valid yet")
+            raise Unauthenticated("the token is not valid yet (iat)")
         if ends - issued > self._max_lifetime:
             raise Unauthenticated(
                 f"the token is valid for longer than {self._max_lifetime:g} s (exp - iat);"

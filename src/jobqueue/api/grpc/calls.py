@@ -118,7 +118,7 @@ class Calls:
 def server_stopping() -> Unavailable:
     """Return the error for a call that ends because the server stops.
 
-    The error promises that the call had no effect, or that its effect was answered.
+    Such a call had no effect, except for the effects that the server has answered already.
     """
     return Unavailable("the server is stopping")
 

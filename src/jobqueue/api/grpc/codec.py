@@ -197,7 +197,7 @@ def queue_update_from_pb(message: operator_pb2.UpdateQueueRequest) -> QueueUpdat
             why = f"{asked[:80]!r} is not a setting; allowed: {allowed}"
             raise InvalidArgument("reset", why)
         if said.get(field) is not None:
-            raise InvalidArgument("reset", f"{field} must not be in queue and in reset")
+            raise InvalidArgument("reset", f"{field} must be in queue or in reset, not in both")
         said[field] = None
     return QueueUpdate(**cast(SettingsSaid, said))
 

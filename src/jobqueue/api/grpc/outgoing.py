@@ -103,21 +103,21 @@ class Outgoing:
             await self._places.acquire()
 
     def ack(self, ack: pb.ReportAck, places: int = 1) -> None:
-        """Add the answer to a batch of reports. Free its ``places`` when the answer is sent."""
+        """Put the answer to reports into the last message. Free its ``places`` when it is sent."""
         pending = self._last()
         pending.message.acks.append(ack)
         pending.places += places
         self._wake.set()
 
     def drained(self, number: int) -> None:
-        """Add the answer to the drain ``number``. Free its place when the answer is sent."""
+        """Put the answer to drain ``number`` into the last message. Free its place when sent."""
         pending = self._last()
         pending.message.drained = number
         pending.places += 1
         self._wake.set()
 
     def pulse(self, pulse: pb.Pulse) -> None:
-        """Add the answer to a heartbeat. It replaces an earlier answer that was not sent."""
+        """Put the answer to a heartbeat into the last message, and drop an unsent earlier answer."""
         for pending in self._pending:
             pending.pulse = None
         self._last().pulse = pulse

@@ -133,7 +133,7 @@ def submit_routes(context: ApiContext) -> APIRouter:
 
 
 async def _key_taken(context: ApiContext, result: SubmitResult, view: str) -> Response:
-    """Return the answer that another job has the idempotency key.
+    """Return an answer which says that another job has the idempotency key.
 
     The answer contains that job if the caller may see it.
     """

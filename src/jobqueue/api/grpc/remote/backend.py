@@ -179,7 +179,7 @@ class GrpcBackend:
                 try:
                     call = connection.client.WatchJob(request, metadata=server.metadata)
                 except grpc.aio.UsageError:
-                    raise Unavailable("the connection is closed") from None
+                    raise Unavailable("the connection to the server is closed") from None
                 try:
                     async for message in call:
                         event = event_from_pb(message.event)

@@ -126,7 +126,7 @@ class RemoteLink:
                 "reports", f"are too large; the server accepts {self._limit} bytes in one message"
             )
         if self._closed:
-            raise Unavailable("the link is closed")
+            raise Unavailable(f"the link of worker {self.info.id!r} is closed")
         entry = _PendingReport(batch, freed, self._loop.create_future())
         self._queue.append(entry)
         self._wake.set()
@@ -154,7 +154,7 @@ class RemoteLink:
     ) -> Pulse:
         # The stream sends the fresh list of leases instead (``_compose``).
         if self._closed:
-            raise Unavailable("the link is closed")
+            raise Unavailable(f"the link of worker {self.info.id!r} is closed")
         request = heartbeat_to_pb(
             self.info.id, self.info.incarnation, leases, begun, complete, progress, overrun
         )
@@ -209,7 +209,9 @@ class RemoteLink:
             await end(task)
         self._broken()
         while self._queue:
-            self._queue.popleft().fail(Unavailable("the link is closed"))
+            self._queue.popleft().fail(
+                Unavailable(f"the link of worker {self.info.id!r} is closed")
+            )
         if not self._opened.done():
             self._opened.cancel()
         self._on_closed(self)
@@ -284,7 +286,7 @@ class RemoteLink:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from None
         except grpc.aio.UsageError:
-            raise Unavailable("the connection is closed") from None
+            raise Unavailable(f"the connection to {self._server.target} is closed") from None
         except asyncio.CancelledError:
             if cancel_requested():
                 raise
@@ -301,7 +303,9 @@ class RemoteLink:
                 await stream.write(self._hello)
                 first = await stream.read()
         except TimeoutError:
-            raise Unavailable("the server could not be reached in time") from None
+            raise Unavailable(
+                f"the server at {self._server.target} could not be reached in time"
+            ) from None
         except asyncio.InvalidStateError:
             raise Unavailable("the stream broke when it began") from None
         if not isinstance(first, pb.ConnectResponse) or not first.HasField("welcome"):

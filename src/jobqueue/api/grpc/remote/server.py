@@ -76,7 +76,7 @@ class RemoteServer:
 
         ``changes`` says that the call changes something, so that a lost answer is an
         OutcomeUnknown. A server limits the calls of one connection. Therefore short calls wait for
-        a place. With ``lasting`` the caller has taken a place by ``lasting()``.
+        a place. ``lasting`` says that the caller has taken a place with the method ``lasting``.
         """
         if timeout is None:
             timeout = self.timeout
@@ -111,7 +111,7 @@ class RemoteServer:
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, sent=changes) from None
         except grpc.aio.UsageError:
-            raise Unavailable("the connection is closed") from None
+            raise Unavailable(f"the connection to {self.target} is closed") from None
         except asyncio.CancelledError:
             if not self.cut_off():
                 raise
@@ -132,7 +132,7 @@ class RemoteServer:
         connection = next((one for one in self._connections if one.lasting < one.most), None)
         if connection is None:
             if self._closed:
-                raise Unavailable("the connection is closed")
+                raise Unavailable(f"the connection to {self.target} is closed")
             connection = ServerConnection(
                 self._dialer.open(alone=True), channel.CALLS_PER_CONNECTION
             )
@@ -174,12 +174,12 @@ class RemoteServer:
                 call.code(), call.details() or "", call.trailing_metadata(), sent=False
             ) from None
         except ValueError:  # "Cannot invoke RPC on closed channel!"
-            raise Unavailable("the connection is closed") from None
+            raise Unavailable(f"the connection to {self.target} is closed") from None
 
     def _beat_call(self) -> _Beat:
         with self._lock:
             if self._closed:
-                raise Unavailable("the connection is closed")
+                raise Unavailable(f"the connection to {self.target} is closed")
             if self._blocking is None:
                 beating = self._dialer.open_blocking()
                 beat = beating.unary_unary(

@@ -260,7 +260,7 @@ class LoadSample:
 
 
 class Balancer:
-    """Chooses a server that is not slow and has at most its share of the processes.
+    """Chooses a server that is not slow and that at most its share of the processes uses.
 
     Servers are identified by their indexes in the list of servers.
     """
