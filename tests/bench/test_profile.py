@@ -147,11 +147,11 @@ def test_a_profile_that_makes_no_sense_is_refused(
         ({"cells": [{"slots": 7}]}, "7 cannot be shared equally among 6 workers"),
         (
             {"topologies": ["microservices", {"topology": "nodes", "slots": 12}]},
-            "slots belongs into cells",
+            "move slots to cells",
         ),
         (
             {"topologies": ["microservices", {"topology": "nodes", "callers": 1}]},
-            "callers belongs into cells",
+            "move callers to cells",
         ),
     ],
 )

@@ -62,7 +62,7 @@ class Cell:
     def load(self) -> dict[str, Any]:
         """Return the factors that must be equal in a comparison.
 
-        These are all factors except the topology, its place, its servers and its workers.
+        The topology, its place, its servers and its workers are left out, because they may differ.
         """
         parts = self.as_json()
         for name in ("topology", "place", "servers", "workers"):
@@ -71,7 +71,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """Return a text that is the same for equal cells."""
+        """Return a JSON text that is the same for equal cells."""
         return json.dumps(self.as_json(), sort_keys=True)
 
     def as_json(self) -> dict[str, Any]:

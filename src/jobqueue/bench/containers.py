@@ -150,7 +150,8 @@ async def _healthy(compose: Sequence[str], topology: str) -> list[Container]:
             return sorted(found, key=lambda one: one.name)
         if loop.time() > give_up:
             raise Unavailable(
-                f"{topology}: after {_PATIENCE:g} s {', '.join(ill)}; `docker logs` says why"
+                f"{topology} is not ready after {_PATIENCE:g} s: {', '.join(ill)}; read the reason"
+                " with `docker logs`"
             )
         await asyncio.sleep(_PAUSE)
 

@@ -104,9 +104,9 @@ async def _scan(told: Mapping[str, str]) -> None:
 
 @contextlib.asynccontextmanager
 async def watched(connection: Any) -> AsyncIterator[DatabaseWatch | None]:
-    """Yield a watch that samples the database until the block ends, or None without a connection.
+    """Yield a watch that samples the database until the block ends.
 
-    The figures of the watch can be read after the block.
+    Yields None if ``connection`` is None. The figures of the watch can be read after the block.
     """
     if connection is None:
         yield None

@@ -1,4 +1,4 @@
-"""Check that the compared runs had equal conditions, so that no report has to claim it."""
+"""Check that the compared runs had equal conditions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class InUse:
 async def slots_in_use(target: Target, jobs: int, milliseconds: int) -> InUse:
     """Submit ``jobs`` jobs, and return how many slots ran them at once and on average.
 
-    The start and end times are those that the servers report.
+    The function uses the start and end times that the servers report.
     """
     work, seconds = LoadWork(milliseconds), milliseconds / 1000
 

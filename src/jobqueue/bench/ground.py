@@ -117,7 +117,9 @@ async def running_at(cell: Cell, addresses: Sequence[str]) -> AsyncIterator[Grou
     api = TASKQUEUE_API if cell.topology in ("microservices", "nodes") else ""
     if cell.topology == "nodes" and len(addresses) != cell.servers:
         raise InvalidArgument(
-            "--at", f"nodes needs {cell.servers} addresses, one for each; {len(addresses)} given"
+            "--at",
+            f"the topology nodes needs {cell.servers} addresses, one for each node;"
+            f" {len(addresses)} were given",
         )
     target = _target(api, addresses)
     try:

@@ -17,7 +17,10 @@ _STEPS = 80
 def student(share: float, degrees: int) -> float:
     """Return the quantile of Student's t distribution for a ``share`` of at least one half."""
     if not 0.5 <= share < 1 or degrees < 1:
-        raise ValueError(f"no quantile for share {share} with {degrees} degrees of freedom")
+        raise ValueError(
+            f"no quantile for share {share} with {degrees} degrees of freedom: the share must be"
+            " 0.5 or more and below 1, the degrees 1 or more"
+        )
     low, high = 0.0, _WIDEST
     for _ in range(_STEPS):
         middle = (low + high) / 2

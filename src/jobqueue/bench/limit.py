@@ -40,9 +40,9 @@ _CELL = Cell(
 
 
 async def generator_limit(seconds: float) -> dict[str, float]:
-    """Return the requests per second of both measurements, and the generator's share of a core.
+    """Return the generator's highest rates, inside this process and over gRPC.
 
-    The share belongs to the measurement over gRPC.
+    The result also has the share of a core that the generator used over gRPC.
     """
     alone, _ = await _rate(InstantTarget(), seconds)
     async with _answering() as address:

@@ -67,7 +67,7 @@ class LoadGenerator:
         tag: str,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """Create a generator. ``tag`` makes the keys of this run differ from other runs' keys."""
+        """Create a generator. ``tag`` makes the idempotency keys of this run unique."""
         self._target = target
         self._cell = cell
         self._profile = profile

@@ -39,7 +39,10 @@ class Measure:
 
 
 def answered_well(counts: Iterable[Counts]) -> int:
-    """Count the requests that got a documented answer. Fast errors must not look like speed."""
+    """Count the requests that succeeded or had a soft outcome.
+
+    Fast errors must not look like speed.
+    """
     return sum(one.ok + sum(one.soft.values()) for one in counts)
 
 
@@ -209,7 +212,7 @@ ALL = (
 
 @lru_cache(maxsize=65_536)
 def _percentiles(encoded: str) -> dict[int, float]:
-    """Return the percentiles in ms, without those that would be the maximum of too few values."""
+    """Return the percentiles in ms. Percentiles for which too few values exist are left out."""
     times = histogram(encoded)
     count = times.get_total_count()
     told = [one for one in PERCENTILES if count * (100 - one) >= 100]

@@ -67,7 +67,7 @@ class Outage:
     open: int  # jobs that had not ended, or whose end could not be read
 
     def answered(self, method: Method | None = None) -> float:
-        """Return the share of requests after the kill that got the answer of a healthy system.
+        """Return the share of requests after the kill that succeeded or had a soft outcome.
 
         ``method`` selects the requests of one method.
         """

@@ -42,7 +42,7 @@ class Build:
 def build(field: str, path: Path) -> Build:
     """Return the build at ``path``: a checkout, a virtual environment or a Python executable.
 
-    Raises InvalidArgument for ``field`` if ``path`` is none of these.
+    Raises InvalidArgument for ``field`` if ``path`` has none of the three.
     """
     if (path / "src" / "jobqueue").is_dir():
         own = path / ".venv" / "bin" / "python"

@@ -254,7 +254,7 @@ def _topology(profile: str, given: Any) -> Topology:
             raise _wrong(
                 profile,
                 "topologies: compared topologies may differ in servers and workers only:"
-                f" {', '.join(sorted(_FACTORS & set(entry)))} belongs into cells",
+                f" move {', '.join(sorted(_FACTORS & set(entry)))} to cells",
             ) from None
         raise _wrong(profile, f"topologies: {error}") from None
     if made.topology not in LAYOUTS:

@@ -51,7 +51,7 @@ class RegressRow:
 
     @property
     def gained(self) -> bool:
-        """Return True if the whole interval shows an improvement."""
+        """Return True if the whole confidence interval shows an improvement."""
         return self.low > 0 if self.measure.more_is_better else self.high < 0
 
 

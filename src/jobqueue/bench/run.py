@@ -1,4 +1,4 @@
-"""Run a profile: order its runs, repeat disturbed runs, and record whether each can be trusted."""
+"""Run a profile: order its runs, repeat disturbed runs, and record how much each was disturbed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RunProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Describes the benchmark that a user started: its profile, its output folder and its place."""
+    """Describes the benchmark that a user started: its profile, output folder and place."""
 
     profile: Profile
     out: Path

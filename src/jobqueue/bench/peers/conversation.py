@@ -121,7 +121,7 @@ def adapter(
 
 
 def _kill_session(leader: int) -> None:
-    """Kill all processes that an adapter started: its session contains them, in several groups."""
+    """Kill the adapter ``leader`` and all processes in its session."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError, IndexError):

@@ -99,9 +99,9 @@ def setups(settings: Sequence[PeerSetting], slots: Sequence[int]) -> list[PeerSe
 def planned(
     systems: Sequence[System], chosen: Sequence[PeerSetup], repetitions: int
 ) -> list[tuple[System, PeerSetup, int]]:
-    """Return the order of all runs.
+    """Return the order of all runs. Every second repetition runs in reverse order.
 
-    Every second repetition is reversed, so a drift affects all systems.
+    A slow change of the machine then affects all systems alike.
     """
     once = [(system, setup) for setup in chosen for system in systems]
     plan = []
@@ -206,7 +206,7 @@ class PeerComparison:
 
 
 def with_bases(chosen: Sequence[System], known: Sequence[System]) -> list[System]:
-    """Return the chosen systems, with jobqueue on each of their servers in front for comparison."""
+    """Return the chosen systems, preceded by jobqueue on each of their servers."""
     needed = {system.backing for system in chosen}
     bases = [one for one in known if one.is_ours and one.backing in needed and one not in chosen]
     return [*bases, *chosen]

@@ -51,7 +51,7 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """Holds one field of a table. ``subject`` is the number of the subject that leads there."""
+    """Holds one field of a table. ``subject`` is the number of the topology that leads there."""
 
     text: str
     subject: int | None = None
@@ -79,7 +79,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """Holds details that the report shows folded, because few readers need them."""
+    """Holds details that the report shows collapsed, because few readers need them."""
 
     title: str
     blocks: list[Block]
@@ -176,7 +176,7 @@ def _asked(study: Study) -> list[Block]:
 
 
 def _load(study: Study) -> Text:
-    """Return a paragraph with the factors that the names of loads leave out."""
+    """Return a paragraph with the factors that all loads share, and those of the base load."""
     usual = f"Equal in all runs: {study.same}."
     if study.base:
         usual += f" Load “{BASE}”: {study.base}; other loads name what they change."
@@ -245,7 +245,7 @@ def _by_method(compared: Sequence[Contest]) -> list[Block]:
 
 
 def _who_leads(study: Study, compared: Sequence[Contest]) -> list[ReportSection]:
-    """Return a section for each contest: a table of the leaders, by load and measure."""
+    """Return sections with a table of the leading topologies, by load and measure."""
     sections = []
     for contest in compared:
         measures = [one for one in KEY if one in contest.verdicts]

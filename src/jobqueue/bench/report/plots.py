@@ -96,7 +96,7 @@ class _Plotter:
         }
 
     def _measured(self, name: str, measure: Measure) -> list[Plot]:
-        """Plot a measure: loads with several values of their axis as lines, other loads as dots."""
+        """Plot a measure: loads with several values of the x axis as lines, other loads as dots."""
         lines, dots = self._split([measure])
         if not lines and not dots:
             return []
@@ -118,7 +118,7 @@ class _Plotter:
             return [Plot(name, caption, _svg(figure, name))]
 
     def _split(self, measures: Sequence[Measure]) -> tuple[list[_Load], list[_Load]]:
-        """Return the loads with several values of their axis, and the loads with one value.
+        """Return the loads with several values on their x axis, and the loads with a single value.
 
         Loads without any figure of these measures are left out.
         """
@@ -158,7 +158,7 @@ class _Plotter:
         panel.minorticks_off()
 
     def _dots(self, panel: Axes, loads: Sequence[_Load], measure: Measure) -> None:
-        """Plot a row for each load, with the subjects below each other."""
+        """Plot a row for each load, with the topologies below each other."""
         names = []
         for row, (load, axis) in enumerate(loads):
             names.append(_folded(load))
@@ -230,7 +230,7 @@ class _Plotter:
             return Plot(name, f"Times, {title}: less is better.", _svg(figure, name))
 
     def _curves(self) -> list[Plot]:
-        """Plot the share of jobs done after a time, at the largest value of each axis."""
+        """Plot the share of jobs that are done after a time, at the largest value of the x axis."""
         spots = [one for one in self._largest() if any(self._timed(one).values())]
         if not spots:
             return []
@@ -276,7 +276,7 @@ class _Plotter:
     def _bars(
         self, name: str, of: Callable[[RunRecord], dict[str, float]], title: str, unit: str
     ) -> list[Plot]:
-        """Plot a sum as a bar of its parts, for each subject at the largest value of each axis."""
+        """Plot a sum as a bar of its parts, for each topology at the largest value of the x axis."""
         bars = [
             (spot, subject, point)
             for spot in self._largest()

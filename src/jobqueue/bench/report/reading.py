@@ -1,8 +1,8 @@
 """Draw conclusions from figures by fixed rules, and write them as sentences.
 
-A subject leads at a spot if its interval does not overlap the interval of the second best subject.
-No conclusion is drawn from a single repetition, from disturbed runs, or where the generator may
-have slowed down the second best subject.
+A topology leads at a load if its interval does not overlap the interval of the second best
+topology. No conclusion is drawn from a single repetition, from disturbed runs, or where the
+generator may have slowed down the second best topology.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Names the leader in a measure at a spot and its lead, or the reason why no subject leads."""
+    """Names the leader in a measure at one load and its lead, or the reason why no topology leads."""
 
     spot: Spot
     leader: Subject | None = None
@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """Return the lead as text, or the reason why no subject leads."""
+        """Return the lead as text, or the reason why no topology leads."""
         if self.leader is None:
             return self.why.value if self.why else ""
         return f"{'≥ ' if self.at_least else ''}{times(self.ratio)}"
@@ -72,7 +72,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Compares subjects: topologies in one place, or one topology in several places."""
+    """Compares topologies that ran in one place, or several places of one topology."""
 
     title: str
     names: dict[Subject, str]
@@ -107,7 +107,7 @@ def with_interval(figure: Interval) -> str:
 
 
 def contests(study: Study) -> list[Contest]:
-    """Return every contest between subjects that may be compared."""
+    """Return the comparisons of topologies in each place, and of the places of each topology."""
     places = list(dict.fromkeys(one.where for one in study.subjects))
     kinds = list(dict.fromkeys(one.what for one in study.subjects))
     found = []
@@ -136,7 +136,7 @@ def _verdicts(study: Study, subjects: Sequence[Subject]) -> dict[Measure, list[V
 
 
 def _judge(spot: Spot, measure: Measure, points: Sequence[Point]) -> Verdict | None:
-    """Compare the points at a spot. Returns None if fewer than two points have a figure."""
+    """Compare topologies at one load. Returns None if fewer than two of them have a figure."""
     figures = [(figure, point) for point in points if (figure := point.figure(measure))]
     if len(figures) < 2:
         return None
@@ -157,7 +157,7 @@ def _judge(spot: Spot, measure: Measure, points: Sequence[Point]) -> Verdict | N
 
 
 def winners(study: Study, compared: Sequence[Contest]) -> list[Statement]:
-    """Return the statements about leaders, and about the highest figures of each subject."""
+    """Return the sentences about leaders, and about the highest figures of each topology."""
     found = [*_machines(study), *map(in_short, compared)]
     for contest in compared:
         found += judged(contest, KEY)
@@ -165,7 +165,7 @@ def winners(study: Study, compared: Sequence[Contest]) -> list[Statement]:
 
 
 def in_short(contest: Contest) -> Statement:
-    """Summarize which topologies lead in a measure at more than half of the loads."""
+    """Return a sentence about the topologies that lead in a measure at more than half of the loads."""
     won: dict[str, list[str]] = {}
     for measure in KEY:
         verdicts = contest.verdicts.get(measure, [])
@@ -180,7 +180,7 @@ def in_short(contest: Contest) -> Statement:
 
 
 def trust(study: Study) -> list[Statement]:
-    """Return the statements about how far the figures can be trusted."""
+    """Return the sentences about how far the figures can be trusted."""
     found = [_extent(study), *_seeds(study)]
     found += [_failures(study), *_refusals(study), _open_jobs(study), *_accounting_errors(study)]
     return [*found, *_disturbances(study), *_limits(study), *_lateness(study)]
@@ -197,7 +197,7 @@ def _machines(study: Study) -> list[Statement]:
 
 
 def _seeds(study: Study) -> list[Statement]:
-    """Return a statement if subjects had different seeds at the same repetition of a load."""
+    """Return a sentence if topologies had different seeds at the same repetition of a load."""
     seeds: dict[tuple[Spot, int], set[int]] = {}
     for point in study.points:
         for run in point.runs:
@@ -209,7 +209,7 @@ def _seeds(study: Study) -> list[Statement]:
 
 
 def judged(contest: Contest, measures: Sequence[Measure]) -> list[Statement]:
-    """Return a statement for each measure that has verdicts."""
+    """Return a sentence for each measure, which says who leads at which loads."""
     found = []
     for measure in measures:
         if verdicts := contest.verdicts.get(measure):
@@ -265,7 +265,7 @@ def _by(won: Sequence[Verdict]) -> str:
 
 
 def _peaks(study: Study) -> list[Statement]:
-    """Return statements with the highest figures of each subject, whatever the load."""
+    """Return sentences with the highest figures of each topology over all loads."""
     found = []
     for measure in (REQUESTS, JOBS):
         said = []
@@ -282,7 +282,7 @@ def _peaks(study: Study) -> list[Statement]:
 
 
 def _failures(study: Study) -> Statement:
-    """Return a statement about each subject's errors and requests without an answer."""
+    """Return a sentence about each topology's errors and requests without an answer."""
     said = []
     for subject in study.subjects:
         codes: dict[str, int] = {}
@@ -304,7 +304,7 @@ def _failures(study: Study) -> Statement:
 
 
 def _refusals(study: Study) -> list[Statement]:
-    """Return a statement about submits that were answered fast without creating a job."""
+    """Return a sentence about submits that were answered fast without creating a job."""
     said = []
     for subject in study.subjects:
         counts = [point.counts().get(Method.SUBMIT) for point in study.points

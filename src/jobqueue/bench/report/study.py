@@ -1,7 +1,7 @@
-"""Group run records by subject, load and point.
+"""Group run records by measured topology and load, for reports.
 
-A subject is a measured topology. A spot is a load with one value of its plot's axis. A point holds
-the repetitions of one subject at one spot.
+A ``Subject`` is a measured topology. A ``Spot`` is a load with one value of the x axis of its
+plots. A ``Point`` holds the runs of one subject at one spot.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Names a load, and a value on the axis of the load's plots."""
+    """Names a load, and one value on the x axis of the load's plots."""
 
     load: str
     axis: str  # a factor of a cell
@@ -90,13 +90,13 @@ class Spot:
 
     @property
     def at(self) -> str:
-        """Return the axis value in words, without the load."""
+        """Return the value on the x axis in words, without the load."""
         return _words(self.axis, self.value)
 
 
 @dataclass(slots=True)
 class Point:
-    """Holds the repetitions of one subject at one spot."""
+    """Holds the runs of one measured topology at one load."""
 
     subject: Subject
     spot: Spot
@@ -165,18 +165,18 @@ class Study:
 
     @cached_property
     def subjects(self) -> list[Subject]:
-        """Return all measured subjects."""
+        """Return all measured topologies, with their sizes and places."""
         return sorted({point.subject for point in self.points})
 
     @cached_property
     def loads(self) -> list[tuple[str, str]]:
-        """Return every load with the axis of its plots, the base load first."""
+        """Return every load with the factor on its x axis, the base load first."""
         found = dict.fromkeys((one.spot.load, one.spot.axis) for one in self.points)
         return sorted(found, key=lambda one: one[0] != BASE)
 
     @cached_property
     def spots(self) -> list[Spot]:
-        """Return every load at every value of its axis, sorted by load and value."""
+        """Return every load with every value on its x axis, sorted by load and value."""
         order = {load: n for n, load in enumerate(self.loads)}
         found = {point.spot for point in self.points}
         return sorted(found, key=lambda spot: (order[spot.load, spot.axis], spot.value))
@@ -186,7 +186,7 @@ class Study:
         return {(point.spot, point.subject): point for point in self.points}
 
     def at(self, spot: Spot, subject: Subject) -> Point | None:
-        """Return the point of a subject at a spot, or None if no run was made for it."""
+        """Return the runs of a topology at a load, or None if no run was made."""
         return self._by_place.get((spot, subject))
 
     @property
@@ -302,9 +302,9 @@ def _factors(run: RunRecord) -> dict[str, Any]:
 
 
 def _axis(cells: Sequence[Cell], closed: bool) -> str:
-    """Return the factor along the x axis of plots: one with several values, or the default.
+    """Return the factor for the x axis of plots: the first factor with several values.
 
-    The default of a closed loop is its callers, that of an open loop its rate.
+    If no factor varies, the result is the callers of a closed loop, or the rate of an open loop.
     """
     first = "callers" if closed else "rate"
     for name in (first, *_AXES):

@@ -221,7 +221,7 @@ def _busiest(point: Point) -> tuple[str, str]:
 
 
 def dead(folder: Path) -> list[str]:
-    """Return a table that compares a dead service with a dead node."""
+    """Return a table of requests and jobs while a killed service or node was down."""
     if not (folder / outages.FILE).is_file():
         return _not_measured(folder)
     document = json.loads((folder / outages.FILE).read_text(encoding="utf-8"))
@@ -250,7 +250,7 @@ _KEYED: Mapping[str, _Choice] = {
 
 
 def _point(study: Study, topology: str, chosen: _Choice) -> Point | None:
-    """Return a topology's point at the usual load whose keys match ``chosen``, or None."""
+    """Return the topology's runs at the usual load whose keys match ``chosen``, or None."""
     keyed = [one for one in study.points if one.runs[0].cell.key_ratio == 1]
     callers = {one.runs[0].cell.callers for one in keyed}
     for point in study.points:

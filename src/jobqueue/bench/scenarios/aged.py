@@ -1,6 +1,6 @@
 """Measure how much a full table, and other work at the same database, slow the queue down.
 
-Each run measures two sides in turn and compares them. The repetitions give the interval.
+Each run measures the queue without and with the disturbance, and compares the rates.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _RECOVERY = 300.0
 
 @dataclass(slots=True)
 class Rounds:
-    """Collects the rates of one side of a comparison."""
+    """Collects the rates of several rounds, either without or with a disturbance."""
 
     submit: list[float] = field(default_factory=list)
     drain: list[float] = field(default_factory=list)
     cost: list[float] = field(default_factory=list)  # CPU µs of PostgreSQL for a job drained
 
     async def measure(self, site: Site) -> None:
-        """Start programs, warm them up, and measure one round with them."""
+        """Start servers and workers, warm them up, and measure one round."""
         sizes = site.stand.sizes
         warm_up = max(1, sizes.jobs // _WARM_UP)
         async with fleet(site, for_drains=True):
@@ -120,7 +120,7 @@ async def finished(stand: Stand) -> list[Figure]:
 
 
 async def _reads(site: Site, jobs: int) -> list[Figure]:
-    """Measure single reads among many finished jobs."""
+    """Measure the latency of single reads among many finished jobs."""
     taken: dict[str, list[float]] = {"get by id": [], "history": [], "list of 100": []}
     async with site.stand.connection(site.name) as db, site.engine() as engine:
         for _ in range(100):

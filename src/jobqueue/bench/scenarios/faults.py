@@ -102,7 +102,7 @@ class _Cluster:
         self._audits = audits
 
     def keeper(self, name: str) -> Keeper:
-        """Return the keeper of the process ``name``."""
+        """Return the ``Keeper`` that supervises the process ``name``."""
         return next(one for one in self.ground.keepers if one.unit.name == name)
 
     def kill(self) -> None:
@@ -110,7 +110,7 @@ class _Cluster:
         self.keeper("server-1").unit.kill()
 
     def kill_all(self) -> None:
-        """Kill all processes after the measurement, whatever jobs are left."""
+        """Kill all processes after the measurement, even if jobs are left."""
         for keeper in self.ground.keepers:
             keeper.unit.kill()
 

@@ -131,7 +131,8 @@ async def caught_up(store: Store) -> None:
 class Site:
     """Holds one database, and a store that reads it.
 
-    A measurement reads progress through this store, so that no measured program spends time on it.
+    A measurement reads progress through this store, so that measured programs spend no time on
+    that.
     """
 
     def __init__(self, stand: Stand, name: str, url: str, store: Store) -> None:

@@ -135,7 +135,7 @@ class Play:
     say: Say
 
     async def lag(self) -> int:
-        """Return the number of events that are not in the stream yet, or 1 if it is unknown."""
+        """Return the number of events that the stream lacks, or 1 if the number is unknown."""
         lag = await self.store.stream.lag()
         return lag.events if lag is not None else 1
 
@@ -281,7 +281,7 @@ async def killed(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
         compared = await play.same()
     if not compared.repeated:
         raise StreamDiffers(
-            "no event was repeated, but a relay that was killed after Kafka's answer must repeat"
+            "no event was repeated, but a relay killed after Kafka's answer must repeat events"
         )
     return ScenarioResult(compared, longest, [])
 
@@ -319,7 +319,7 @@ async def reverse(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
                     "the events of a committed transaction do not appear in Kafka",
                 )
                 if any(f"{one}:1" in watcher.seen for one in early):
-                    raise StreamDiffers("Kafka has events of an open transaction")
+                    raise StreamDiffers("Kafka has events that are not committed")
             await play.load.cancel(_to_cancel(first, early) + _to_cancel(first + half, late))
             say(f"{first:,} jobs")
         return ScenarioResult(await play.same(), time.perf_counter() - began, [])
@@ -343,7 +343,7 @@ async def left_open(stage: FaultStage, rate: int, say: Say, seconds: float) -> S
             await play.caught_up()
             others = dict(watcher.seen)
             if any(record.key in own for record in others.values()):
-                raise StreamDiffers("Kafka has events of an open transaction")
+                raise StreamDiffers("Kafka has events that are not committed")
         committed = time.perf_counter()
         await watcher.until(
             lambda seen: f"{own[0]}:1" in seen,

@@ -1,4 +1,4 @@
-"""Compare Kafka with ``job_event``, by other queries than those of the relay and the stores."""
+"""Compare Kafka with the table ``job_event``, by queries that the relay and the stores do not use."""
 
 from __future__ import annotations
 
@@ -131,7 +131,10 @@ class Reader:
                 )
 
     def _end_of(self, partition: confluent_kafka.TopicPartition) -> int:
-        """Return the next offset of the partition. Waits until a restarted broker leads it."""
+        """Return the next offset of the partition.
+
+        Waits until a restarted broker leads the partition.
+        """
         give_up = time.monotonic() + _PATIENCE
         while True:
             try:

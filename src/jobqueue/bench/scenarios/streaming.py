@@ -136,7 +136,7 @@ async def _programs(stand: Stand) -> AsyncIterator[_Running]:
 
 @contextlib.asynccontextmanager
 async def _stage(stand: Stand) -> AsyncIterator[FaultStage]:
-    """Yield a stage with a new database and new topics."""
+    """Yield a description of a new database and new topics for a fault scenario."""
     async with stand.database() as site:
         bootstrap, slots = stand.kafka.bootstrap, stand.sizes.stream_fault_slots
         yield FaultStage(site.url, bootstrap, stand.prefix(), stand.folder, slots)

@@ -48,7 +48,7 @@ def mark(n: int, process: int | None = None) -> None:
 
 
 class Marks:
-    """Reads the file to which every job appends when it runs."""
+    """Reads the file to which every job appends a record when it runs."""
 
     def __init__(self) -> None:
         self.path = Path(os.environ["BENCH_MARKS"])
@@ -83,7 +83,7 @@ class Numbers:
             return self.next - 1
 
     def take(self, most: int) -> list[int]:
-        """Return the next numbers, at most ``most`` of them, and an empty list at the end."""
+        """Return at most ``most`` further numbers, or an empty list if no number is left."""
         return [n for _, n in zip(range(most), self, strict=False)]
 
 

@@ -151,14 +151,13 @@ class Measuring:
         return {"jobs": submitted, "seconds": took}
 
     def _wait(self, give_up: float) -> bool:
-        """Wait until every job ran and is recorded as ended.
-
-        Returns False if that is not so in time.
-        """
+        """Wait until every job ran and is recorded as ended. Returns False at the time ``give_up``."""
         while self._marks.count() < self._next or self._peer.left():
             for process in self._processes:
                 if process.poll() is not None:
-                    raise RuntimeError(f"a worker ended with status {process.returncode}")
+                    raise RuntimeError(
+                        f"worker process {process.pid} ended with status {process.returncode}"
+                    )
             if time.monotonic() > give_up:
                 return False
             time.sleep(_POLL)
