@@ -113,7 +113,7 @@ def test_a_large_payload_is_cut_for_people_only(tmp_path):
         text = terminal.screen(shown)
         assert status == 0
         assert len(text.splitlines()) < 80
-        assert text.count("--output json has all") == 2  # payload and result
+        assert text.count("--output json shows all") == 2  # payload and result
         piped = processes.run(*command, cwd=tmp_path).stdout
         assert '"n": 4999' in piped
         document = json.loads(processes.run(*command, "-o", "json", cwd=tmp_path).stdout)
@@ -179,7 +179,7 @@ def test_the_demo_shows_a_live_view(tmp_path):
     ("words", "said"),
     [
         (["job", "list", "--limit", "99999999999999"], "limit: must be 1 to 1000"),
-        (["job", "list", "--queue", "\udcff"], "not valid text"),
+        (["job", "list", "--queue", "\udcff"], "not valid Unicode text"),
         (["--timeout", "inf", "status"], "--timeout"),
     ],
 )

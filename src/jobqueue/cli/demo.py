@@ -1,5 +1,8 @@
-"""``make demo``: the queue at work, in one process: priorities, idempotency, backpressure,
-retries and dead letters, until everything is drained."""
+"""Provide the program of ``make demo``: it shows the features of a queue in one process.
+
+The demo shows priorities, idempotency, backpressure, retries and dead letters, until no job is
+left.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ from jobqueue.worker.registry import Registry
 SEEDED = 15
 FLOOD = 200
 _TYPE = "order"
-_EXHAUST = 1_000  # failures a job asks for that shall never succeed
+_EXHAUST = 1_000  # the number of failures of an order that must never succeed
 app = typer.Typer(name="demo", rich_markup_mode="rich", pretty_exceptions_enable=False)
 
 
 @dataclass(slots=True)
 class DemoPace:
-    """How long things take: to be watched, or to be tested."""
+    """Holds the durations of the demo: long enough to watch, or short for a test."""
 
     work: tuple[float, float] = (0.05, 0.25)
     max_retries: int = 2
@@ -53,16 +56,19 @@ FAST = DemoPace(work=(0.0, 0.01), max_retries=1, refresh=0.05, line_every=0.2, l
 
 
 class Shop:
-    """The task's handler. It notes what it sees, so that the demo can tell."""
+    """Executes the demo's jobs, and records which orders were started and retried."""
 
     def __init__(self) -> None:
-        self.started: list[int] = []  # orders, as their first attempts began
-        self.retried: list[int] = []  # orders that a retry helped
+        self.started: list[int] = []  # orders, in the order of their first attempts
+        self.retried: list[int] = []  # orders that succeeded in a retry
 
     async def handle(
         self, ctx: Context, order: int, seconds: float, failures: int
     ) -> dict[str, int]:
-        """Take a while, and fail as often as the order says."""
+        """Execute an order, and return its number and the number of attempts.
+
+        Wait ``seconds`` first. Raise an error in the first ``failures`` attempts.
+        """
         if ctx.attempt == 1:
             self.started.append(order)
         await asyncio.sleep(seconds)
@@ -75,7 +81,7 @@ class Shop:
 
 @dataclass(slots=True)
 class Demo:
-    """The script: what is submitted, and what is seen."""
+    """Plays the demo: submits jobs to a backend, and prints what happens."""
 
     backend: Backend
     console: Console
@@ -87,13 +93,16 @@ class Demo:
     began: float = field(default_factory=time.monotonic)
 
     def say(self, text: str = "") -> None:
-        """Tell the audience."""
+        """Print a line to the console."""
         self.console.print(text, soft_wrap=True)
 
     def spec(
         self, priority: int = 0, key: str | None = None, failures: int | None = None
     ) -> JobSpec:
-        """Another order: most succeed, some fail at first, a few never succeed."""
+        """Return the spec of the next order.
+
+        Without ``failures``, most orders succeed, some orders fail at first, and a few always fail.
+        """
         self.orders += 1
         if failures is None:
             failures = self.draw.choices((0, 1, _EXHAUST), weights=(80, 14, 6))[0]
@@ -111,7 +120,7 @@ class Demo:
         )
 
     async def seed(self) -> None:
-        """Fifteen jobs of random priority."""
+        """Submit fifteen jobs with random priorities."""
         specs = [
             self.spec(priority=self.draw.randint(0, 9), failures=failures)
             for failures in (_EXHAUST, 1, *[None] * (SEEDED - 2))
@@ -123,7 +132,7 @@ class Demo:
         self.say(f"[bold]1. Seeded {SEEDED} jobs[/bold] with priorities {priorities} (9 first)")
 
     async def show_idempotency(self) -> None:
-        """The same key again: the same job, or a refusal."""
+        """Submit jobs with a key that was used before: an equal job, and a different job."""
         first = self.spec(key="order-42")
         other = self.spec(key="order-42")
         (accepted,) = await self.backend.submit([first])
@@ -137,7 +146,7 @@ class Demo:
         self.say(f"   same key, other job:   {'rejected, the key is taken' if conflict else '???'}")
 
     async def flood(self) -> None:
-        """More than the queue takes."""
+        """Submit more jobs than the queue's capacity allows."""
         results = await self.backend.submit([self.spec() for _ in range(FLOOD)])
         refused = [r.error for r in results if isinstance(r.error, QueueFull)]
         self.say(f"[bold]3. Flood[/bold] of {FLOOD} jobs: {FLOOD - len(refused)} accepted,"
@@ -146,7 +155,10 @@ class Demo:
             self.say(f"   {refused[0].message}")
 
     async def drain(self) -> QueueStats:
-        """Show the figures until nothing is left to do."""
+        """Show the queue's figures until it has no unfinished jobs; return the last figures.
+
+        Raise TimeoutError if the jobs take longer than the demo's limit.
+        """
         self.say("[bold]4. Draining[/bold]")
         live = Live(console=self.console, auto_refresh=False, transient=True)
         next_line = 0.0
@@ -166,7 +178,7 @@ class Demo:
                 await asyncio.sleep(self.pace.refresh)
 
     async def sum_up(self, stats: QueueStats) -> None:
-        """What became of it all."""
+        """Print a summary of the ended jobs, the retries and the dead letters."""
         dead = await self.backend.list_jobs(JobQuery(states=(State.DEAD_LETTERED,), limit=1_000))
         seconds = time.monotonic() - self.began
         self.say(f"[bold]Drained[/bold] in {seconds:.1f} s: {stats.depth[State.DONE]} jobs done,"
@@ -186,7 +198,7 @@ class Demo:
 
 
 def _retries(stats: QueueStats) -> int:
-    """Failed attempts that were not a job's last."""
+    """Return the number of failed attempts after which the job was tried again."""
     return stats.failed - stats.depth.get(State.DEAD_LETTERED, 0) - stats.depth.get(State.FAILED, 0)
 
 
@@ -198,7 +210,7 @@ def _line(stats: QueueStats, seconds: float) -> str:
 def _table(stats: QueueStats, seconds: float) -> Table:
     table = Table(title=f"queue {stats.queue.name} after {seconds:.1f} s", title_justify="left")
     styles = ("cyan", "blue", "bold blue", "green", "yellow", "red")
-    for state, style in zip(State, styles, strict=True):  # to fit into 80 columns
+    for state, style in zip(State, styles, strict=True):  # short names, to fit into 80 columns
         table.add_column(state.name.partition("_")[0], justify="right", style=style)
     table.add_column("RETRIES", justify="right")
     table.add_column("ERRORS", justify="right")
@@ -244,7 +256,7 @@ async def _play(pace: DemoPace, draw: random.Random) -> int:
 
 @app.command(epilog=examples("make demo", "python -m jobqueue.cli.demo --seed 7 --fast"))
 def demo(
-    fast: Annotated[bool, typer.Option("--fast", help="Be done in a few seconds.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Run with short jobs, in seconds.")] = False,
     seed: Annotated[int | None, typer.Option(help="Repeat the same random choices.")] = None,
     version: VersionOption = False,
 ) -> int:
@@ -255,7 +267,7 @@ def demo(
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status."""
+    """Run the demo with the given arguments, or those of this process; return the exit status."""
     return run_program(app, "demo", argv)
 
 

@@ -1,4 +1,4 @@
-"""What people and programs see: tables and colours on a terminal, plain columns in a pipe."""
+"""Print the output of the programs: tables and colours on a terminal, plain columns in a pipe."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ _MINUTE = 60
 _HOUR = 3600
 _DAY = 86_400
 _GAP = 2  # between the columns of a table
-_GOOD_WIDTH, _LEAST_WIDTH = 32, 12  # of a column that may be cut: with others, and at worst
-_MOST_LINES, _MOST_LETTERS = 24, 2_000  # of a payload or result, for people
+_GOOD_WIDTH, _LEAST_WIDTH = 32, 12  # the preferred and the least width of a column that may be cut
+_MOST_LINES, _MOST_LETTERS = 24, 2_000  # of a payload or result on a terminal
 
 
 def style_of(cell: str) -> str:
-    """How a word that stands for a state is shown."""
+    """Return the style in which a state, status or health is shown; "" for any other text."""
     return _STYLES.get(cell, "")
 
 
 def on_terminal() -> bool:
-    """Whether a person looks at stdout."""
+    """Return True if stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def print_json(document: object) -> None:
-    """One JSON document."""
+    """Print a document as JSON: indented on a terminal, else on one line."""
     typer.echo(json_text(document, 2 if on_terminal() else None))
 
 
@@ -78,10 +78,10 @@ def print_table(
     spare: Sequence[str] = (),
     elastic: str = "",
 ) -> None:
-    """Rows under headers; ``empty`` is what is said when there are none, to people only.
+    """Print rows under headers. Without rows, print the text ``empty``, on a terminal only.
 
-    On a terminal that is too narrow, columns of ``spare`` are left out, the first of them first,
-    and the column ``elastic`` is cut. What is in no such column is always shown as it is.
+    If the terminal is too narrow, columns named in ``spare`` are left out, in that order, and the
+    column named ``elastic`` is cut. All other columns are always shown in full.
     """
     if not rows:
         if on_terminal():
@@ -100,14 +100,17 @@ def print_table(
     _print_columns(console, headers, rows, shown)
     hidden = [header for header in headers if header not in shown]
     if hidden:
-        words = f"No room for {', '.join(hidden)}; --output json has all."
+        words = f"No room for {', '.join(hidden)}; --output json shows all columns."
         console.print(Text(words, "dim"), soft_wrap=False)
 
 
 def _fitting(
     widths: Mapping[str, int], space: int, spare: Sequence[str], elastic: str
 ) -> dict[str, int]:
-    """The columns that find room, the more important ones first, with their widths."""
+    """Return the widths of the columns that are shown in ``space``, by header.
+
+    A column in ``spare`` is shown if the columns that come after it in ``spare`` leave room.
+    """
     least = dict(widths)
     if elastic in least:
         least[elastic] = min(least[elastic], _GOOD_WIDTH)
@@ -132,7 +135,7 @@ def _print_columns(
     rows: Sequence[Sequence[str]],
     shown: Mapping[str, int],
 ) -> None:
-    """The columns of ``shown``; numbers are at the right on a terminal, as people add them up."""
+    """Print the columns in ``shown``. On a terminal, numbers are aligned to the right."""
     numeric = {
         header
         for n, header in enumerate(headers)
@@ -156,7 +159,7 @@ def _print_columns(
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
-    """Names and values, one on a line; further lines of a value are indented below it."""
+    """Print names and values, one pair on a line. Further lines of a value are indented."""
     width = max(len(name) for name, _ in fields) + 1
     console = Console(soft_wrap=True, highlight=False)
     for name, value in fields:
@@ -168,12 +171,12 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
 
 
 def note(message: str) -> None:
-    """A remark for people: on stderr, so that it is in no pipe's way."""
+    """Print a remark for people on stderr, so that stdout contains only the output."""
     typer.echo(message, err=True)
 
 
 def content(data: bytes | None, *, pretty: bool = True) -> str:
-    """A payload or result, as JSON when it is JSON, else as text, else as hexadecimal."""
+    """Return a payload or result as JSON if it is JSON, else as text, else as hexadecimal bytes."""
     if not data:
         return NONE
     is_json, value = as_json(data)
@@ -191,18 +194,18 @@ def content(data: bytes | None, *, pretty: bool = True) -> str:
 
 
 def content_for_people(data: bytes | None) -> str:
-    """The same, cut on a terminal when it is long."""
+    """Return a payload or result as ``content`` does; on a terminal, cut a long text."""
     text = content(data)
     if data is None or not on_terminal():
         return text
     lines = text[:_MOST_LETTERS].split("\n")
     if len(text) <= _MOST_LETTERS and len(lines) <= _MOST_LINES:
         return text
-    return "\n".join([*lines[:_MOST_LINES], f"… cut ({len(data)} bytes); --output json has all"])
+    return "\n".join([*lines[:_MOST_LINES], f"… cut ({len(data)} bytes); --output json shows all"])
 
 
 def local_time(moment: float | None, *, precise: bool = False) -> str:
-    """A time where the reader is, with the zone."""
+    """Return a time in the local time zone, with the zone's name; "-" if ``moment`` is None."""
     if moment is None:
         return NONE
     local = datetime.fromtimestamp(moment).astimezone()
@@ -211,7 +214,7 @@ def local_time(moment: float | None, *, precise: bool = False) -> str:
 
 
 def ago(moment: float) -> str:
-    """How long ago something was."""
+    """Return the time since ``moment`` as text, like ``5 min ago``."""
     seconds = max(0.0, time.time() - moment)
     if seconds < _MINUTE:
         return f"{seconds:.0f} s ago"
@@ -223,7 +226,7 @@ def ago(moment: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time in a unit that fits."""
+    """Return a span of time as text in milliseconds, seconds or whole days."""
     if seconds and seconds < 1:
         return f"{seconds * 1000:.3g} ms"
     if seconds and seconds % _DAY == 0:
@@ -232,25 +235,28 @@ def duration(seconds: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun."""
+    """Return a number with its noun in the singular or plural, like ``2 jobs``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def staying(number: int, which: str = "") -> str:
-    """How many dead letters a command leaves where they are."""
+    """Return a text like ``2 dead letters stay behind``, for those that a command does not change.
+
+    ``which`` is a word before the noun, like ``other``.
+    """
     noun = f"{which} dead letter".strip()
     return f"{counted(number, noun)} {'stays' if number == 1 else 'stay'} behind"
 
 
 def progress_line(told: Progress) -> str:
-    """How far a running job is: ``40 %  12 of 30 files``."""
-    # 100 % is the end, so nothing is rounded up; but 0.29 * 100 is a little less than 29.
+    """Return the progress of a running job as text, like ``40 %  12 of 30 files``."""
+    # Rounded down, so that only an ended job shows 100 %; but 0.29 * 100 is slightly less than 29.
     percent = "" if told.value is None else f"{math.floor(told.value * 100 + 1e-6)} %"
     return clean_line("  ".join(filter(None, (percent, told.text))))
 
 
 class JobBar:
-    """A bar below the lines that are printed: how far a running job is. Only on a terminal."""
+    """Shows the progress of a running job as a bar below the printed lines, on a terminal."""
 
     def __init__(self) -> None:
         columns = (BarColumn(), TextColumn("{task.description}", markup=False))
@@ -258,7 +264,7 @@ class JobBar:
         self._task = self._bar.add_task("", total=1.0)
 
     def show(self, told: Progress) -> None:
-        """Draw it anew."""
+        """Draw the bar with the given progress."""
         total = None if told.value is None else 1.0
         self._bar.update(
             self._task, total=total, completed=told.value or 0.0, description=progress_line(told)
@@ -266,19 +272,19 @@ class JobBar:
         self._bar.start()
 
     def hide(self) -> None:
-        """Remove it; the next line is printed in its place."""
+        """Remove the bar, so that the next line is printed in its place."""
         self._bar.stop()
 
 
 class Bar:
-    """A bar that a caller advances."""
+    """A progress bar that the caller advances."""
 
     def __init__(self, bar: rich.progress.Progress, total: int | None, label: str) -> None:
         self._bar = bar
         self._task = bar.add_task(label, total=total)
 
     def advance(self, count: int = 1) -> None:
-        """Another ``count`` are done. There may be more than were expected."""
+        """Advance the bar by ``count`` items. The total grows if more items come than expected."""
         self._bar.advance(self._task, count)
         task = self._bar.tasks[self._task]
         if task.total is not None and task.completed > task.total:
@@ -287,7 +293,7 @@ class Bar:
 
 @contextmanager
 def progress(label: str, total: int | None) -> Iterator[Bar]:
-    """A progress bar on stderr; nothing is drawn unless that is a terminal."""
+    """Show a progress bar on stderr during a ``with`` block, if stderr is a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),

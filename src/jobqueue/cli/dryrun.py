@@ -1,4 +1,4 @@
-"""``jq-server --dry-run``: validate everything, touch nothing that runs."""
+"""Implement ``jq-server --dry-run``: it checks settings and connections, and changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Check = tuple[str, str, str]
 
 
 def dry_run(loaded: Loaded) -> int:
-    """Print the settings and what the checks found; 0 if all is well, else 1."""
+    """Print the settings and the results of the checks; return 1 if a check failed, else 0."""
     print_table(("SETTING", "VALUE", "SOURCE"), [list(row) for row in loaded.shown()], "")
     for warning in loaded.warnings:
         typer.echo(f"warning: {warning}", err=True)
@@ -120,7 +120,7 @@ async def _kafka(settings: Settings) -> Check:
 
 
 def _new_file(path: Path) -> Check:
-    """A file that a start would create is not created to find out whether it could be."""
+    """Check whether a start could create a database file, without creating the file."""
     folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent
@@ -151,7 +151,7 @@ def _app(settings: Settings) -> Check:
         try:
             pool = pool_concurrency(settings)
         except JobQueueError:
-            pool = settings.worker.concurrency  # the store's line says what is wrong
+            pool = settings.worker.concurrency  # the check of the store shows the error
         what = "built-in tasks only" if pool else "no built-in pool: jobs wait for a jq-worker"
         return "app", NOT_CONFIGURED, what
     return "app", OK, f"{reference}: {', '.join(registry.names())}"

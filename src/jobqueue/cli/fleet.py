@@ -1,4 +1,4 @@
-"""A topology's processes as people and programs see them."""
+"""Show the processes of a topology: as a table for people, and as a document for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobqueue.fleet.state import FleetState
 HEADERS = (
     "PROCESS", "ROLE", "PID", "ADDRESS", "HEALTH", "RESTARTS", "UPTIME", "LAST LINE",
 )  # fmt: skip
-_WIDE = 110  # columns that a whole address and a log line take
+_WIDE = 110  # columns that are enough for whole addresses and log lines
 _SHORT = {"RESTARTS": "RST"}
 _MINUTE = 60
 _HOUR = 3600
@@ -26,7 +26,10 @@ _DAY = 86_400
 
 
 def cells(row: Row) -> list[str]:
-    """A row of the table. Whoever is not well says why in place of its last log line."""
+    """Return the texts of a unit's row in the table.
+
+    The last text is the detail of the unit's health or, without a detail, its last log line.
+    """
     return [
         row.name,
         row.role,
@@ -57,7 +60,7 @@ def _uptime(since: float | None) -> str:
 
 
 def table(rows: Sequence[Row], width: int, caption: str = "") -> Table:
-    """The live table: one line for each process, whatever the width."""
+    """Return the live table, with one line for each unit in a terminal of any width."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", expand=True,
                  caption=caption or None, caption_justify="left")  # fmt: skip
     narrow = width < _WIDE
@@ -86,7 +89,7 @@ def _host_and_port(address: str) -> str:
 
 
 def state_document(state: FleetState) -> Document:
-    """A topology for programs."""
+    """Return the state of a topology as a document for JSON."""
     return {
         "topology": state.topology,
         "condition": state.condition,

@@ -1,4 +1,4 @@
-"""A topology while it runs: a live table on a terminal, lines on change elsewhere."""
+"""Show a running topology: as a live table on a terminal, else as a line for each change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _REFRESH = 0.25
 
 
 async def watch(supervisor: Supervisor, *, as_json: bool) -> Ending:
-    """Run it and show it, until it ends. A reader that leaves does not end it."""
+    """Run a topology until a signal stops it, and show it meanwhile.
+
+    The topology continues if the terminal or the reader of the output goes away.
+    """
     if as_json:
         return await supervise(
             supervisor,
@@ -38,14 +41,14 @@ async def watch(supervisor: Supervisor, *, as_json: bool) -> Ending:
 
 def _quietly(show: Callable[[], None]) -> Callable[[], None]:
     def shown() -> None:
-        with contextlib.suppress(OSError):  # nobody reads it
+        with contextlib.suppress(OSError):  # the reader of the output has gone
             show()
 
     return shown
 
 
 async def _watch_lines(supervisor: Supervisor) -> Ending:
-    """A line for each change."""
+    """Run a topology, and print a line for each change."""
 
     def on_change(line: str) -> None:
         if line:
@@ -55,27 +58,27 @@ async def _watch_lines(supervisor: Supervisor) -> Ending:
     return await supervise(
         supervisor,
         _quietly(lambda: print_welcome(supervisor.state())),
-        lambda: _say("stopping; a second signal kills"),
+        lambda: _say("stopping; a second signal kills all processes"),
     )
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it
+    with contextlib.suppress(OSError):  # the reader of the output has gone
         typer.echo(f"{time.strftime('%H:%M:%S')} {clean(line)}")
 
 
 async def _watch_live(supervisor: Supervisor) -> Ending:
-    """A table that follows."""
+    """Run a topology, and show a table that is updated."""
     table = _LiveTable(supervisor)
 
     def on_up() -> None:
-        table.hide()  # what stands above the table is not cut to its width
+        table.hide()  # so that the text above the table is not cut to the table's width
         print_welcome(supervisor.state())
-        table.caption = "Ctrl-C stops all"
+        table.caption = "Ctrl-C stops all processes"
         table.draw()
 
     def on_stopping() -> None:
-        table.caption = "stopping; Ctrl-C again kills"
+        table.caption = "stopping; Ctrl-C again kills all processes"
         table.draw()
 
     supervisor.on_change = lambda line: table.draw()
@@ -89,7 +92,7 @@ async def _watch_live(supervisor: Supervisor) -> Ending:
 
 
 class _LiveTable:
-    """The table at the bottom of the terminal. It can be hidden, and drawn again further down."""
+    """Draws a topology's table at the bottom of the terminal, and can hide the table."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self.caption = "starting …"
@@ -112,13 +115,13 @@ class _LiveTable:
 
     async def keep_drawing(self) -> None:
         while True:
-            with contextlib.suppress(OSError):  # the terminal is gone; a SIGHUP follows
+            with contextlib.suppress(OSError):  # the terminal was closed; a SIGHUP follows
                 self.draw()
             await asyncio.sleep(_REFRESH)
 
 
 def print_welcome(state: FleetState) -> None:
-    """What a person wants to know first: where it answers, the first job, the logs, the end."""
+    """Print a topology's addresses, an example command, the logs' folder and the way to stop."""
     seconds = time.time() - state.started
     typer.echo(f"{state.topology} is up ({seconds:.1f} s)\n")
     folder = shlex.quote(str(state.folder))
@@ -128,7 +131,7 @@ def print_welcome(state: FleetState) -> None:
     if state.grpc:
         named = "gRPC" if state.api == JQ_API else f"gRPC ({state.api})"
         fields.append((named, "  ".join(state.grpc)))
-    if state.grpc and state.api == JQ_API:  # jq-ctl speaks no other
+    if state.grpc and state.api == JQ_API:  # jq-ctl cannot use another API
         fields.append(("Try", f"jq-ctl --server {state.grpc[0]} job submit default"
                               """ '{"hello": "world"}' --wait"""))  # fmt: skip
     fields.append(("Logs", str(state.logs)))

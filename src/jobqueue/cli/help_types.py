@@ -1,4 +1,4 @@
-"""What help says of the type of each option: INT, TEXT, its choices; nothing for a flag."""
+"""Set the type names of options in help texts: INT, TEXT, the choices, or nothing for a flag."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ _NAMES = {"int": "INT", "float": "FLOAT", "str": "TEXT"}
 
 
 def name_types(command: Any) -> Any:
-    """Give a command, and those below it, the names of types that people expect in help.
+    """Change the type names in the help of a command and of its subcommands; return the command.
 
-    typer shows Python's names, and calls a flag a <bool>, as if it took a value.
+    Without the change, typer shows Python's type names, and shows a flag as <bool>, as if the flag
+    had a value.
     """
     find = command.get_params
 
@@ -27,7 +28,7 @@ def name_types(command: Any) -> Any:
 
 
 def _name_type(param: Any, context: Any) -> None:
-    if not hasattr(param, "display_type_rich"):  # a typer that does not show Python's names
+    if not hasattr(param, "display_type_rich"):  # this version of typer does not show Python names
         return
     if getattr(param, "is_flag", False):
         name = None

@@ -1,4 +1,4 @@
-"""Reads points in time as people type them."""
+"""Parse the points in time that people type."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 
 
 def parse_moment(text: str | None, field: str) -> float | None:
-    """``2h`` is two hours ago; otherwise a date or a time, local unless it names its offset."""
+    """Return the time that a text describes, or None if ``text`` is None.
+
+    ``2h`` means two hours ago. Any other text must be a date or a time in ISO 8601, which is local
+    unless it has a UTC offset. Raise InvalidArgument for ``field`` if the text is not a time.
+    """
     if text is None:
         return None
     ago = _AGO.fullmatch(text.strip().lower())
@@ -24,6 +28,6 @@ def parse_moment(text: str | None, field: str) -> float | None:
     except (ValueError, OverflowError):
         raise InvalidArgument(
             field,
-            f"{text[:80]!r} is not a time; allowed: 30m, 2h or 7d ago, 2030-01-31,"
+            f"{text[:80]!r} is not a time; allowed: 30m, 2h or 7d (ago), 2030-01-31,"
             " 2030-01-31T12:00 (local) or 2030-01-31T12:00:00Z",
         ) from None

@@ -1,4 +1,4 @@
-"""How the programs begin and end: parsing, errors, exit codes, signals."""
+"""Run the command-line programs: parse arguments, print errors, set exit codes, handle signals."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ EXIT_CODES: dict[Code, int] = {
 EXIT_INTERRUPTED = 130
 
 T = TypeVar("T")
-# typer carries its own copy of click; this is how its base of "wrong command line" is reached
-# without naming the copy.
+# The base class of errors about a command line in typer's own copy of click, which has no public
+# name.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def examples(*lines: str) -> str:
-    """The end of a help text: one example on a line."""
+    """Return the end of a help text: a heading, and each example on a line."""
     return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)])
 
 
@@ -70,14 +70,17 @@ VersionOption = Annotated[
 
 
 def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status. Nothing but output of the command is printed."""
-    # Read when grpc is loaded, which is later: its own lines are not JSON, and anybody who fails
-    # a handshake could make it write them.
+    """Run a command line with typer, and return the exit status.
+
+    Errors are printed to stderr, and no exception or traceback reaches the user.
+    """
+    # gRPC reads this when it is imported later. Its own log lines are not JSON, and any client that
+    # fails a handshake could cause them.
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     args = list(sys.argv[1:] if argv is None else argv)
     command = name_types(typer.main.get_command(app))
     as_json = wants_json(args)
-    for stream in (sys.stdout, sys.stderr):  # what a terminal cannot show is no reason to fail
+    for stream in (sys.stdout, sys.stderr):  # escape characters that the terminal cannot show
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -88,10 +91,10 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
         return EXIT_CODES[error.code]
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of the output, like `head`, has closed the pipe
         _discard_stdout()
         return 0
-    except SystemExit as ended:  # what rich and typer make of the same
+    except SystemExit as ended:  # rich and typer turn a BrokenPipeError into SystemExit
         if not isinstance(ended.__context__, BrokenPipeError):
             raise
         _discard_stdout()
@@ -99,7 +102,7 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     except _CommandLineError as error:
         return _usage_error(error, as_json)
     except UnicodeEncodeError:
-        report("an argument is not valid text", Code.INVALID_ARGUMENT, as_json=as_json)
+        report("an argument is not valid Unicode text", Code.INVALID_ARGUMENT, as_json=as_json)
         return EXIT_CODES[Code.INVALID_ARGUMENT]
     except OSError as error:
         report(f"cannot read or write: {error}", Code.INTERNAL, as_json=as_json)
@@ -109,7 +112,7 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
 
 
 def wants_json(args: Sequence[str]) -> bool:
-    """Whether a command line asks for output that a program reads."""
+    """Return True if a command line selects JSON output."""
     pairs = zip(args, [*args[1:], ""], strict=False)
     return any(
         (name in ("--output", "-o") and value == "json") or name in ("--output=json", "-ojson")
@@ -130,7 +133,7 @@ def _usage_error(error: Exception, as_json: bool) -> int:
 
 
 def report(message: str, code: Code, *, as_json: bool = False) -> None:
-    """Tell of an error on stderr."""
+    """Print an error to stderr, as text or as JSON."""
     if as_json:
         body = {"error": {"code": code.value, "message": message}}
         typer.echo(json_text(body), err=True)
@@ -139,21 +142,21 @@ def report(message: str, code: Code, *, as_json: bool = False) -> None:
 
 
 def clean(text: str, indent: int = len("error: ")) -> str:
-    """Text from elsewhere, without characters that could command the terminal.
+    """Return a text from outside with escaped control characters, which could command the terminal.
 
-    Its further lines are indented, so that none of them looks like a line of ours.
+    The lines after the first are indented, so that they do not look like lines of this program.
     """
     shown = "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
     return shown.replace("\n", "\n" + " " * indent)
 
 
 def clean_line(text: str) -> str:
-    """The same, on one line."""
+    """Return a text with escaped control characters, as ``clean`` does, on one line."""
     return clean(text, 0).replace("\n", " ")
 
 
 def json_text(document: object, indent: int | None = None) -> str:
-    """JSON that commands no terminal: what is not printable is escaped, as JSON may."""
+    """Return a document as JSON. Unprintable characters are escaped to protect the terminal."""
     text = json.dumps(document, ensure_ascii=False, indent=indent)
     if text.isprintable():
         return text
@@ -161,12 +164,12 @@ def json_text(document: object, indent: int | None = None) -> str:
 
 
 def _discard_stdout() -> None:
-    """Keep the interpreter from complaining about the broken pipe at exit."""
+    """Connect stdout to /dev/null, so that Python does not report the broken pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop where there is one."""
+    """Return a new event loop: of uvloop if that is installed, else of asyncio."""
     try:
         import uvloop
     except ImportError:
@@ -175,15 +178,15 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a loop of its own."""
+    """Run a coroutine on a new event loop, and return its result."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
 
 
 @contextlib.contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """What was started is stopped in order, whichever signal comes."""
-    # Not by SIGINT itself, which a shell has programs in the background ignore.
+    """Let SIGTERM raise KeyboardInterrupt during a ``with`` block, so that it can clean up."""
+    # SIGINT alone is not enough: programs that a shell starts in the background ignore it.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -192,22 +195,23 @@ def terminated_like_interrupted() -> Iterator[None]:
 
 
 def _calm_collector() -> None:
-    """Look for cyclic garbage less often than the default of every 700 new objects.
+    """Run Python's cyclic garbage collector less often than by default.
 
-    A batch of jobs is thousands of objects that end by themselves; looking through them cost a
-    fifth of a worker's processor time. What was made by the imports stays, and is left alone.
+    A batch of jobs creates thousands of objects, which reference counting deletes. With the
+    default of a run for every 700 new objects, the collector used a fifth of a worker's processor
+    time.
     """
-    gc.freeze()
+    gc.freeze()  # the objects that the imports created are kept for ever: do not scan them
     gc.set_threshold(50_000, 20, 20)
 
 
 def run_service(
     main: Callable[[asyncio.Event], Awaitable[int]], log: logging.Logger, at_stop: str = ""
 ) -> int:
-    """Run a service; what ends it unexpectedly is logged, as everything else about it is.
+    """Run a service until it ends, and return the exit status. Log the error if the service fails.
 
-    The first SIGTERM or SIGINT asks it to stop, and ``at_stop`` is logged; the second ends the
-    process.
+    The first SIGTERM or SIGINT sets the event that ``main`` gets, and ``at_stop`` is logged. The
+    second signal ends the process.
     """
 
     async def body() -> int:
@@ -224,5 +228,5 @@ def run_service(
         logs.write(log, logging.ERROR, message, extra=extra, details=details)
         return EXIT_CODES[error.code]
     except Exception:
-        log.exception("ended by a defect")
+        log.exception("the program ends because of an unexpected error")
         return EXIT_CODES[Code.INTERNAL]

@@ -1,6 +1,6 @@
-"""Writes docs/configuration.md from the schema, and the table of rules into docs/security.md.
+"""Write docs/configuration.md from the schema, and the table of rules in docs/security.md.
 
-``python -m jobqueue.cli.reference FILE``
+Usage: ``python -m jobqueue.cli.reference FILE``
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ holds what it and `jq-worker` show to the server; `--tls-ca`, `--tls-cert` and `
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the text of docs/configuration.md."""
     parts = [_HEAD]
     for section, members in _sections().items():
         parts.append(f"## {section}\n")
@@ -113,11 +113,14 @@ _BEGIN, _END = "<!-- rules: written by python -m jobqueue.cli.reference -->\n", 
 
 
 def with_rules(page: str) -> str:
-    """A page with the table of rules between its marks."""
+    """Return a page with a new table of rules between the two marks.
+
+    Raise ValueError if the page has no marks.
+    """
     before, _, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)
     if not end:
-        raise ValueError("the page has no place for the rules")
+        raise ValueError(f"the page lacks the lines {_BEGIN!r} and {_END!r} around the rules")
     rows = [
         "| action | roles | counted as | at most in one message | audited |",
         "|---|---|---|---|---|",

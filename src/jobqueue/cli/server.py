@@ -1,4 +1,4 @@
-"""``jq-server``: flags, settings, start, stop."""
+"""Provide the program ``jq-server``: it reads settings, and runs or migrates a server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def serve(
         str | None,
         setting_option(
             "db.url",
-            about="Where jobs are kept: memory://, sqlite:///FILE,"
+            about="URL of the store of jobs: memory://, sqlite:///FILE,"
             " postgresql://USER@HOST:PORT/DATABASE or redis://HOST:PORT/NUMBER.",
             metavar="URL",
         ),
@@ -65,14 +65,14 @@ def serve(
         setting_option("http.host", about="Address that HTTP listens on.", metavar="HOST"),
     ] = None,
     http_port: Annotated[
-        str | None, setting_option("http.port", about="Port of HTTP; 0 takes a free one.")
+        str | None, setting_option("http.port", about="Port of HTTP; 0 = any free port.")
     ] = None,
     grpc_host: Annotated[
         str | None,
         setting_option("grpc.host", about="Address that gRPC listens on.", metavar="HOST"),
     ] = None,
     grpc_port: Annotated[
-        str | None, setting_option("grpc.port", about="Port of gRPC; 0 takes a free one.")
+        str | None, setting_option("grpc.port", about="Port of gRPC; 0 = any free port.")
     ] = None,
     worker_concurrency: Annotated[
         str | None,
@@ -90,7 +90,7 @@ def serve(
         ),
     ] = None,
     role: Annotated[
-        str | None, setting_option("server.role", about="With kafka.dispatch: what it does.")
+        str | None, setting_option("server.role", about="With kafka.dispatch: the server's part.")
     ] = None,
     profile: Annotated[str | None, setting_option("profile", about="A set of defaults.")] = None,
     log_level: Annotated[
@@ -146,18 +146,18 @@ def serve(
     if migrate:
         return run_service(lambda stop: _migrate(settings, stop), log, "stopping")
     at_stop = (
-        f"stopping: it takes no more calls, and waits up to {settings.server.shutdown_timeout:g} s"
-        " for the jobs of its own pool and of workers that stop, too; a second Ctrl-C or SIGTERM"
-        " ends it at once"
+        "stopping: the server accepts no more calls, and waits up to"
+        f" {settings.server.shutdown_timeout:g} s for the jobs of its own pool and of workers that"
+        " are also stopping; a second Ctrl-C or SIGTERM ends it at once"
     )
     _allow_files()
     return run_service(lambda stop: _run(settings, stop), log, at_stop)
 
 
 def _allow_files() -> None:
-    """Let the process open more files, where the system allows it: each connection is one.
+    """Raise the process's limit of open files, as far as the system allows.
 
-    The usual limit of 1,024 is meant for programs that use select().
+    Each connection is an open file. The usual limit of 1,024 is for programs that use select().
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
@@ -181,7 +181,7 @@ async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
 
 
 async def _migrate(settings: config.Settings, stop: asyncio.Event) -> int:
-    """Open the store as a server does, which brings its schema up to date, and close it."""
+    """Migrate the store's schema: open the store like a server, and close it."""
     from jobqueue.connect.backends import create_store
     from jobqueue.redaction import redact
     from jobqueue.server import options
@@ -189,7 +189,9 @@ async def _migrate(settings: config.Settings, stop: asyncio.Event) -> int:
     store = create_store(options.db_url(settings), field="db.url")
     try:
         if not await started(when_reached(store.open, settings.db.start_timeout, log), stop):
-            raise Unavailable("stopped before the schema was up to date")  # not a success
+            raise Unavailable(
+                "the migration was stopped before the schema was up to date: run --migrate again"
+            )
     finally:
         await store.close()
     log.info("the schema of %s is up to date", redact(settings.db.url))
@@ -197,12 +199,12 @@ async def _migrate(settings: config.Settings, stop: asyncio.Event) -> int:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status."""
+    """Run jq-server with the given arguments, or those of this process; return the exit status."""
     return run_program(app, SERVICE, argv)
 
 
 def main() -> None:
-    """The entry point."""
+    """Run jq-server with the arguments of this process, and exit."""
     sys.exit(run())
 
 

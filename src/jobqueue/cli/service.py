@@ -1,4 +1,4 @@
-"""``jq-service``: one command for each service of the task queue document's two designs."""
+"""Provide the program ``jq-service``: it runs a service of the task queue document's designs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from jobqueue.taskqueue.designs.settings import SharedVariables, Variable, texts
 
 log = logging.getLogger("jobqueue.services")
 PROGRAM = "jq-service"
-FIELDS = ("method", "event")  # on every line, beside those that all programs have
+FIELDS = ("method", "event")  # of every log line, beside the fields of all programs
 
 _EXAMPLES = {
     "gateway": "JOB_SERVICE_ADDR=job:50052 QUEUE_SERVICE_ADDR=queue:50053"
@@ -47,16 +47,16 @@ app = typer.Typer(
 )
 
 CheckOption = Annotated[
-    bool, typer.Option("--check", help="Print what the environment says, and exit.")
+    bool, typer.Option("--check", help="Check and print the environment's settings, and exit.")
 ]
 
 
 @app.callback()
 def services(version: VersionOption = False) -> None:
-    """Run one service of the task queue: six of them make a system, or several equal nodes.
+    """Run a service of the task queue. A system is six different services, or several equal nodes.
 
-    Each is told by environment variables what it has to know, and writes JSON Lines. SIGTERM
-    ends it: it takes no more calls, and finishes what is under way.
+    A service reads its settings from environment variables, and logs JSON lines. After SIGTERM it
+    accepts no more calls, finishes the calls under way, and exits.
     """
 
 
@@ -99,7 +99,7 @@ def _line(variable: Variable) -> str:
 
 
 def said_default(variable: Variable) -> str:
-    """Whether it must be given, and what counts otherwise."""
+    """Return the text "required", or the text of the variable's default."""
     if variable.required:
         return "required"
     return f"default {variable.default or variable.fallback}"
@@ -110,12 +110,12 @@ for _service in SERVICES.values():
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status."""
+    """Run jq-service with the given arguments, or those of this process; return the exit status."""
     return run_program(app, PROGRAM, argv)
 
 
 def main() -> None:
-    """The entry point."""
+    """Run jq-service with the arguments of this process, and exit."""
     sys.exit(run())
 
 

@@ -1,4 +1,4 @@
-"""What every ``jq-ctl`` command shares: where to connect, how to answer, how long to wait."""
+"""Hold the global options of ``jq-ctl``, and connect its commands to a server or store."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ T = TypeVar("T")
 DEFAULT_URL = "grpc://127.0.0.1:50051"
 _STOP_TIMEOUT = 5.0
 _NO_SERVER = "start one with jq-server, or name another with --server or JQ_URL"
-_POOL_SIZE = 2  # one person's commands
+_POOL_SIZE = 2  # connections to a database: enough for the commands of one person
 
 
 class Format(enum.StrEnum):
-    """How results are printed."""
+    """The format in which results are printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -38,7 +38,7 @@ class Format(enum.StrEnum):
 
 @dataclass(slots=True)
 class CliSession:
-    """The global options of one command line."""
+    """Holds the global options of a command line, and connects to the chosen server or store."""
 
     url: str = DEFAULT_URL
     output: Format = Format.TABLE
@@ -49,11 +49,14 @@ class CliSession:
 
     @property
     def json(self) -> bool:
-        """Whether a program reads the output."""
+        """Return True if the output is JSON."""
         return self.output is Format.JSON
 
     def call(self, work: Callable[[Backend], Awaitable[T]]) -> T:
-        """Connect, do one thing, and disconnect; all of it within the timeout."""
+        """Connect, call ``work`` with the backend, disconnect, and return the result.
+
+        Raise DeadlineExceeded if ``work`` takes longer than the timeout.
+        """
 
         async def body() -> T:
             async with self.connected() as backend:
@@ -62,7 +65,10 @@ class CliSession:
         return run_async(body())
 
     def converse(self, work: Callable[[Backend], Awaitable[T]]) -> T:
-        """Like ``call``, for work that bounds its own steps with ``within``."""
+        """Connect, call ``work`` without a time limit, disconnect, and return the result.
+
+        ``work`` limits each of its own steps with ``within``.
+        """
 
         async def body() -> T:
             async with self.connected() as backend:
@@ -71,7 +77,10 @@ class CliSession:
         return run_async(body())
 
     async def within(self, step: Awaitable[T]) -> T:
-        """Bound one step by the timeout."""
+        """Wait for a step and return its result.
+
+        Raise DeadlineExceeded if the step takes longer than the timeout.
+        """
         try:
             async with asyncio.timeout(self.timeout):
                 return await step
@@ -83,8 +92,11 @@ class CliSession:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Backend]:
-        """A started backend. A store must exist: a look, or a typing mistake, must not create one
-        nor change its schema."""
+        """Yield a started backend, and stop the backend afterwards.
+
+        A store must exist: reading it, or a misspelt URL, must not create a store or change its
+        schema.
+        """
         shared = parse_url(self.url).scheme == "postgresql"
         backend = create_backend(
             with_password(self.url, self.db_password),
@@ -106,7 +118,7 @@ class CliSession:
 
 
 def choose_url(server: str | None, url: str | None, environ_url: str | None) -> str:
-    """The address to use: --url or --server, else JQ_URL, else the local server."""
+    """Return the URL to connect to: of --server or --url, else JQ_URL, else the local server."""
     if server and url:
         raise InvalidArgument("--server", "give either --server or --url, not both")
     if server:
@@ -115,7 +127,10 @@ def choose_url(server: str | None, url: str | None, environ_url: str | None) -> 
 
 
 def choose_redis(environ: Mapping[str, str]) -> str:
-    """The Redis that the environment names, with its password: for a store opened directly."""
+    """Return the URL of the Redis that the environment names, with the password; "" if none.
+
+    Only a PostgreSQL store that is opened directly uses this Redis.
+    """
     return with_password(
         environ.get("JQ_REDIS_URL", ""), environment_secret(environ, "JQ_REDIS_PASSWORD")
     )
@@ -124,7 +139,10 @@ def choose_redis(environ: Mapping[str, str]) -> str:
 def choose_credentials(
     ca: str | None, cert: str | None, key: str | None, environ: Mapping[str, str]
 ) -> Credentials | None:
-    """What to show to the server: the flags, else the environment."""
+    """Return the credentials for the server from the flags and the environment; None if none.
+
+    A flag takes precedence over its environment variable.
+    """
     ca = ca or environ.get("JQ_TLS_CA") or None
     cert = cert or environ.get("JQ_TLS_CERT") or None
     key = key or environ.get("JQ_TLS_KEY") or None
@@ -133,7 +151,7 @@ def choose_credentials(
 
 
 def session(context: typer.Context) -> CliSession:
-    """The session that the root command made."""
+    """Return the session with the global options of this command line."""
     found = context.find_root().obj
     assert isinstance(found, CliSession)
     return found
@@ -145,7 +163,7 @@ def _set_output(context: typer.Context, value: Format | None) -> Format | None:
     return value
 
 
-# On every command, so that it may stand where people type it.
+# Every command has this option, so that people may write it before or after the command's name.
 OutputOption = Annotated[
     Format | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""Settings on the command line: flags of their own, and ``--set KEY=VALUE`` for any."""
+"""Read settings from the command line: from their flags, or from ``--set KEY=VALUE``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,27 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Any setting by its full name, as queue.max_retries=5; may be repeated.",
+        help="Any setting by its full name, like queue.max_retries=5; may be repeated.",
     ),
 ]
 
 
 def setting_option(path: str, *names: str, about: str, metavar: str | None = None) -> Any:
-    """The flag of a setting. It arrives as text: what is wrong with a value, the settings say.
+    """Return the command-line option of a setting.
 
-    ``names`` are given where the flag is not called as the parameter is.
+    The value stays text, because the settings themselves check it. ``names`` are the names of the
+    flag, if they differ from the name of the parameter.
     """
     shown = metavar or keys()[path].metavar
     return typer.Option(*names, metavar=shown, help=about, show_default=False)
 
 
 def parse_sets(items: Sequence[str] | None) -> dict[str, str]:
-    """The settings given with ``--set``. Secrets are refused: a command line is no secret."""
+    """Return the settings in the values of ``--set``, by full name.
+
+    Raise InvalidArgument for an unknown or malformed setting, and for a secret: other users can
+    read a command line.
+    """
     found: dict[str, str] = {}
     for item in items or ():
         name, sep, value = item.partition("=")
@@ -50,7 +55,9 @@ def parse_sets(items: Sequence[str] | None) -> dict[str, str]:
             )
         if key.secret:
             raise InvalidArgument(
-                "--set", f"{name} is a secret, and everybody can read a command line; use {key.env}"
+                "--set",
+                f"{name} is a secret, and other users can read a command line; set the environment"
+                f" variable {key.env} instead",
             )
         found[name] = value
     return found

@@ -1,7 +1,7 @@
-"""Where the programs begin: before anything large is imported.
+"""Start the programs. This module imports nothing large, so that it can handle Ctrl-C at once.
 
-Python turns Ctrl-C into an exception wherever the main thread happens to be. During the imports
-it would print a traceback of theirs, or be lost in a callback that cannot raise.
+Python raises an exception for Ctrl-C wherever the main thread happens to be. During the imports,
+the exception would print a traceback, or would be lost in a callback that cannot raise.
 """
 
 import signal
@@ -9,7 +9,7 @@ from importlib import import_module
 
 
 def _run(name: str) -> None:
-    # A shell has programs in the background ignore Ctrl-C: that stays as it is.
+    # A shell lets programs in the background ignore Ctrl-C: leave that unchanged.
     taken = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if taken:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -20,25 +20,25 @@ def _run(name: str) -> None:
 
 
 def ctl() -> None:
-    """``jq-ctl``."""
+    """Run the program ``jq-ctl``."""
     _run("ctl")
 
 
 def server() -> None:
-    """``jq-server``."""
+    """Run the program ``jq-server``."""
     _run("server")
 
 
 def worker() -> None:
-    """``jq-worker``."""
+    """Run the program ``jq-worker``."""
     _run("worker")
 
 
 def service() -> None:
-    """``jq-service``."""
+    """Run the program ``jq-service``."""
     _run("service")
 
 
 def bench() -> None:
-    """``jq-bench``."""
+    """Run the program ``jq-bench``."""
     _run("bench")

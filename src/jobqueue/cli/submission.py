@@ -1,4 +1,4 @@
-"""Turns what is typed or filed into job specs: payloads, labels, JSON lines."""
+"""Make job specs from command-line arguments and files: payloads, labels and JSON lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import JobSpec
 from jobqueue.documents import refuse_constant
 
-# A server's own limit decides; this one keeps a slip (`@/dev/zero`) from eating the memory.
+# The server has its own limit. This limit protects the memory after a mistake like `@/dev/zero`.
 MAX_INPUT_BYTES = 64 << 20
 _LINE_FIELDS = {
     "idempotency_key" if name == "key" else name: kind
@@ -24,7 +24,10 @@ _LINE_FIELDS = {
 
 
 def read_payload(argument: str) -> bytes:
-    """``-`` is stdin, ``@FILE`` a file, anything else the payload itself."""
+    """Return the payload that an argument names.
+
+    ``-`` means stdin, and ``@FILE`` means a file. Any other argument is the payload itself.
+    """
     if argument == "-":
         return _bounded(sys.stdin.buffer.read(MAX_INPUT_BYTES + 1), "stdin")
     if argument.startswith("@"):
@@ -39,12 +42,14 @@ def read_payload(argument: str) -> bytes:
 
 def _bounded(data: bytes, name: str) -> bytes:
     if len(data) > MAX_INPUT_BYTES:
-        raise InvalidArgument("PAYLOAD", f"{name} is larger than {MAX_INPUT_BYTES} bytes")
+        raise InvalidArgument(
+            "PAYLOAD", f"{name} is larger than the limit of {MAX_INPUT_BYTES} bytes"
+        )
     return data
 
 
 def parse_labels(items: Sequence[str]) -> dict[str, str]:
-    """``name=value`` texts as a mapping."""
+    """Return a mapping of labels from texts like ``name=value``."""
     labels: dict[str, str] = {}
     for item in items:
         name, sep, value = item.partition("=")
@@ -55,14 +60,19 @@ def parse_labels(items: Sequence[str]) -> dict[str, str]:
 
 
 def read_lines(file: Path, queue: str) -> Iterator[tuple[int, JobSpec]]:
-    """The jobs of a JSON lines file with their line numbers; ``queue`` is the default."""
+    """Yield the jobs in a JSON lines file, each with its line number.
+
+    ``queue`` is the queue of jobs that name no queue. The file ``-`` is stdin.
+    """
     try:
         with file.open("rb") if str(file) != "-" else sys.stdin.buffer as stream:
             number = 0
             while line := stream.readline(MAX_INPUT_BYTES + 1):
                 number += 1
                 if len(line) > MAX_INPUT_BYTES:
-                    raise InvalidArgument(f"line {number}", "is too long")
+                    raise InvalidArgument(
+                        f"line {number}", f"is longer than the limit of {MAX_INPUT_BYTES} bytes"
+                    )
                 if line.strip():
                     yield number, parse_line(line, number, queue)
     except OSError as error:
@@ -70,7 +80,11 @@ def read_lines(file: Path, queue: str) -> Iterator[tuple[int, JobSpec]]:
 
 
 def parse_line(line: bytes, number: int, queue: str) -> JobSpec:
-    """One line: an object with ``payload`` and any of the other fields of a job."""
+    """Return the job spec in a line of JSON.
+
+    The line must be an object with the field ``payload``, and may have the other fields of a job.
+    Raise InvalidArgument with the line number if it is anything else.
+    """
     where = f"line {number}"
     try:
         body: Any = json.loads(line, parse_constant=refuse_constant)

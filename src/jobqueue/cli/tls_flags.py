@@ -1,5 +1,4 @@
-"""The flags of a client that speaks TLS. A key to show to the server is no flag: everybody can
-read a command line."""
+"""Define the TLS flags of clients. An API key has no flag, because other users can read flags."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ TlsCaOption = Annotated[
     typer.Option(
         "--tls-ca",
         metavar="FILE",
-        help="Speak TLS, and trust this authority (PEM). Default: those of the system.",
+        help="Use TLS, and trust this authority (PEM). Default: the system's authorities.",
         show_default=False,
     ),
 ]
@@ -21,7 +20,7 @@ TlsCertOption = Annotated[
     typer.Option(
         "--tls-cert",
         metavar="FILE",
-        help="Client certificate to show to the server (PEM); takes --tls-key.",
+        help="Client certificate for the server (PEM); needs --tls-key.",
         show_default=False,
     ),
 ]

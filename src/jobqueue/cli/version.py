@@ -1,4 +1,4 @@
-"""What ``--version`` prints: the semantic version and the commit it was built from."""
+"""Find the version and the commit of this installation, which ``--version`` prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ _SHORT = 7
 
 
 def commit() -> str:
-    """From JQ_COMMIT, or the file a build leaves in the package, or the checkout; else unknown."""
+    """Return the short commit hash of this installation, or "unknown".
+
+    The hash comes from the variable JQ_COMMIT, else from the file that a build writes into the
+    package, else from the git checkout.
+    """
     if given := os.environ.get("JQ_COMMIT", "").strip():
         return given[:_SHORT]
     built = resources.files("jobqueue").joinpath("_commit.txt")
@@ -41,11 +45,11 @@ def _commit_of_checkout() -> str:
 
 
 def full_version() -> str:
-    """``0.1.0+abc1234``: the commit as build metadata, where it is known."""
+    """Return the version with the commit, if that is known, like ``0.1.0+abc1234``."""
     found = commit()
     return __version__ if found == UNKNOWN else f"{__version__}+{found}"
 
 
 def version_text() -> str:
-    """``jobqueue 0.1.0 (commit abc1234)``."""
+    """Return the text of ``--version``, like ``jobqueue 0.1.0 (commit abc1234)``."""
     return f"jobqueue {__version__} (commit {commit()})"

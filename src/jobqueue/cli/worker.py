@@ -1,4 +1,4 @@
-"""``jq-worker``: flags, settings, start, stop."""
+"""Provide the program ``jq-worker``: it reads settings and runs a worker process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobqueue.worker")
 SERVICE = "jq-worker"
 EXIT_UNFINISHED = 1  # jobs were still running when the shutdown time was up
-EXIT_EXHAUSTED = 75  # no slot was left: to be started again
+EXIT_EXHAUSTED = 75  # no slot was left: whoever started the worker has to start it again
 
 app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -49,7 +49,7 @@ def work(
         str | None,
         setting_option(
             "worker.server",
-            about="The jq-server; several with commas between. Default: 127.0.0.1:50051.",
+            about="The jq-server, or several with commas between them. Default: 127.0.0.1:50051.",
             metavar="HOST:PORT,...",
         ),
     ] = None,
@@ -57,14 +57,14 @@ def work(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Work on a store without a server: sqlite:///FILE, postgresql://… or redis://…",
+            help="Open a store without a server: sqlite:///FILE, postgresql://… or redis://…",
         ),
     ] = None,
     queues: Annotated[
         str | None,
         setting_option(
             "worker.queues",
-            about="Queues to take jobs from; * = all. Default: those that the app's tasks"
+            about="Queues to take jobs from; * = all. Default: the queues that the app's tasks"
             " declare, or `default`.",
         ),
     ] = None,
@@ -88,8 +88,8 @@ def work(
         typer.Option(
             "--exec",
             metavar="COMMAND",
-            help="Run this program for every job: payload on stdin, result on stdout, exit status"
-            " as outcome.",
+            help="Run this program for every job: it gets the payload on stdin, writes the result"
+            " to stdout, and its exit status is the outcome.",
         ),
     ] = None,
     metrics_port: Annotated[
@@ -109,11 +109,11 @@ def work(
     sets: SetOption = None,
     version: VersionOption = False,
 ) -> int:
-    """Take jobs from queues and run them. SIGTERM drains: running jobs end, then the worker.
+    """Take jobs from queues and run them. After SIGTERM, the worker exits when its jobs have ended.
 
     Settings come from the YAML file, then JQ_ environment variables, then flags; the last wins.
-    The environment variable JQ_API_KEY, or the file that JQ_API_KEY_FILE names, is shown to the
-    server.
+    The worker sends the key in the environment variable JQ_API_KEY, or in the file that
+    JQ_API_KEY_FILE names, to the server.
     """
     flags = {
         "worker.server": server,
@@ -140,7 +140,8 @@ def work(
         raise InvalidArgument("--exec", "give either --exec or --app, not both")
     if command and shutil.which(command[0]) is None:
         raise InvalidArgument(
-            "--exec", f"there is no program {command[0]!r} (looked in PATH; seen from {Path.cwd()})"
+            "--exec",
+            f"there is no program {command[0]!r} in PATH, or at that path from {Path.cwd()}",
         )
     user_app = load_app(settings.worker.app) if settings.worker.app else None
     logs.configure(SERVICE, settings.log.level, settings.log.format)
@@ -179,14 +180,17 @@ def _command(text: str | None) -> list[str] | None:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise InvalidArgument("--exec", f"{text!r}: {error}") from None
+        raise InvalidArgument("--exec", f"{text!r} is not a valid command: {error}") from None
     if not words:
-        raise InvalidArgument("--exec", "names no program")
+        raise InvalidArgument("--exec", "must name a program")
     return words
 
 
 def _url(loaded: config.Loaded, user_app: JobQueue | None) -> str:
-    """The server that was named; else the one the application itself names."""
+    """Return the URL from the settings if they name a server, else the application's URL.
+
+    Return the default server's URL if there is no application, or its URL is memory://.
+    """
     given = loaded.settings.worker.server
     unsaid = "worker.server" not in loaded.sources
     if unsaid and user_app is not None and not user_app.url.startswith("memory:"):
@@ -197,9 +201,11 @@ def _url(loaded: config.Loaded, user_app: JobQueue | None) -> str:
 def _queues(
     loaded: config.Loaded, user_app: JobQueue | None, command: list[str] | None
 ) -> Sequence[str]:
-    """Those that were named; else the application's, and those of jobs that every worker knows.
+    """Return the queues from which the worker takes jobs.
 
-    A program of the user's knows nothing but its own jobs.
+    The queues are those in the settings. Without queues there, they are the queues of the
+    application's tasks, and of the jobs that every worker can execute. A program of ``--exec``
+    executes only its own jobs, so that only the settings count.
     """
     from jobqueue.server import options
 
@@ -227,12 +233,12 @@ async def _run(worker: WorkerProcess, stop: asyncio.Event) -> int:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit status."""
+    """Run jq-worker with the given arguments, or those of this process; return the exit status."""
     return run_program(app, SERVICE, argv)
 
 
 def main() -> None:
-    """The entry point."""
+    """Run jq-worker with the arguments of this process, and exit."""
     sys.exit(run())
 
 
