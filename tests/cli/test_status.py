@@ -54,7 +54,7 @@ def test_redis_is_shown_and_is_not_needed(ctl, tmp_path, postgres_dsn, own_redis
         server.line(f"Redis at 127.0.0.1:{redis.port}/0 is back")
         assert parts(ctl(ready["grpc"], "status"))["Redis"].startswith("ok")
         assert server.stop() == 0
-        assert len([one for one in server.lines if "is away" in one["message"]]) == 1
+        assert len([one for one in server.lines if "is unavailable" in one["message"]]) == 1
     direct = ctl(postgres_dsn, "status")
     assert direct.status == 0
     assert parts(direct)["Redis"] == "not configured"

@@ -1,1 +1,1 @@
-"""Redis: a store for jobs, and locks that advise dispatch on PostgreSQL."""
+"""Implement a store of jobs in Redis, and locks in Redis that speed up claims on PostgreSQL."""

@@ -1,7 +1,8 @@
-"""Moves of jobs. One script makes the plain start and success; ``core.decide`` decides the rest.
+"""Apply transitions to jobs in Redis.
 
-A script writes a decision only if the job is still as it was decided upon. Otherwise it answers the
-job as it is now, and the move is decided again.
+A script makes plain transitions (start and success) by itself. ``core.decide`` decides all others
+in Python. A script writes such a decision only if the job has not changed since it was read.
+Otherwise it returns the job's present fields, and Python decides again.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from jobqueue.stores.redis.documents import (
 )
 from jobqueue.stores.redis.runner import ScriptRunner
 
-_PATIENCE = 5.0  # with jobs that others keep changing
+_PATIENCE = 5.0  # seconds of retries while other processes keep changing the jobs
 _PLAIN = {Move.START: "start", Move.SUCCEED: "succeed"}
 
 
 class _DecidedJob:
-    """A job whose moves are decided in Python, with the changes to write."""
+    """Holds a job whose transitions are decided in Python, and the changes to write."""
 
     def __init__(self, seq: int, row: Sequence[Any]) -> None:
         (_, now, job_id, settings, state, version, attempt, retry_count, max_retries, lease, worker,
@@ -82,7 +83,7 @@ class _DecidedJob:
         return outcome
 
     def item(self) -> tuple[Any, ...]:
-        """Return the changes as ``write`` in ``scripts/jobs.lua`` reads them."""
+        """Return the changes in the form that ``write`` in ``scripts/jobs.lua`` reads."""
         live = self.live
         return (
             "write", live.seq, self.id, self.queue.name, self.version, self.cancelled,
@@ -94,7 +95,7 @@ class _DecidedJob:
 
 
 class MoveBatch:
-    """Applies moves by one script, or by a few where jobs have to be decided."""
+    """Applies transitions with one script call, or a few calls if Python must decide some."""
 
     def __init__(
         self, runner: ScriptRunner, rules: Rules, moves: Sequence[Transition], term: Term | None
@@ -107,7 +108,7 @@ class MoveBatch:
         self.assigned: list[Assignment] = []
 
     async def run(self, claims: Sequence[Claim]) -> list[Outcome]:
-        # Moves of one job happen in order: a move that is not plain makes the others so.
+        # Transitions of one job happen in order. If Python decides one, it decides all of them.
         decided = {asked.seq for asked in self._moves if not _plain(asked)}
         items = [
             ("read", asked.seq) if asked.seq in decided else _item(asked) for asked in self._moves
@@ -119,8 +120,8 @@ class MoveBatch:
         while left or (decided and not clashes):
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    f"{self._runner.location}: other processes keep changing the jobs of this"
-                    f" call; it was given up after {_PATIENCE:g} s"
+                    f"{self._runner.location}: gave up a write after {_PATIENCE:g} s, because"
+                    " other processes kept changing its jobs; try again"
                 )
             if clashes:
                 await asyncio.sleep(random.uniform(0, 0.001 * 2 ** min(clashes, 6)))
@@ -142,7 +143,7 @@ class MoveBatch:
         return rows
 
     def _take(self, places: Sequence[int], rows: Sequence[Any]) -> dict[int, _DecidedJob]:
-        """Keep the outcomes of moves that were made; return the jobs that are to be decided."""
+        """Store the outcomes of finished transitions; return the jobs that need a decision."""
         found: dict[int, _DecidedJob] = {}
         for n, row in zip(places, rows, strict=True):
             asked = self._moves[n]
@@ -157,7 +158,10 @@ class MoveBatch:
     async def _decide(
         self, jobs: dict[int, _DecidedJob], claims: Sequence[Claim]
     ) -> dict[int, _DecidedJob]:
-        """Decide and write; return the jobs that had changed meanwhile, as they are now."""
+        """Decide and write the transitions of ``jobs``.
+
+        Return the jobs that other processes changed meanwhile, with their present fields.
+        """
         drafts: dict[int, Outcome] = {}
         for n, asked in enumerate(self._moves):
             if n not in self.outcomes and asked.seq in jobs:

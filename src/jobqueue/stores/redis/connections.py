@@ -1,7 +1,8 @@
-"""Connections to one Redis: lent to one command at a time, dropped after any error.
+"""Keep connections to a Redis server, and classify its errors.
 
-The pool of redis-py repeats commands and waits, where callers want an answer or none. Errors are
-sorted here by their meaning for the caller.
+A connection serves one command at a time, and is closed after an error. The pool of redis-py is
+not used, because it repeats commands and waits, while callers here need an answer or an error in
+limited time. Errors are classified by what they mean for the caller.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _CLOSE_TIMEOUT = 1.0
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """Wait for ``work`` that long, then cancel it and raise TimeoutError.
+    """Wait for ``work`` at most ``seconds``, then cancel it and raise TimeoutError.
 
-    When the loop was blocked beyond the deadline, the reply may be waiting in the socket. A plain
-    timeout would fire before it is read, and blame the server. This one goes once around the loop
-    before it fires, so that a reply that has come is read first.
+    If the event loop was blocked until after the deadline, the reply may already be in the socket.
+    A plain timeout would fire before the reply is read. This timeout lets the event loop read its
+    sockets once before it fires.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as limit:
@@ -48,10 +49,13 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 
 
 class RedisConnections:
-    """Sends commands. The caller bounds the time: a cancelled command leaves nothing behind."""
+    """Sends commands to Redis on a few connections.
+
+    The caller limits the time of a command. A cancelled command closes its connection.
+    """
 
     def __init__(self, url: str) -> None:
-        # RESP2 needs no greeting and is spoken by every Redis there is.
+        # RESP2 needs no handshake, and every version of Redis supports it.
         self._maker = ConnectionPool.from_url(url, protocol=2, socket_timeout=None)
         self._make()  # an unknown option is an error now, not at the first call
         self._idle: list[Connection] = []
@@ -60,16 +64,16 @@ class RedisConnections:
 
     @property
     def address(self) -> str:
-        """Return host, port and database, for people."""
+        """Return the server's host, port and database as a text for logs and errors."""
         said = self._maker.connection_kwargs
         return f"{said.get('host', 'localhost')}:{said.get('port', 6379)}/{said.get('db', 0)}"
 
     def open(self) -> None:
-        """Keep connections after their commands, until ``close``."""
+        """Allow connections to stay open after their commands, until ``close`` is called."""
         self._closed = False
 
     async def connect(self) -> None:
-        """Make one connection ready."""
+        """Open one connection if none is idle, so that the next command need not connect."""
         self.open()
         if not self._idle:
             self._idle.append(await self.connected())
@@ -77,9 +81,10 @@ class RedisConnections:
     async def execute(
         self, *command: str | int | bytes, note: Callable[[], None] | None = None
     ) -> Any:
-        """Send one command and read its answer; it must be safe to repeat.
+        """Send a command and return its answer. The command must be safe to repeat.
 
-        ``note`` is called before anything is sent: until then nothing can have happened.
+        ``note`` is called just before the command is sent. If it was not called, the command has
+        had no effect.
         """
         async with self._slots:
             while self._idle:
@@ -90,11 +95,11 @@ class RedisConnections:
                 try:
                     return await self._run(connection, command, note)
                 except Disconnected:
-                    continue  # the server closed it while it was idle
+                    continue  # the server closed the connection while it was idle
             return await self._run(await self.connected(), command, note)
 
     async def connected(self) -> Connection:
-        """Return a new connection of the caller's own."""
+        """Return a new open connection, which the caller must close."""
         connection = self._make()
         await connection.connect()  # type: ignore[no-untyped-call]
         return connection
@@ -115,7 +120,7 @@ class RedisConnections:
             await connection.send_command(*command)
             answer = await connection.read_response()
         except ResponseError:
-            self._idle.append(connection)  # refused, but in order
+            self._idle.append(connection)  # the command was refused, but the connection works
             raise
         except BaseException:
             await connection.disconnect(nowait=True)
@@ -127,31 +132,31 @@ class RedisConnections:
         return answer
 
     async def drop(self) -> None:
-        """Forget idle connections without waiting: their server may not answer any more."""
+        """Close idle connections without waiting, because their server may not answer."""
         idle, self._idle = self._idle, []
         for connection in idle:
             await connection.disconnect(nowait=True)
 
     async def close(self) -> None:
-        """Close every connection."""
+        """Close all idle connections. A connection in use closes after its command."""
         self._closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
             try:
                 await within(_CLOSE_TIMEOUT, connection.disconnect())
             except (TimeoutError, OSError, RedisError):
-                continue  # the process closes it at its end
+                continue  # the operating system closes it when the process ends
 
 
 def _ended(connection: Connection) -> bool:
-    """Return True if the server is known to have closed it."""
+    """Return True if the server has closed the connection."""
     reader = getattr(connection, "_reader", None)
     return reader is not None and bool(reader.at_eof())
 
 
-# The connection is gone or silent: the command may have happened.
+# The connection is lost or silent: the command may have taken effect.
 LOST: tuple[type[BaseException], ...] = (OSError, TimeoutError, Disconnected, SocketTimeout)
-# All that a call to Redis may end with.
+# All errors that a call to Redis may raise.
 TROUBLE: tuple[type[BaseException], ...] = (OSError, TimeoutError, RedisError)
 _REFUSED = (AuthenticationError, NoPermissionError, OutOfMemoryError, ReadOnlyError)
 _REFUSED_CODES = ("MISCONF", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "OOM", "READONLY")
@@ -160,17 +165,17 @@ _REPLICA_CODES = ("READONLY", "MASTERDOWN")
 
 
 def passes(error: BaseException) -> bool:
-    """Return True if Redis did nothing and will do it when it is asked again."""
+    """Return True if Redis did not run the command, but will probably run it soon."""
     return isinstance(error, BusyLoadingError) or _begins(error, _PASSING_CODES)
 
 
 def refused(error: BaseException) -> bool:
-    """Return True if Redis did nothing, and refuses until an operator mends it."""
+    """Return True if Redis did not run the command and an operator must correct the reason."""
     return isinstance(error, _REFUSED) or _begins(error, _REFUSED_CODES)
 
 
 def replaced(error: BaseException) -> bool:
-    """Return True for a replica: its address may lead to another server by now."""
+    """Return True if the server is a replica, so that its host may name another server by now."""
     return isinstance(error, ReadOnlyError) or _begins(error, _REPLICA_CODES)
 
 
@@ -179,7 +184,7 @@ def _begins(error: BaseException, codes: tuple[str, ...]) -> bool:
 
 
 def described(error: BaseException, where: str) -> str:
-    """Return an error for people; ``where`` is the location of the server."""
+    """Return the text of an error, after the server's location ``where``."""
     text = str(error).strip()
     if isinstance(error.__cause__ or error.__context__, ConnectionRefusedError):
         text = "connection refused"
@@ -189,6 +194,9 @@ def described(error: BaseException, where: str) -> str:
 
 
 def unavailable(error: BaseException, where: str) -> Unavailable:
-    """Return the error for callers of a command that did not happen."""
+    """Return the error to raise for a command that had no effect.
+
+    The error is StoreAway if Redis may become available again by itself.
+    """
     heals = passes(error) or (isinstance(error, LOST) and not refused(error))
     return (StoreAway if heals else Unavailable)(described(error, where))

@@ -1,9 +1,9 @@
-"""Domain objects as Redis keeps them and as scripts pass them.
+"""Convert domain objects to and from documents (hashes) in Redis and arguments of scripts.
 
-The documents are for people with ``redis-cli``, too: fields have names, states and reasons are
-words, and a field without a value is missing. Times of the record (``created_at``, ``updated_at``,
-``last_heartbeat``, ``registered_at``) are RFC 3339; those that scripts calculate with are seconds
-since the epoch.
+People can read the documents with ``redis-cli``: fields have names, states and reasons are words,
+and a field without a value is missing. The times ``created_at``, ``updated_at``, ``last_heartbeat``
+and ``registered_at`` are texts in RFC 3339. Times with which scripts calculate are seconds since
+the epoch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Value = bytes | None
 STATES: dict[bytes, State] = {state.name.encode(): state for state in State}
 REASONS: dict[bytes, Reason] = {reason.value.encode(): reason for reason in Reason}
 _FEW_TYPES = 4
-_MOST_BYTES = 8 * 1024 * 1024  # of one script: Redis does nothing else meanwhile
+_MOST_BYTES = 8 * 1024 * 1024  # of one script, because Redis does nothing else meanwhile
 _TO_THE_SECOND = len("2026-01-01T00:00:00")
 _TO_THE_MICROSECOND = len("2026-01-01T00:00:00.000000Z")
 
@@ -53,33 +53,36 @@ _TO_THE_MICROSECOND = len("2026-01-01T00:00:00.000000Z")
 
 
 def fields(flat: Sequence[bytes]) -> Fields:
-    """Return a hash from fields and values in turn."""
+    """Return a mapping from a list in which each field is followed by its value."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def split(values: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    """Return fields to set, each followed by its value, and fields to remove."""
+    """Return the fields to set, each followed by its value, and the fields to remove.
+
+    A field whose value is None is removed.
+    """
     said = [part for item in values.items() if item[1] is not None for part in item]
     return said, [field for field, value in values.items() if value is None]
 
 
 def number(value: Value) -> float | None:
-    """Return a number that may be missing."""
+    """Return the number in a field, or None if the field is missing."""
     return None if value is None else float(value)
 
 
 def text(value: Value) -> str | None:
-    """Return a text that may be missing."""
+    """Return the text in a field, or None if the field is missing."""
     return None if value is None else value.decode()
 
 
 def opaque(data: bytes) -> msgspec.Raw:
-    """Encode bytes for scripts: the MessagePack of Redis has one kind of text, for both."""
+    """Encode bytes as a MessagePack text, because scripts in Redis cannot read its binary type."""
     return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
 
 
 def moment(text: bytes) -> float:
-    """Return a time of the record in seconds since the epoch."""
+    """Convert an RFC 3339 text of a document to seconds since the epoch."""
     said = text.decode()
     if len(said) <= _TO_THE_MICROSECOND:
         return datetime.fromisoformat(said).timestamp()
@@ -88,7 +91,10 @@ def moment(text: bytes) -> float:
 
 
 def iso(at: float) -> str:
-    """Return a time of the record: to the microsecond, as scripts write it, or more precisely."""
+    """Convert seconds since the epoch to an RFC 3339 text for a document.
+
+    The text has microseconds like the texts of scripts, or more digits if ``at`` has more.
+    """
     said = f"{at:.6f}"
     if float(said) != at:
         said = f"{Decimal(repr(at)):f}"
@@ -98,13 +104,16 @@ def iso(at: float) -> str:
 
 
 def place_of(entry: bytes) -> tuple[int, int]:
-    """Return the two numbers of an entry's id in a stream."""
+    """Return the two numbers in the id of an entry of a Redis stream."""
     first, _, second = entry.partition(b"-")
     return int(first), int(second)
 
 
 def in_parts(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
-    """Yield items in parts of a bounded number and size; no items are one empty part."""
+    """Yield the items in parts of at most ``most`` items and a limited number of bytes.
+
+    Without items, one empty part is yielded.
+    """
     begin, size = 0, 0
     for n, item in enumerate(items):
         added = size_of(item)
@@ -119,7 +128,7 @@ def in_parts(items: Sequence[T], most: int, size_of: Callable[[T], int]) -> Iter
 
 
 def packed_job(job: NewJob) -> tuple[Any, ...]:
-    """Return a new job as ``submit`` in ``scripts/jobs.lua`` reads it."""
+    """Return a new job in the form that ``submit`` in ``scripts/jobs.lua`` reads."""
     spec = job.spec
     return (
         job.id, spec.queue, spec.type, opaque(spec.payload), _labels(spec), spec.priority,
@@ -149,7 +158,7 @@ def spec_fields(spec: JobSpec) -> dict[str, Any]:
 
 
 def live_fields(live: Live) -> dict[str, Any]:
-    """Return the fields of a job's document that moves change."""
+    """Return the fields of a job's document that transitions change."""
     return {
         "status": live.state.name,
         "version": live.version,
@@ -171,7 +180,7 @@ def live_fields(live: Live) -> dict[str, Any]:
 
 
 def packed_event(entry: Entry) -> tuple[Any, ...]:
-    """Return an event as scripts write it."""
+    """Return an event in the form that scripts write to the stream of events."""
     _, version, before, state, reason, at, attempt, worker, detail, *_ = entry
     was = None if before is None else before.name
     more = _more_of(entry)
@@ -179,7 +188,7 @@ def packed_event(entry: Entry) -> tuple[Any, ...]:
 
 
 def _more_of(entry: Entry) -> str:
-    """Return, as JSON, the part of an event that its job may lose again."""
+    """Return, as JSON, those fields of an event that a later transition of the job may change."""
     state, version = entry[3], entry[1]
     retry_count, started_at, due, cancelled = entry[10:]
     said: dict[str, Any] = {}
@@ -195,7 +204,7 @@ def _more_of(entry: Entry) -> str:
 
 
 def packed_claims(claims: Sequence[Claim]) -> list[tuple[Any, ...]]:
-    """Return claims as scripts read them. Each slot has the lease that its job would get."""
+    """Return claims in the form that scripts read, with a new lease for the job of each slot."""
     return [
         (
             None if ALL_QUEUES in claim.queues else list(claim.queues),
@@ -208,24 +217,30 @@ def packed_claims(claims: Sequence[Claim]) -> list[tuple[Any, ...]]:
 
 
 def _types_of(claim: Claim) -> list[str] | dict[str, bool] | None:
-    """Return few types as a list, to be looked up; many as a set, to look types up in."""
+    """Return few types as a list and many types as a set, or None for all types.
+
+    A script looks up each type of a list in the index, or each type of the index in the set.
+    """
     if claim.types is None:
         return None
     return list(claim.types) if len(claim.types) <= _FEW_TYPES else dict.fromkeys(claim.types, True)
 
 
 def seed() -> int:
-    """Return a seed for drawing by lot: Redis begins every script with the same one."""
+    """Return a seed for the random numbers of a script.
+
+    Without it, Redis would give the same random numbers to each run of a script.
+    """
     return random.getrandbits(31)
 
 
 def packed_term(term: Term | None) -> tuple[str, str] | None:
-    """Return a term as scripts compare it."""
+    """Return a term in the form that scripts compare."""
     return None if term is None else (str(term.holder), str(term.epoch))
 
 
 def settings_of(queue: Queue) -> dict[str, Any]:
-    """Return the document of a queue without its times and figures."""
+    """Return a queue's document without its times and figures."""
     said = {
         setting.name: write_value(setting.kind, getattr(queue, setting.name))
         for setting in SETTINGS.values()
@@ -240,7 +255,7 @@ SPEC = (
     b"type", b"payload", b"priority", b"max_retries", b"ttl", b"timeout", b"labels", b"more",
     b"idempotency_key",
 )  # fmt: skip
-"""The fields of a specification, in the order of ``spec``."""
+"""The fields of a job's spec, in the order of the parameters of ``spec``."""
 
 
 def spec(
@@ -256,7 +271,7 @@ def spec(
     more: Value = None,
     key: Value = None,
 ) -> JobSpec:
-    """Return a specification from its fields."""
+    """Return a job's spec from the values of its fields."""
     return read_spec(
         queue.decode(), text(type) or "", payload or b"", int(priority or 0),
         int(max_retries or 0), number(ttl), number(timeout), run_at, text(key), text(labels),
@@ -265,7 +280,7 @@ def spec(
 
 
 def job(found: Fields) -> Job:
-    """Return a job from its document."""
+    """Return the job in a document."""
     get = found.get
     return Job(
         id=found[b"job_id"].decode(),
@@ -291,7 +306,8 @@ def job(found: Fields) -> Job:
 
 
 def _progress(found: Fields) -> Progress | None:
-    """Return the progress of the running attempt; that of an earlier one may still be there."""
+    """Return the progress of the running attempt in a job's document, or None."""
+    # The document may still contain the progress of an earlier attempt.
     lease = found.get(b"progress_lease")
     if lease is None or lease != found.get(b"lease") or found[b"status"] != b"RUNNING":
         return None
@@ -300,7 +316,7 @@ def _progress(found: Fields) -> Progress | None:
 
 
 def assignment(row: Sequence[bytes]) -> Assignment:
-    """Return an attempt from the row of ``row_of`` in ``scripts/claims.lua``."""
+    """Return the assignment in a row of ``row_of`` in ``scripts/claims.lua``."""
     (seq, job_id, queue, kind, payload, attempt, lease, worker, priority, retry_count,
      max_retries, created_at, timeout, expires_in, labels, more, deaths) = row  # fmt: skip
     asked = spec(queue, None, kind, payload, priority, max_retries, None, timeout, labels, more)
@@ -311,7 +327,7 @@ def assignment(row: Sequence[bytes]) -> Assignment:
 
 
 def event(found: Fields) -> Event:
-    """Return an event from its entry in the stream."""
+    """Return the event in an entry of the stream of events."""
     before = found[b"from"]
     return Event(
         found[b"job_id"].decode(),
@@ -328,13 +344,13 @@ def event(found: Fields) -> Event:
 
 
 def held(row: Sequence[Any]) -> Held:
-    """Return a lease from the row of ``held_row`` in ``scripts/workers.lua``."""
+    """Return the lease in a row of ``held_row`` in ``scripts/workers.lua``."""
     seq, lease, worker, state, cancel = row
     return Held(int(seq), int(lease), worker.decode(), STATES[state], cancel is not None)
 
 
 def queue(found: Fields) -> Queue:
-    """Return a queue from its document."""
+    """Return the queue in a document."""
     return queue_of(
         {name.decode(): value for name, value in found.items()},
         name=found[b"name"].decode(),
@@ -344,7 +360,7 @@ def queue(found: Fields) -> Queue:
 
 
 def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
-    """Return a worker from its document."""
+    """Return the worker in a document, which is a list of fields and values."""
     found = fields(flat)
     types = json.loads(found.get(b"types", b"null"))
     info = WorkerInfo(

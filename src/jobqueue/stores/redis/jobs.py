@@ -1,6 +1,6 @@
-"""Jobs come in, are handed out, move on, become due, and are removed.
+"""Submit, claim, change and remove jobs in Redis, and find jobs that are due.
 
-A batch is written in parts of a bounded size, each by one script.
+A batch is written in parts of limited size; one script call writes each part.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from jobqueue.stores.redis.documents import (
 )
 from jobqueue.stores.redis.runner import ScriptRunner
 
-MOST_JOBS = 500  # of one script: Redis does nothing else meanwhile, for some 10 ms
+MOST_JOBS = 500  # of one script, which blocks Redis for some 10 ms
 MOST_SLOTS = 500
 MOST_MOVES = 500
 _KEYS_PER_SWEEP = 1_000
@@ -49,7 +49,10 @@ _SORTED_EVERY = 10.0  # while a server of an earlier version may still be runnin
 
 
 class RedisJobs:
-    """Implements ``core.dispatch.DispatchJobs``. The last part of a batch fills the claims."""
+    """Implements ``core.dispatch.DispatchJobs``.
+
+    If a batch has several parts, the claims are made with the last part.
+    """
 
     def __init__(self, runner: ScriptRunner, rules: Rules, hear: Callable[[Change], None]) -> None:
         self._runner = runner
@@ -71,7 +74,7 @@ class RedisJobs:
             except JobQueueError as error:
                 if not results:
                     raise
-                # Earlier parts are written: the jobs of the others are refused one by one.
+                # Earlier parts are written, so only the jobs of the other parts are refused.
                 left = len(jobs) - len(results)
                 results += [SubmitResult.refused(error) for _ in range(left)]
                 break
@@ -94,7 +97,7 @@ class RedisJobs:
                 raise TermEnded
             ended, rows = said
             assigned += map(documents.assignment, rows)
-            if ended is not None:  # the script passed over too many expired jobs
+            if ended is not None:  # the script met too many expired jobs and stopped early
                 parts.insert(0, _rest(part, *ended))
         return assigned
 
@@ -115,7 +118,7 @@ class RedisJobs:
             try:
                 outcomes += await batch.run(claims if last else ())
             except BaseException:
-                # A part may be written: callers that wait for its jobs must look.
+                # A part may be written: callers that wait for its jobs must read them again.
                 if outcomes or batch.outcomes:
                     self._hear(Change.WORK | Change.ENDED | Change.CONTROL)
                 raise
@@ -153,7 +156,10 @@ class RedisJobs:
 
 
 class RedisUpkeep:
-    """Implements ``core.store.Upkeep``. With ``sorts`` it moves jobs of earlier versions."""
+    """Implements ``core.store.Upkeep``.
+
+    With ``sorts``, ``due`` also moves jobs from the index of earlier versions (``sort_ready``).
+    """
 
     def __init__(self, runner: ScriptRunner, *, sorts: bool) -> None:
         self._runner = runner
@@ -177,9 +183,9 @@ class RedisUpkeep:
         return Overdue(found, promoted + moved, next_at)
 
     async def sort_ready(self) -> tuple[int, bool]:
-        """Move some of the jobs that an earlier version left waiting to where claims look.
+        """Move some waiting jobs from the index of an earlier version to the index for claims.
 
-        Returns how many jobs were moved, and whether there are more.
+        Return the number of moved jobs, and True if more jobs must be moved.
         """
         moved, more = await self._runner.read("sort_ready", (_SORTED_AT_ONCE,))
         self._sorted_at = time.monotonic()
@@ -199,7 +205,7 @@ class RedisUpkeep:
         self, completed_before: float, limit: int, term: Term, where: DoneJobs = ANY_QUEUE
     ) -> int:
         removed, passed_over = 0, 0
-        here = self._runner.here()  # the script is told ages: the clocks may differ
+        here = self._runner.here()  # the script gets ages, because the clocks may differ
         after = where.completed_after
         ages = (here - completed_before, None if after == -math.inf else here - after)
         while True:
@@ -227,14 +233,18 @@ def _result(job: NewJob, said: Sequence[Any]) -> SubmitResult:
 
 
 def _rest(part: Sequence[Claim], number: int, workers: Sequence[bytes]) -> list[Claim]:
-    """Return claims from that number on, the first one with the slots of these workers only."""
+    """Return the claims of ``part`` that a script did not finish.
+
+    ``number`` counts claims from 1 and is that of the first unfinished claim. ``workers`` are the
+    slots that this claim has left.
+    """
     begun, *others = part[number - 1 :]
     slots = [worker.decode() for worker in workers]
     return [Claim(begun.queues, slots, begun.without, begun.types), *others]
 
 
 def _parts(claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Return claims in parts of at most ``MOST_SLOTS`` slots."""
+    """Split claims into parts of at most ``MOST_SLOTS`` slots."""
     parts: list[list[Claim]] = [[]]
     room = MOST_SLOTS
     for claim in claims:

@@ -1,4 +1,4 @@
-"""Leadership: the key ``leader``, which runs out with its term."""
+"""Elect a leader in Redis with the key ``leader``, which expires with the term."""
 
 from __future__ import annotations
 

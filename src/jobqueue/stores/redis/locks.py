@@ -1,11 +1,10 @@
-"""Per-job locks in Redis (jq:FR-015): a whole batch in one round trip, advice only.
+"""Take advisory locks on jobs in Redis (jq:FR-015), a whole batch in one round trip.
 
-A lock covers the moment between reading candidates and writing the assignment. It is never
-released by hand: the attempt in its name makes every attempt a new lock, and it runs out by
-itself. When Redis does not answer within the deadline, calls get no advice (None) at once until
-a probe in the background finds it well again, so that an outage slows no claim after the first.
-The same task looks after a Redis that nobody has asked for a while: its health must be true when
-there is nothing to do, too.
+A lock covers the time between reading candidates and writing the assignment. Locks are never
+released but expire: the lock's name contains the attempt, so each attempt has a new lock. If Redis
+does not answer within the deadline, ``take`` returns None at once until a probe in the background
+succeeds. So an outage delays only the first claim. The same task probes a Redis that was not used
+for some time, so that its health is also correct while there are no claims.
 """
 
 from __future__ import annotations
@@ -33,21 +32,21 @@ T = TypeVar("T")
 
 TIMEOUT = 0.05
 PREFIX = "{jq}:lock:"
-# Ample for the write that follows, also one that waits for a busy disk or is tried again; short,
-# because after a crash between lock and write nobody else hands these jobs out for so long.
+# Enough for the write that follows, even if it waits for a busy disk or is repeated. Short, because
+# after a crash between lock and write no server assigns these jobs for this time.
 LIFE = 5.0
 
-_CHUNK = 1000  # names in one call: Redis does nothing else meanwhile, 2.5 ms
+_CHUNK = 1000  # names in one call, which blocks Redis for 2.5 ms
 _CONNECT_TIMEOUT = 1.0  # in the background: TLS over a slow link may take its time
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-_STEADY = 10.0  # up for so long, the next outage begins with short pauses again
-_QUIET = 5.0  # nobody has asked for so long: look whether it is still there
+_STEADY = 10.0  # seconds without an outage, after which the next one begins with short pauses
+_QUIET = 5.0  # seconds without a call, after which Redis is probed
 _MAX_REASON = 200
 _MEANING = "dispatch goes on under PostgreSQL's row locks"
 
 
 class RedisLocks:
-    """Locks of one server process, known by its random token."""
+    """Implements ``core.store.Locks``. The locks of a server process have its random token."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class RedisLocks:
         self._sha = hashlib.sha1(self._script, usedforsecurity=False).hexdigest()
         self._up = False
         self._why = "not open"
-        self._changed = 0.0  # when it last went away or came back
+        self._changed = 0.0  # when Redis was last lost or found again
         self._answered = 0.0
         self._pause = GrowingPause(_FIRST_PAUSE, _LONGEST_PAUSE)
         self._gone = asyncio.Event()
@@ -78,8 +77,8 @@ class RedisLocks:
         if self._watching is not None:
             return
         try:
-            await self._probe(_CONNECT_TIMEOUT)  # no claim waits for it yet: slow is not away
-        except Exception as error:  # whatever it is, dispatch goes on
+            await self._probe(_CONNECT_TIMEOUT)  # no claim waits yet, so a slow answer is enough
+        except Exception as error:  # dispatch must go on after any error
             self._go_away(error)
             await self._connections.drop()
         else:
@@ -111,7 +110,7 @@ class RedisLocks:
                 won += [start + position for position in found] if start else found
                 if len(won) == wanted:
                     break
-        except Exception as error:  # whatever it is, dispatch goes on
+        except Exception as error:  # dispatch must go on after any error
             await self._failed(error)
             return None
         return won
@@ -128,12 +127,12 @@ class RedisLocks:
         tail = (1, self._prefix, self._token, wanted, self._life, "\n".join(names))
         try:
             won: list[int] = await self._connections.execute("EVALSHA", self._sha, *tail)
-        except NoScriptError:  # restarted, or its scripts were flushed; EVAL loads it for others
+        except NoScriptError:  # Redis was restarted, or its scripts were flushed; EVAL loads it
             won = await self._connections.execute("EVAL", self._script, *tail)
         return won
 
     async def _probe(self, timeout: float) -> None:
-        """Connect, and take a lock of nobody: a server that refuses writes is no help."""
+        """Connect and take an unused lock, to find out whether Redis accepts writes."""
         await _answer(_CONNECT_TIMEOUT, self._connections.connect())
         await _answer(timeout, self._ask([f"probe:{self._token}"], 1))
 
@@ -151,7 +150,7 @@ class RedisLocks:
         self._observer.lock_failed(_kind(error))
 
     def _go_away(self, error: Exception) -> None:
-        """Answer None from now on."""
+        """Record that Redis is unavailable: ``take`` returns None from now on."""
         self._note(error)
         now = time.monotonic()
         if now - self._changed > _STEADY:
@@ -159,13 +158,19 @@ class RedisLocks:
         self._up, self._changed = False, now
         self._gone.set()
         self._observer.locks_up(False)
-        log.warning("Redis at %s is away: %s; %s", self._connections.address, self._why, _MEANING)
+        log.warning(
+            "Redis at %s is unavailable: %s; %s", self._connections.address, self._why, _MEANING
+        )
 
     def _come_back(self) -> None:
         now = time.monotonic()
         if self._gone.is_set():
             away = now - self._changed
-            log.info("Redis at %s is back after %.1f s", self._connections.address, away)
+            log.info(
+                "Redis at %s is back after %.1f s; claims take locks in it again",
+                self._connections.address,
+                away,
+            )
             self._gone.clear()
         self._up, self._changed, self._answered = True, now, time.perf_counter()
         self._observer.locks_up(True)
@@ -180,7 +185,7 @@ class RedisLocks:
                 await self._pause.wait()
             try:
                 await self._probe(self._timeout)
-            except Exception as error:  # for whatever reason
+            except Exception as error:  # the task must go on after any error
                 await self._failed(error)
             else:
                 if not self._up:
@@ -191,7 +196,7 @@ class RedisLocks:
 
 
 async def _answer(seconds: float, asked: Awaitable[T]) -> T:
-    """Wait that long, and no longer; the error says how long that was."""
+    """Wait at most ``seconds``. The TimeoutError names this time in milliseconds."""
     try:
         return await within(seconds, asked)
     except TimeoutError:
@@ -199,7 +204,7 @@ async def _answer(seconds: float, asked: Awaitable[T]) -> T:
 
 
 def _kind(error: Exception) -> str:
-    """Return the kind of an error as a metric counts it."""
+    """Return the label under which a metric counts an error."""
     if isinstance(error, TimeoutError | SocketTimeout):
         return "timeout"
     if isinstance(error, ResponseError | AuthenticationError):

@@ -1,6 +1,7 @@
-"""Hints of other processes: scripts publish their changes, and one connection listens.
+"""Listen for hints of other processes: scripts publish changes on a Redis channel.
 
-A hint may be lost: the next look finds the change, at the latest after the scheduling interval.
+Hints may be lost. Then the next scheduled read of the store finds the change, at the latest after
+the scheduling interval.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _FIRST_RETRY, _LONGEST_RETRY = 0.05, 2.0
 
 
 class RedisListener:
-    """Listens on one connection, and opens a new one when it is lost."""
+    """Listens for hints on a connection of its own, and reconnects when the connection is lost."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class RedisListener:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the task that listens."""
         self._task = asyncio.create_task(self._run(), name="jobqueue-redis-listen")
 
     async def close(self) -> None:
@@ -58,7 +59,7 @@ class RedisListener:
                     await connection.send_command("SUBSCRIBE", self._channel)
                     await within(_KEEPALIVE, connection.read_response())
                     if not first:
-                        _log.info("listening to other processes on %s again", where)
+                        _log.info("listening again on %s for hints of other processes", where)
                     first = False
                     pause.reset()
                     self._heard(_EVERYTHING)  # hints may have been missed
@@ -66,11 +67,11 @@ class RedisListener:
                 finally:
                     await connection.disconnect(nowait=True)
             except TROUBLE as error:
-                _log.debug("cannot listen to other processes on %s: %s; trying again", where, error)
+                _log.debug("cannot listen for hints on %s: %s; trying again", where, error)
             await pause.wait()
 
     async def _stay(self, connection: Any) -> None:
-        """Read until the connection is lost; check a silent one with a PING."""
+        """Read hints until the connection is lost. Check a silent connection with a PING."""
         asked = False
         while True:
             try:

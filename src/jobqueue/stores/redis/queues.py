@@ -1,4 +1,4 @@
-"""Queues with their settings and figures."""
+"""Keep queues in Redis, with their settings and figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs and events as callers see them."""
+"""Read jobs and events from Redis for callers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.documents import fields, moment
 from jobqueue.stores.redis.runner import ScriptRunner
 
-_PAGE = 100  # whole jobs in one answer: payloads are large
+_PAGE = 100  # whole jobs in one answer, because payloads may be large
 _LOOKED_AT = 1_000  # jobs in one script
 _TRIES = 3
 
@@ -79,7 +79,7 @@ class RedisReads:
             ids = await self._page_by_time(wanted)
             page = [job for job in await self._listed(ids) if wanted.matches(job.state, job.reason)]
             if len(page) == len(ids):
-                break  # else some jobs changed while the page was read
+                break  # otherwise some jobs changed while the page was read
         return page
 
     async def _listed(self, ids: list[str]) -> list[Job]:
@@ -92,7 +92,11 @@ class RedisReads:
         return jobs
 
     async def _page_by_time(self, wanted: TimeQuery) -> list[str]:
-        """Return the ids of a page. Numbers grow with time; within a millisecond ids decide."""
+        """Return the ids of the jobs on a page, by time of creation, then by id.
+
+        Job numbers are in the order of time, so jobs are read by number. Only the jobs of one
+        millisecond must be sorted by id.
+        """
         indexes = [(state.name, wanted.queue) for state in wanted.states or tuple(State)]
         end = wanted.offset + wanted.limit
         found: list[tuple[int, str]] = []
@@ -104,7 +108,7 @@ class RedisReads:
                  wanted.cancelled, "time"),
             )  # fmt: skip
             found += [(milliseconds(moment(at)), job_id.decode()) for job_id, at in picked]
-            # The millisecond that the page ends in must be known as a whole.
+            # All jobs of the page's last millisecond must be read, so that they can be sorted.
             if ended is None or (len(found) > end and found[-1][0] != found[end - 1][0]):
                 break
             after = ended.decode()
@@ -119,6 +123,6 @@ class RedisReads:
 
 
 def _asked(wanted: JobFilter) -> tuple[Any, ...]:
-    """Return the last arguments of ``list`` in ``scripts/reads.lua``."""
+    """Return a filter's conditions as the last arguments of ``list`` in ``scripts/reads.lua``."""
     reasons = [one.value for one in wanted.reasons] or None
     return reasons, wanted.error or None, wanted.since, wanted.until

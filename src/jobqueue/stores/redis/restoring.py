@@ -1,7 +1,7 @@
-"""Writes a whole store, rebuilt from the event stream, into an empty Redis.
+"""Write the content of a store, rebuilt from the event stream, into an empty Redis.
 
-Redis has no transaction over scripts. From the first step to the last a key marks the store as
-incomplete, and such a store cannot be opened.
+Redis has no transactions over several scripts. From the first step to the last step the key
+``restoring`` marks the store as incomplete, and an incomplete store cannot be opened.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from jobqueue.stores.redis.documents import (
 )
 from jobqueue.stores.redis.runner import ScriptRunner
 
-_MOST_JOBS = 500  # of one script: Redis does nothing else meanwhile
+_MOST_JOBS = 500  # of one script, because Redis does nothing else meanwhile
 _MOST_EVENTS = 2_000
 _MOST_BYTES = 8 * 1024 * 1024
 _MOST_KEYS = 1_000
 
 
 class RedisRestore:
-    """Writes a rebuilt store in steps."""
+    """Writes the rebuilt content of a store in several steps."""
 
     def __init__(self, runner: ScriptRunner, rules: Rules) -> None:
         self._runner = runner
         self._rules = rules
 
     async def check_none(self) -> None:
-        """Raise Conflict for an incomplete store: a replay writes it, or was interrupted."""
+        """Raise Conflict if a replay is writing this store, or was interrupted."""
         mark = f"{self._runner.prefix}restoring"
         since = await self._runner.command("open", "HGET", mark, "since")
         if since is not None:
@@ -58,13 +58,16 @@ class RedisRestore:
 
     def _incomplete(self, since: str = "") -> Conflict:
         return Conflict(
-            f"a replay into this Redis is under way, or was interrupted{since}: the store is not"
+            f"a replay into this Redis is in progress or was interrupted{since}: the store is not"
             f" complete. If no replay is running, remove every key that begins with"
             f" {self._runner.prefix} and replay again"
         )
 
     async def restore(self, state: Restored, told: Told) -> None:
-        """Write everything; raise Conflict if the store is not empty."""
+        """Write the rebuilt content. Raise Conflict if the store is not empty.
+
+        ``told`` is called with the number of jobs written so far.
+        """
         token = secrets.token_hex(8)
         (word,) = await self._runner.write("restore_begin", (token, DEFAULT_QUEUE))
         if word == b"restoring":
@@ -91,7 +94,10 @@ class RedisRestore:
 
     async def _step(self, name: str, *asked: Any) -> None:
         if await self._runner.write(name, asked) is None:
-            raise Conflict("this replay was given up: its mark in Redis has been removed")
+            raise Conflict(
+                f"this replay stopped, because another process removed its key"
+                f" {self._runner.prefix}restoring; replay again into an empty Redis"
+            )
 
     async def _now(self) -> float:
         if self._runner.by_clock:
@@ -101,7 +107,7 @@ class RedisRestore:
 
 
 def _packed(rebuilt: Rebuilt, now: float, rules: Rules) -> Sequence[Any]:
-    """Return a job as ``restore_jobs`` in ``scripts/stream.lua`` reads it."""
+    """Return a job in the form that ``restore_jobs`` in ``scripts/stream.lua`` reads."""
     live, ready = standing(rebuilt, now, rules, Live)
     spec = rebuilt.spec
     document = {

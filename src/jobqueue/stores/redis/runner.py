@@ -1,11 +1,10 @@
-"""Runs scripts, in bounded time, and sends them again when an answer was lost.
+"""Run scripts in Redis in limited time, and send a script again when its answer was lost.
 
-A write has a number in a sequence of calls (``numbered`` in ``scripts/calls.lua``). Sent again
-under the same number, it gets the answer that it got before, or is made if it never came: it
-happens once. Its outcome is unknown only when Redis does not come back in time.
+Each write has a number in a sequence of calls (``numbered`` in ``scripts/calls.lua``). A write that
+is sent again has the same number. If Redis has run it before, Redis returns the earlier answer, so
+each write happens once. Its outcome is unknown only if Redis does not answer again in time.
 
-Once a call has waited in vain, others are refused before anything is sent, until Redis answers a
-PING again.
+After a call has timed out, new calls fail at once, until Redis answers a PING.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 Asked = Sequence[Any]
 
-# A full Redis still takes these: accepted jobs are finished and published, a server leads, workers
-# stay alive, and old jobs are removed. It refuses every other write.
+# The writes that Redis accepts even when its memory is full. So accepted jobs are finished and
+# published, a server leads, workers stay alive, and old jobs are removed.
 _WHEN_FULL = frozenset({
     "apply", "due", "request_cancel",
     "lead", "resign",
@@ -63,7 +62,7 @@ _HEADING = re.compile(r"^--# (\w+)(?:: (.+))?\n", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script and its hash, by which Redis knows it."""
+    """Holds the text of a script, and its SHA-1 hash, with which ``EVALSHA`` names it."""
 
     name: str
     text: bytes
@@ -72,7 +71,10 @@ class Script:
 
 @cache
 def script(name: str) -> Script:
-    """Return the section ``name`` of ``scripts/*.lua`` after all sections that it needs."""
+    """Return the script of the section ``name`` in ``scripts/*.lua``.
+
+    The sections that it needs come first in its text.
+    """
     text = "".join(_with_needs(name, set()))
     if name in _WHEN_FULL:
         text = "#!lua flags=allow-oom\n" + text
@@ -82,9 +84,10 @@ def script(name: str) -> Script:
 
 @cache
 def _sections() -> Mapping[str, tuple[Sequence[str], str]]:
-    """Read every section: its name, the sections that it needs, and its text.
+    """Return the needs and the text of each section of ``scripts/*.lua``, by the section's name.
 
-    A heading is ``--# name: needed, needed``. Every script begins with ``common``.
+    A section begins with the line ``--# name: needed, needed``, which names the sections that it
+    needs. All sections need ``common``.
     """
     found: dict[str, tuple[Sequence[str], str]] = {}
     for file in resources.files(__package__).joinpath("scripts").iterdir():
@@ -96,7 +99,10 @@ def _sections() -> Mapping[str, tuple[Sequence[str], str]]:
 
 
 def _with_needs(name: str, there: set[str]) -> list[str]:
-    """Return the texts of a section and its needs, each once and after its own needs."""
+    """Return the texts of a section and of all sections that it needs, in a valid order.
+
+    ``there`` has the sections that are already included; no section is included twice.
+    """
     there.add(name)
     needs, text = _sections()[name]
     before = (_with_needs(one, there) for one in ("common", *needs) if one not in there)
@@ -105,14 +111,17 @@ def _with_needs(name: str, there: set[str]) -> list[str]:
 
 @dataclass(slots=True)
 class _CallSequence:
-    """Writes of one process, one after the other; ``call`` is the number of the latest one."""
+    """Numbers writes of this process that run one after the other.
+
+    ``call`` is the number of the latest write.
+    """
 
     name: str
     call: int = 0
 
 
 class ScriptRunner:
-    """Runs the scripts and commands of one store."""
+    """Runs the scripts and commands of one Redis store."""
 
     def __init__(
         self,
@@ -133,24 +142,24 @@ class ScriptRunner:
         for n in range(CALL_SEQUENCES):
             self._free.put_nowait(_CallSequence(f"{self.node}:{n}"))
         self.opened = False
-        self._away: BaseException | None = None  # the error of the call that waited in vain
+        self._away: BaseException | None = None  # the error of the last call, if it timed out
         self._pinging: asyncio.Event | None = None
 
     @property
     def by_clock(self) -> bool:
-        """Return True if a test brought the clock; otherwise the server's time counts."""
+        """Return True if a test's clock is used instead of the time of the Redis server."""
         return self._clock is not None
 
     def here(self) -> float:
-        """Return the time of this machine, or of a test's clock."""
+        """Return the time of this machine or of a test's clock, not that of the Redis server."""
         return time.time() if self._clock is None else self._clock.now()
 
     async def read(self, name: str, asked: Asked = ()) -> Any:
-        """Run a script that may be repeated."""
+        """Run a script that is safe to repeat, and return its answer."""
         return await self._measured(name, self.arguments(name, asked, "", 0), in_doubt=False)
 
     async def write(self, name: str, asked: Asked) -> Any:
-        """Run a script that must happen once."""
+        """Run a script that must take effect exactly once, and return its answer."""
         self._check_open()
         if self._away is not None:
             await self._check_back()
@@ -163,7 +172,7 @@ class ScriptRunner:
             self._free.put_nowait(sequence)
 
     async def write_under(self, term: Term, name: str, *asked: Any) -> Any:
-        """Run a script that must happen once, under a term; raise TermEnded when that is over."""
+        """Run a script like ``write``, fenced by a term. Raise TermEnded if the term is over."""
         said = await self.write(name, (packed_term(term), *asked))
         if said is None:
             raise TermEnded
@@ -172,11 +181,14 @@ class ScriptRunner:
     async def command(
         self, name: str, *command: str | int | bytes, patience: float | None = None
     ) -> Any:
-        """Run a plain command that may be repeated."""
+        """Run a Redis command that is safe to repeat, and return its answer.
+
+        ``name`` is its name in metrics. ``patience`` limits the seconds of waiting and retries.
+        """
         return await self._measured(name, command, in_doubt=False, patience=patience)
 
     def arguments(self, name: str, asked: Asked, sequence: str, call: int) -> tuple[Any, ...]:
-        """Return the script and its arguments, in the order of ``scripts/calls.lua``."""
+        """Return the script ``name`` and its arguments in the order of ``scripts/calls.lua``."""
         found = script(name)
         now = "" if self._clock is None else repr(self._clock.now())
         return (found, 1, self.prefix, now, self.node, sequence, call, _encode(asked))
@@ -205,7 +217,10 @@ class ScriptRunner:
             self._observer.queried(name, time.perf_counter() - began)
 
     async def _check_back(self) -> None:
-        """Return if Redis is back; raise StoreAway otherwise. One caller asks for all of them."""
+        """Send a PING and raise StoreAway if Redis does not answer.
+
+        Callers at the same time share one PING.
+        """
         if self._pinging is not None:
             await self._pinging.wait()
         else:
@@ -217,7 +232,7 @@ class ScriptRunner:
                 if isinstance(error, LOST):
                     self._away = error
                     await self._connections.drop()
-                else:  # Redis answers, and the call gets its answer
+                else:  # Redis answers, so the call itself may be sent
                     self._away = None
             finally:
                 self._pinging = None
@@ -232,7 +247,8 @@ class ScriptRunner:
         while True:
             sent = asyncio.Event()
             try:
-                # The patience of the store counts: a slow server is not away for a hasty caller.
+                # The store's patience counts, not that of the call: a server that is too slow for
+                # one caller is not unavailable.
                 said = await within(self._patience / 2, self._ask(command, sent.set))
                 self._away = None
                 return said
@@ -249,7 +265,7 @@ class ScriptRunner:
                     trouble = error
                     if in_doubt and sent.is_set():
                         doubt = error
-                    await self._connections.drop()  # the name may lead to another server next time
+                    await self._connections.drop()  # the host may name another server by now
                 if time.monotonic() >= deadline:
                     self._away = trouble
                     raise _verdict(doubt, trouble, where) from trouble
@@ -261,7 +277,7 @@ class ScriptRunner:
             return await self._connections.execute(*command, note=note)
         try:
             return await self._connections.execute("EVALSHA", found.sha, *rest, note=note)
-        except NoScriptError:  # restarted, or its scripts were flushed; EVAL loads it for others
+        except NoScriptError:  # Redis was restarted, or its scripts were flushed; EVAL loads it
             return await self._connections.execute("EVAL", found.text, *rest, note=note)
 
 

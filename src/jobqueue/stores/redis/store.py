@@ -1,8 +1,8 @@
-"""The Redis store: shared by any number of processes, as durable as Redis is set up to be.
+"""Assemble the Redis store, which any number of processes may share.
 
-Every write is one Lua script, so that a job, its event and its places in the queues change
-together. The server's time counts, unless a test brings a clock. The keys are listed in
-``docs/internals.md``.
+The store is durable if Redis has the settings in ``NEEDED``. Every write is one Lua script, so that
+a job, its event and its entries in the queues change together. The time is that of the Redis
+server, or that of a test's clock. The keys are listed in ``docs/internals.md``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from jobqueue.stores.redis.workers import RedisWorkers
 
 _log = logging.getLogger("jobqueue.stores.redis")
 PREFIX = "{jq}:"
-_PATIENCE = 5.0  # seconds that a call waits for a server that is away
-# The needed value of each setting, and the consequence of another one.
+_PATIENCE = 5.0  # seconds that a call waits for a server that is unavailable
+# The needed value of each setting, and the consequence of any other value.
 NEEDED: Mapping[str, tuple[str, str]] = {
     "appendonly": ("yes", "nothing is written to its disk as it happens"),
     "appendfsync": ("always", "the newest writes are lost when its machine fails"),
@@ -45,10 +45,11 @@ _OLDEST = 7  # in earlier versions a script that reads the time cannot write
 
 
 class RedisStore:
-    """Jobs in a Redis database, under one prefix. Implements ``core.store.Store``.
+    """Implements ``core.store.Store`` in a Redis database, under keys with one prefix.
 
-    With ``create=False`` there must be queues already. With ``partitions`` every worker is allotted
-    one of so many, on which it hears of its assignments (``partition_of``); events name it.
+    With ``create=False`` the store must already have queues. If ``partitions`` is not 0, each
+    worker gets the number of a partition of a Kafka topic, on which it learns of its assignments
+    (``partition_of``). The worker's events contain this number.
     """
 
     name = "redis"
@@ -103,7 +104,10 @@ class RedisStore:
                 while (await self.upkeep.sort_ready())[1]:
                     pass
             elif not await self._runner.command("open", "EXISTS", f"{prefix}every_queue"):
-                raise NotFound(f"there are no queues in {self.location} under {prefix}")
+                raise NotFound(
+                    f"there are no queues in {self.location} under the prefix {prefix}: start"
+                    " jq-server, which creates them"
+                )
             await self._check_durability()
         except BaseException:
             self._runner.opened = False
@@ -150,7 +154,7 @@ class RedisStore:
 
 
 async def _check_version(runner: ScriptRunner) -> None:
-    """Raise Unavailable for a Redis that is too old for the scripts."""
+    """Raise Unavailable if Redis is too old for the scripts."""
     said = await runner.command("open", "INFO", "server")
     found = re.search(rb"^redis_version:(\d+)", said, re.MULTILINE)
     if found is not None and int(found[1]) < _OLDEST:
@@ -160,7 +164,7 @@ async def _check_version(runner: ScriptRunner) -> None:
 
 
 async def _shortcomings(runner: ScriptRunner) -> list[str]:
-    """Return the reasons why accepted jobs can be lost; none if they cannot."""
+    """Return the settings of Redis with which accepted jobs can be lost, with their effects."""
     said: dict[str, str] = {}
     try:
         for names in ("*append*", "maxmemory-policy"):

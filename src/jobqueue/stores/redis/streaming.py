@@ -1,7 +1,7 @@
-"""The changes that the event stream reads from Redis, and the mark that it has reached.
+"""Read the changes for the event stream from Redis, and keep the mark of the stream.
 
-Beside the events there is an outbox of changes that are no events. The part of an event that its
-job may lose again (``more``) is written with it; the rest is read from the job's document.
+Changes that are no events are in an outbox. Fields of a job that later transitions may change are
+written with the event (``more``). The other fields are read from the job's document.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jobqueue.stores.redis.documents import Fields, Value, fields, moment, numbe
 from jobqueue.stores.redis.runner import ScriptRunner
 from jobqueue.stores.rows import pack, unpack
 
-_PAGE = 500  # of one script: Redis does nothing else meanwhile
+_PAGE = 500  # of one script, because Redis does nothing else meanwhile
 _WORKERS = {f"worker_{change.name.lower()}".encode(): change for change in stream.WorkerChange}
 _QUEUES = {f"queue_{change.name.lower()}".encode(): change for change in stream.QueueChange}
 
@@ -31,7 +31,8 @@ class RedisStream:
 
     def __init__(self, runner: ScriptRunner) -> None:
         self._runner = runner
-        # The store that positions are of. A Redis that is emptied counts from the beginning again.
+        # The identity of the store whose positions are valid. If Redis is emptied, positions begin
+        # again at 0.
         self._store: tuple[str, str] | None = None
 
     async def events_after(self, position: Position, limit: int) -> list[tuple[Position, Event]]:
@@ -92,7 +93,7 @@ class RedisStream:
 def _item(
     place: tuple[int, int], flat: Sequence[bytes], parts: Sequence[Value] = ()
 ) -> stream.StreamItem:
-    """Return the item of a row of ``changes`` in ``scripts/stream.lua``."""
+    """Return the stream item in a row of ``changes`` in ``scripts/stream.lua``."""
     found = fields(flat)
     return _entry(place[1], found) if b"kind" in found else _job_event(found, parts)
 
@@ -106,7 +107,7 @@ def _job_event(found: Fields, parts: Sequence[Value]) -> stream.JobEvent:
     elif event.to_state is State.DEAD_LETTERED:
         kind, payload = parts
         letter = stream.DeadLetter(text(kind) or "", payload or b"")
-    elif event.to_state is State.DONE:  # nothing comes after it
+    elif event.to_state is State.DONE:  # the last event of a job
         retry_count, started_at, result = parts
         more = {"retry_count": int(retry_count or 0), "started_at": number(started_at)}
     made = stream.job_event(
@@ -132,7 +133,7 @@ def _created(event: Event, run_at: float | None, parts: Sequence[Any]) -> stream
 
 
 def _entry(entry: int, found: Fields) -> stream.StreamItem:
-    """Return the item of an entry of the outbox."""
+    """Return the stream item for an entry of the outbox."""
     kind, at = found[b"kind"], float(found[b"at"])
     if kind in _QUEUES:
         return stream.QueueEvent(_QUEUES[kind], documents.queue(found), entry, at)

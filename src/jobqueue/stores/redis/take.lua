@@ -1,8 +1,8 @@
--- Takes locks in order until enough are won; returns the positions won, from 0.
+-- Takes locks in order until enough are taken; returns the positions of these, from 0.
 --
 -- KEYS[1]  prefix of every lock. Its {hash tag} keeps all of them in one slot, so that one key
 --          stands for all: a key for each name costs the caller three times as much to send.
--- ARGV[1]  token of who asks
+-- ARGV[1]  token of the calling process
 -- ARGV[2]  how many are wanted
 -- ARGV[3]  life of a lock in milliseconds
 -- ARGV[4]  the names, one on a line

@@ -1,6 +1,6 @@
-"""Workers and the leases that they hold.
+"""Keep workers in Redis, write their heartbeats and read their leases.
 
-Heartbeats have connections of their own, outside the loop, which may be blocked.
+Heartbeats have separate connections outside the event loop, because the loop may be blocked.
 """
 
 from __future__ import annotations
