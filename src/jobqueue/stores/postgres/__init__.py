@@ -1,1 +1,1 @@
-"""Jobs in PostgreSQL: the system of record of the replicated topology."""
+"""Implement a store of jobs in PostgreSQL, which any number of servers may share."""

@@ -1,8 +1,9 @@
-"""Connections that come back by themselves.
+"""Keep a pool of connections to PostgreSQL, which reconnects by itself.
 
-A small pool of our own: the client library's sends a reset with every return, which costs a round
-trip on a path that has three. It also knows each connection's backend, so that one that was lost
-with a write under way can be made sure to be gone before anybody looks what became of the write.
+asyncpg's pool is not used, because it sends a reset with every return of a connection. That costs a
+round trip, and a claim has only three. This pool also knows the backend (server process) of each
+connection. If a connection is lost during a write, its backend is terminated before the result of
+the write is read.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from jobqueue.stores.postgres.statements import LAYOUT, SQL
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, location, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
-# A server that is there answers sooner; a line that went dead without a word never does.
+# A running server answers sooner; a connection that was cut off silently never gets an answer.
 _CONNECT_TIMEOUT = 3.0
 _CLOSE_TIMEOUT = 5.0
 _COMMAND_TIMEOUT = 30.0  # of one statement; ``Runner`` gives calls that can be repeated less
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 _GOODBYES = 100
 
-# Statements of the write path find rows by key, whatever the statistics say: tables that were
-# empty a moment ago, and tables with millions of rows, get the same plan.
+# Statements that write find rows by key, independent of statistics: tables that were empty a moment
+# ago get the same plan as tables with millions of rows.
 FIXED_PLANS: Mapping[str, str] = {
     "jit": "off",
     "plan_cache_mode": "force_generic_plan",
@@ -44,17 +45,18 @@ FIXED_PLANS: Mapping[str, str] = {
     "enable_bitmapscan": "off",
     "max_parallel_workers_per_gather": "0",
 }
-# Filters differ widely: what is right for one value reads the whole table for another.
+# Values of filters differ widely: the plan that is best for one value may read the whole table for
+# another value.
 READING: Mapping[str, str] = {"jit": "off", "plan_cache_mode": "force_custom_plan"}
 
-# Seconds, but for TCP_USER_TIMEOUT: milliseconds that what was sent may stay unacknowledged.
+# Seconds, except TCP_USER_TIMEOUT: milliseconds for which sent data may stay unacknowledged.
 _KEEPALIVE = {
     "TCP_KEEPIDLE": 5,
     "TCP_KEEPINTVL": 2,
     "TCP_KEEPCNT": 3,
     "TCP_USER_TIMEOUT": 5_000,
 }
-# The server's end of a line that is gone would keep its place, and its locks, for hours.
+# Without these, the server would keep a lost connection and its locks for hours.
 _SERVERS_KEEPALIVE = {
     "tcp_keepalives_idle": "15",
     "tcp_keepalives_interval": "5",
@@ -67,7 +69,7 @@ Row = Sequence[Any]
 
 
 class Db(Protocol):
-    """The methods of an asyncpg connection that are used here."""
+    """Declares the methods of an asyncpg connection that this package uses."""
 
     async def execute(self, query: str, *args: object, timeout: float | None = None) -> str: ...
 
@@ -90,14 +92,14 @@ class Db(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PostgresBackend:
-    """A server process, told apart from a later one with the same number."""
+    """Identifies a process of the PostgreSQL server, even if a later process gets the same pid."""
 
     pid: int
     began: datetime
 
 
 class _Asked(asyncpg.Connection):  # type: ignore[misc]  # it has no types
-    """Knows when the latest statement was begun: only one that is not answered is waited for."""
+    """Extends asyncpg's connection by the time when its latest statement began."""
 
     asked = 0.0
 
@@ -123,7 +125,7 @@ class _Asked(asyncpg.Connection):  # type: ignore[misc]  # it has no types
 
 
 class Connection:
-    """One connection and the server process behind it."""
+    """Holds an asyncpg connection and the server process that serves it."""
 
     __slots__ = ("backend", "raw")
 
@@ -133,7 +135,7 @@ class Connection:
 
 
 async def connect(dsn: str, settings: Mapping[str, str]) -> Connection:
-    """Open one connection; a failure is an OSError or one of asyncpg's."""
+    """Open a connection with the given server settings. Raise OSError or an error of asyncpg."""
     raw = await asyncpg.connect(
         dsn,
         connection_class=_Asked,
@@ -161,19 +163,19 @@ async def connect(dsn: str, settings: Mapping[str, str]) -> Connection:
 
 
 def _watch_line(raw: Any) -> None:
-    """Let the system find out that the other side is gone, also while nothing is asked."""
-    line = raw._transport.get_extra_info("socket")  # the client library has no option for it
+    """Set TCP options with which the operating system detects that the server is unreachable."""
+    line = raw._transport.get_extra_info("socket")  # asyncpg has no option for this
     if line is None or line.family not in (socket.AF_INET, socket.AF_INET6):
         return
     line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        option = getattr(socket, name, None)  # not every system has each
+        option = getattr(socket, name, None)  # some systems lack some options
         if option is not None:
             line.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Connections:
-    """Up to ``size`` connections with one set of server settings."""
+    """Keeps a pool of up to ``size`` connections, all with the same server settings."""
 
     def __init__(self, dsn: str, size: int, settings: Mapping[str, str], patience: float) -> None:
         self._dsn = dsn
@@ -186,13 +188,17 @@ class Connections:
         self._closed = True
 
     def open(self) -> None:
-        """Let connections be made, each when it is needed first."""
-        self._free = asyncio.Semaphore(self._size)  # it belongs to the loop that it is used on
+        """Allow the pool to connect. Each connection is opened when it is first needed."""
+        self._free = asyncio.Semaphore(self._size)  # a semaphore belongs to one event loop
         self._closed = False
 
     @contextlib.asynccontextmanager
     async def use(self, patience: float | None = None) -> AsyncIterator[Connection]:
-        """Borrow one; a broken one is thrown away. Unavailable: none could be had in time."""
+        """Borrow a connection from the pool for the time of the context.
+
+        Raise Unavailable if no connection is free or can be opened within ``patience`` seconds. If
+        the context ends with an exception, the connection is closed.
+        """
         deadline = time.monotonic() + (self._patience if patience is None else patience)
         free = self._free
         try:
@@ -205,7 +211,7 @@ class Connections:
             try:
                 yield connection
             except BaseException:
-                # An answer may be half read (the caller gave up), or the server gone.
+                # An answer may be only partly read (the caller was cancelled), or the server lost.
                 await _discard(connection)
                 raise
             if self._closed:
@@ -227,7 +233,7 @@ class Connections:
             try:
                 return await connect(self._dsn, self._settings)
             except (*LOST, asyncpg.TooManyConnectionsError) as error:
-                # Of too many, one may be ours, and idle in a moment.
+                # If the server has too many connections, one of this pool may be idle soon.
                 if time.monotonic() + pause > deadline:
                     raise unavailable(error, self.location) from error
             except REFUSED as error:
@@ -236,12 +242,12 @@ class Connections:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def distrust(self) -> None:
-        """Throw away what is idle: another line to the same server went dead without a word."""
+        """Drop all idle connections, because another connection to the server was cut off."""
         while self._idle:
             self._idle.pop().raw.terminate()
 
     async def close(self) -> None:
-        """Close what is idle; what is in use closes when it is returned."""
+        """Close all idle connections. A connection in use closes when it is returned."""
         self._closed = True
         while self._idle:
             await _close(self._idle.pop())
@@ -263,9 +269,10 @@ def _loop_time(deadline: float) -> float:
 
 
 async def dispel(connections: Connections, lost: PostgresBackend) -> bool:
-    """Make sure that a backend whose answer was lost does nothing any more.
+    """Terminate a backend whose answer was lost, and wait until it has ended.
 
-    Returns whether it was at work: then it was slow, and nothing is wrong with the line.
+    Return True if the backend was still running a statement. Then the backend was slow, and its
+    connection was not broken.
     """
     async with connections.use() as connection:
         found = await connection.raw.fetchrow(
@@ -277,4 +284,7 @@ async def dispel(connections: Connections, lost: PostgresBackend) -> bool:
             ):
                 return found is not None and bool(found["at_work"])
             await asyncio.sleep(_FIRST_PAUSE)
-    raise Unavailable(f"{connections.location}: the lost backend {lost.pid} does not end")
+    raise Unavailable(
+        f"{connections.location}: cannot terminate the backend with pid {lost.pid}, whose answer"
+        " was lost; try again"
+    )

@@ -1,4 +1,4 @@
-"""A store's ways to its server, and whose clock counts."""
+"""Hold a store's pools of connections to PostgreSQL, and the clock that the store uses."""
 
 from __future__ import annotations
 
@@ -22,20 +22,23 @@ T = TypeVar("T")
 _log = logging.getLogger("jobqueue.stores.postgres")
 _CLAIM_CONNECTIONS = 2
 _BEAT_CONNECTIONS = 2
-# A claim lost in a crash is a job that is handed out again: it need not wait for the disk.
+# Claims do not wait for the disk: if a crash loses a claim, its jobs are assigned again.
 _UNHURRIED: Mapping[str, str] = {**FIXED_PLANS, "synchronous_commit": "off"}
 _TIMEOUT = 10.0
 
 
 class SideLoop:
-    """An event loop in a thread: heartbeats survive a blocked loop. Any thread may call ``run``."""
+    """Runs an event loop in a thread of its own, for heartbeats.
+
+    So heartbeats continue while the main event loop is blocked. Any thread may call ``run``.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread with its event loop."""
         loop = self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=loop.run_forever, name="jobqueue-postgres-pulse", daemon=True
@@ -43,7 +46,7 @@ class SideLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float = _TIMEOUT) -> T:
-        """Run something there and wait for it."""
+        """Run a coroutine on this event loop, block until it ends, and return its result."""
         loop = self._loop
         if loop is None:
             work.close()
@@ -53,12 +56,12 @@ class SideLoop:
             return future.result(timeout)
         except concurrent.futures.TimeoutError:
             future.cancel()
-            raise Unavailable(f"PostgreSQL took no heartbeat within {timeout:g} s") from None
+            raise Unavailable(f"PostgreSQL did not answer within {timeout:g} s") from None
         except concurrent.futures.CancelledError:
             raise Unavailable("PostgreSQL: the store is closed") from None
 
     def stop(self) -> None:
-        """End the thread; its tasks are cancelled, and their callers get an error."""
+        """End the thread. Its tasks are cancelled, and their callers get Unavailable."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is not None and thread is not None:
@@ -77,14 +80,14 @@ async def _cut_off() -> None:
 
 
 class Unanswered:
-    """Writes that callers wait for. How long the oldest waits says whether writes go through."""
+    """Records the writes in progress, so that a health check sees how long the oldest one waits."""
 
     def __init__(self) -> None:
         self._since: dict[object, float] = {}
 
     @contextlib.contextmanager
     def write(self) -> Iterator[None]:
-        """One is under way."""
+        """Count a write as in progress while the context is open."""
         key = object()
         self._since[key] = time.monotonic()
         try:
@@ -94,12 +97,15 @@ class Unanswered:
 
     @property
     def seconds(self) -> float:
-        """Since when the oldest one has waited."""
+        """Return how long the oldest write in progress has waited; negative if there is none."""
         return time.monotonic() - next(iter(self._since.values()), math.inf)
 
 
 class Database:
-    """Calls that must not wait for each other have connections of their own."""
+    """Holds a store's pools of connections: one pool for each kind of call.
+
+    So a call of one kind, for example a claim, never waits for calls of another kind.
+    """
 
     def __init__(
         self,
@@ -124,46 +130,51 @@ class Database:
         self.writing = runner(writing, FIXED_PLANS, self._distrust)
         self.dispatching = runner(_CLAIM_CONNECTIONS, _UNHURRIED, self._distrust)
         self._beating = runner(_BEAT_CONNECTIONS, FIXED_PLANS)  # on a loop of its own
-        # Connects at the leader of a stream only.
+        # Connects only if this server leads and has an event stream.
         self.streaming = runner(1, FIXED_PLANS, self._distrust)
-        # A server whose connections are busy is not away.
+        # For health checks: a server whose other connections are busy is still available.
         self.probing = runner(1, FIXED_PLANS, self._distrust)
         self._side = SideLoop()
         self.unanswered = Unanswered()
 
     def open(self) -> None:
-        """Let calls through; connections are made as they are needed."""
+        """Allow calls. Each connection is opened when it is first needed."""
         for runner in (*self._own(), self._beating):
             runner.connections.open()
         self._side.start()
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close all connections and stop the thread for heartbeats."""
         try:
             await asyncio.to_thread(self._side.run, self._beating.connections.close())
         except JobQueueError:
-            _log.debug("the heartbeats' connection did not close in time")
+            _log.debug(
+                "%s: the connections for heartbeats did not close in time; dropping them",
+                self._beating.connections.location,
+            )
         await asyncio.to_thread(self._side.stop)
         for runner in self._own():
             await runner.connections.close()
 
     def _own(self) -> tuple[Runner, ...]:
-        """The runners that are used on the loop that opened the store."""
         return self.probing, self.streaming, self.dispatching, self.writing, self.reading
 
     def _distrust(self) -> None:
-        """A line went dead without a word: make new ones before the others are found dead, too."""
+        # After one connection was cut off silently, others probably were, too: do not reuse them.
         for runner in self._own():
             runner.connections.distrust()
 
     def beat(self, name: str, work: Work[T]) -> T:
-        """Run a write that may be repeated, from any thread, whatever the loop is doing."""
+        """Run a heartbeat's write on the thread for heartbeats, and return its result.
+
+        The call blocks, and any thread may make it. The write must be safe to repeat.
+        """
         return self._side.run(self._beating.write(name, work, again=work))
 
     def now(self) -> float | None:
-        """The time to use, or None for the server's own."""
+        """Return the time of a test's clock, or None to use the PostgreSQL server's time."""
         return None if self._clock is None else self._clock.now()
 
     def here(self) -> float | None:
-        """The time by this machine's clock, or None where a test brings the store's time."""
+        """Return the time of this machine, or None if a test's clock is used."""
         return time.time() if self._clock is None else None

@@ -1,10 +1,11 @@
-"""Reading the events as they are committed.
+"""Define positions in the events, so that a reader gets all events in the order of their commits.
 
-Numbers that are given out before the commit (a sequence, a transaction's id) do not tell the order
-of commits: a reader that remembers the highest one it saw skips what commits late, and one that
-waits until nothing earlier is open waits for any transaction that is left open. So a reader
-remembers what had been committed when it looked, and reads what has been committed since. Between
-two such looks events come by job and version, so that the order of each job's own is kept.
+Numbers that are assigned before the commit (of a sequence or a transaction) are not in the order of
+commits. A reader that remembers the highest number it has seen would miss events that are committed
+later. A reader that waits for all earlier transactions would wait for any transaction that stays
+open. So a reader remembers a snapshot: which transactions were committed at a moment. It reads the
+events that were committed between two snapshots, in order of job and version. So the events of each
+job are in order.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.statements import RENUMBER, SQL
 
 _log = logging.getLogger("jobqueue.stores.postgres")
-_TIMEOUT = 6 * 3600.0  # every event may have to be written anew
-_LONGEST_NUMBER = 1_700  # bytes; more have more than 4,300 digits
+_TIMEOUT = 6 * 3600.0  # all events of the database may have to be rewritten
+_LONGEST_NUMBER = 1_700  # bytes; the number of a longer text has more than 4,300 digits
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The transactions that had been committed at one moment."""
+    """Describes which transactions had ended at one moment.
+
+    All transactions below ``above`` had ended, except those in ``open``.
+    """
 
     below: int = 0
     above: int = 0
@@ -33,24 +37,29 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlace:
-    """Everything up to ``since`` was read; of what came until ``until``, all up to a key."""
+    """Describes the position of a reader.
+
+    The reader has read all events that were committed at the snapshot ``since``. Of the events that
+    were committed between ``since`` and ``until``, the reader has read those up to the key
+    (``seq``, ``version``).
+    """
 
     since: Snapshot
     until: Snapshot
     seq: int
     version: int
-    number: int = 0  # in the outbox; of events 0
-    part: bool = False  # ``until`` was no moment, only a part of what was committed then
+    number: int = 0  # of the last entry of the outbox; 0 for an event
+    part: bool = False  # ``until`` is not a real snapshot but ends at a transaction's number
 
     def text(self) -> Position:
-        """Return it in the form that callers keep."""
+        """Return this place as a position, the form that callers store."""
         if self == START:
             return BEGINNING
         return json.dumps(astuple(self), separators=(",", ":"))
 
     @classmethod
     def of(cls, position: Position) -> StreamPlace:
-        """Read a place from the form that ``text`` gave."""
+        """Return the place that ``text`` wrote as a position."""
         if position == BEGINNING:
             return START
         since, until, seq, version, *more = json.loads(position)
@@ -63,10 +72,10 @@ class StreamPlace:
         )
 
     def stored(self) -> str:
-        """Return it in the form that the database keeps of the mark.
+        """Return this place in the form that the database stores for the stream's mark.
 
-        A number, which servers of earlier versions read, too, unless so many transactions were open
-        that Python refuses to write it in digits.
+        The form is a number, which servers of earlier versions can read. If so many transactions
+        were open that Python cannot write the number in digits, the form is the text of a position.
         """
         text = self.text()
         if self == START or len(text) > _LONGEST_NUMBER:
@@ -75,7 +84,7 @@ class StreamPlace:
 
     @classmethod
     def of_stored(cls, mark: str) -> StreamPlace:
-        """Read a place from the form that ``stored`` gave; 0 is the beginning."""
+        """Return the place that ``stored`` wrote. The number 0 is the place before all events."""
         if mark.startswith("["):
             return cls.of(mark)
         number = int(mark)
@@ -89,34 +98,36 @@ START = StreamPlace(Snapshot(), Snapshot(), 0, 0)
 
 
 async def snapshot(db: Db) -> Snapshot:
-    """Ask which transactions have been committed by now."""
+    """Return the present snapshot of the database."""
     ((below, above, unfinished),) = await db.fetch(SQL["snapshot"])
     return Snapshot(below, above, tuple(unfinished))
 
 
 def between(at: StreamPlace) -> tuple[int, list[int], int, list[int]]:
-    """The two snapshots as the statements take them. What was open at the first one may have been
-    committed since; whatever else is below its end had been."""
+    """Return the parameters of a statement that reads between the two snapshots of a place.
+
+    These are the end and the open transactions of ``since``, then those of ``until``.
+    """
     return at.since.above, list(at.since.open), at.until.above, list(at.until.open)
 
 
 async def renumber(db: Db) -> None:
-    """Give events that the stream has not got a number of this cluster, if they have others.
+    """Renumber the unpublished events of a database that was moved to another cluster.
 
-    A database that was moved to another cluster, by a dump for example, has the numbers of the old
-    cluster's transactions. Numbers that the new one has not given out yet would not be read before
-    it has, and whatever it writes until then would count as read. Jobs go on meanwhile, and any
-    server may do it: no term is needed.
+    Such a database, for example one restored from a dump, has transaction numbers of the old
+    cluster. The new cluster has not reached these numbers yet: the stream would not read such
+    events for a long time, and would miss new events. So the events get the number of a transaction
+    of this cluster. Jobs continue meanwhile. Any server may do this; no term is needed.
     """
     if not await db.fetchval(SQL["numbers_of_others"]):
         return
     async with db.transaction():
-        await db.execute(SQL["renumber_lock"])  # one at a time
+        await db.execute(SQL["renumber_lock"])  # one server at a time
         if not await db.fetchval(SQL["numbers_of_others"]):
             return
         _log.warning(
-            "this database was moved here from another cluster: the transactions of its events are"
-            " given new numbers, the event stream goes on after that"
+            "this database was moved here from another PostgreSQL cluster: its events get new"
+            " transaction numbers, which may take long; then the event stream continues"
         )
         own = int(await db.fetchval("SELECT pg_current_xact_id()::text"))
         await db.execute("SET LOCAL jobqueue.renumbering = 'on'")
@@ -129,7 +140,10 @@ async def renumber(db: Db) -> None:
 
 
 def including(seen: Snapshot, own: int) -> Snapshot:
-    """A snapshot of a transaction's own as others see it: itself is open, and so may be all that
-    began since the latest one ended."""
+    """Return a transaction's own snapshot ``seen`` in the form that other transactions would see.
+
+    In this form the transaction with the number ``own`` is open. All transactions between the end
+    of ``seen`` and ``own`` may be open, too.
+    """
     unfinished = {*seen.open, *range(seen.above, own), own}
     return Snapshot(seen.below, max(seen.above, own + 1), tuple(sorted(unfinished)))

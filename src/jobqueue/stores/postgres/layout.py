@@ -1,7 +1,8 @@
-"""Raises and lowers the layout of a database: which rows its servers may write.
+"""Read and change the layout of a database, which says what kinds of rows servers may write.
 
-Layout 1 has a row for each job, event and end; 2 also rows for many of them. A new version writes
-what all others understand until the last of those is gone and the layout is raised.
+Layout 1 has a row for each job, each event and each end of a job. Layout 2 also has rows for many
+jobs. A new version writes the rows of layout 1 while servers of older versions run. An operator
+raises the layout when no such server is left.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ _CHECKED = (
     "queue_tally",
     "leader",
     "workers",
-)  # rows that no server writes without naming a layout
+)  # tables whose rows every server writes with the layout that it knows
 _OPENED = {"job_steps": 2, "job_done": 2}
-_TRIES = 5  # of two seconds: later writers wait behind a waiting change of a table
+_TRIES = 5  # of two seconds each, because writers queue behind a waiting ALTER TABLE
 _LOCK = 0x6A71_6C61_796F  # "jqlayo"
 _WINDOW = "lo >> 10 = $1::bigint AND lo BETWEEN $1::bigint << 10 AND ($1::bigint << 10) + 1023"
 
@@ -43,12 +44,15 @@ WHERE {_WINDOW}
 
 
 async def read(db: Db) -> int:
-    """The layout of a database."""
+    """Return the layout of a database."""
     return int(await db.fetchval("SELECT layout FROM instance"))
 
 
 async def change(db: Db, layout: int) -> None:
-    """Raise or lower the layout, one caller at a time. What was begun and not finished goes on."""
+    """Raise or lower the layout of a database, one caller at a time.
+
+    If an earlier change was interrupted, this call completes it.
+    """
     if not 1 <= layout <= LAYOUT:
         raise InvalidArgument("layout", f"must be from 1 to {LAYOUT}")
     await db.execute("SELECT pg_advisory_lock($1)", _LOCK)
@@ -65,7 +69,10 @@ async def change(db: Db, layout: int) -> None:
 
 
 async def _set(db: Db, layout: int, *, checked: bool) -> None:
-    """Open and close tables; ``checked``: let in servers that know the layout, and no others."""
+    """Write the layout, and open or close the tables that it needs; retry while they are locked.
+
+    With ``checked``, servers that do not know the layout are refused from now on.
+    """
     for left in reversed(range(_TRIES)):
         try:
             await _set_once(db, layout, checked=checked)
@@ -96,7 +103,10 @@ async def _set_once(db: Db, layout: int, *, checked: bool) -> None:
 
 
 async def _unpack(db: Db) -> None:
-    """Make rows for many jobs into rows for each, window by window: some thousand at a time."""
+    """Convert the rows for many jobs to rows for single jobs.
+
+    Each transaction converts the rows of one window: 1,024 job numbers.
+    """
     window: int | None
     while True:
         async with db.transaction():

@@ -1,8 +1,9 @@
-"""Applies ``migrations/V*__*.sql``, each once, in order, under a lock.
+"""Apply the migrations ``migrations/V*__*.sql``, each once, in order, under a lock.
 
-Migrations only add: a replica of an older version goes on working beside a newer one, and may
-even be started again. One that cannot keep to that says so in its first lines
-(``-- oldest: 3`` = a replica that knows less than V3 must not run any more).
+Migrations only add columns, tables and the like. So servers of an older version continue beside
+servers of a newer version, and may even be restarted. A migration that breaks older servers names
+the oldest version that may still run: with the line ``-- oldest: 3``, servers that know less than
+V3 refuse to start.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CREATE TABLE schema_history (
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One file."""
+    """Holds one migration: its number, its name and its SQL text."""
 
     version: int
     name: str
@@ -53,18 +54,18 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """Its hash, which must never change once the migration was applied anywhere."""
+        """Return the SHA-256 hash of the text. An applied migration must not change."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
     def oldest(self) -> int:
-        """The oldest version of the schema whose replicas may go on."""
+        """Return the oldest version of the schema whose servers may run after this migration."""
         said = _OLDEST.search(self.sql)
         return int(said[1]) if said else 1
 
 
 def migrations() -> list[Migration]:
-    """The files of this version, in order, without a gap."""
+    """Return the migrations of this version of jobqueue, in order."""
     found = []
     for entry in resources.files(__package__).joinpath("migrations").iterdir():
         match = _NAME.fullmatch(entry.name)
@@ -76,17 +77,20 @@ def migrations() -> list[Migration]:
 
 
 async def migrate(dsn: str) -> int:
-    """Bring the database to this version; returns the version of its schema."""
+    """Apply the missing migrations to a database and return the version of its schema."""
     return await _connected(dsn, bring_up)
 
 
 async def check(dsn: str) -> int:
-    """Refuse a database that a start would change; returns the version of its schema."""
+    """Return the version of a database's schema, without changing the database.
+
+    Raise NotFound or Conflict if a server would have to create or migrate the schema first.
+    """
     return await _connected(dsn, look)
 
 
 async def layout_of(dsn: str, wanted: int | None = None) -> int:
-    """Return the layout of a database; change it first if another one is wanted."""
+    """Return the layout of a database. If ``wanted`` is given, change the layout to it first."""
 
     async def work(connection: Db, known: list[Migration]) -> int:
         await look(connection, known)
@@ -114,7 +118,11 @@ async def _connected(
 
 
 async def look(connection: Db, known: list[Migration]) -> int:
-    """Check that nothing is missing, and change nothing."""
+    """Return the version of the schema if no migration is missing.
+
+    Raise NotFound for a database without a job queue, and Conflict for a schema that does not fit
+    this version of jobqueue.
+    """
     rows = await _history(connection)
     if not rows:
         raise NotFound(
@@ -125,8 +133,8 @@ async def look(connection: Db, known: list[Migration]) -> int:
     mine, newest = known[-1].version, max(applied)
     if mine not in applied:
         raise Conflict(
-            f"the database's schema (V{newest}) is older than this version needs (V{mine}):"
-            " jq-server of this version brings it up to date when it starts"
+            f"the database's schema (V{newest}) is older than this version of jobqueue needs"
+            f" (V{mine}): start jq-server of this version, which migrates the database"
         )
     for one in known:
         _check(one, applied[one.version])
@@ -136,7 +144,7 @@ async def look(connection: Db, known: list[Migration]) -> int:
 
 
 async def _history(connection: Db) -> list[Any] | None:
-    """Return the migrations that were applied, in order; None if none ever was."""
+    """Return the applied migrations in order, or None if there is no table of migrations."""
     if await connection.fetchval("SELECT to_regclass('schema_history')") is None:
         return None
     rows: list[Any] = await connection.fetch(
@@ -146,15 +154,17 @@ async def _history(connection: Db) -> list[Any] | None:
 
 
 async def bring_up(connection: Db, known: list[Migration]) -> int:
-    """Apply what is missing, one replica at a time; the others wait and find it done."""
+    """Apply the missing migrations and return the version of the schema.
+
+    A lock lets one server migrate at a time. The other servers wait for it.
+    """
     await connection.execute("SELECT pg_advisory_lock($1)", _LOCK)
     try:
         await connection.execute("SET client_min_messages = warning")
         rows = await _history(connection)
         if rows is None:
-            await connection.execute(
-                _HISTORY
-            )  # a role may use tables without the right to create them
+            # Not CREATE TABLE IF NOT EXISTS: a role may use tables but not create any.
+            await connection.execute(_HISTORY)
             rows = []
         applied = {row[0]: row for row in rows}
         for one in known:
@@ -177,7 +187,7 @@ def _check(one: Migration, applied: Any) -> None:
         raise Conflict(
             f"migration V{one.version}__{one.name} was changed after it was applied to this"
             f" database (checksum {applied[2][:12]}…, the file has {one.checksum[:12]}…);"
-            " restore the file: a change needs a migration of its own"
+            " restore the file, and make a new migration for the change"
         )
 
 
@@ -185,17 +195,20 @@ def _check_newer(mine: int, rows: list[Any]) -> None:
     oldest = max(row[3] for row in rows)
     if oldest > mine:
         raise Conflict(
-            f"the database's schema needs a version that knows V{oldest}; this one knows V{mine}:"
-            " update jobqueue"
+            f"the database's schema needs a jobqueue that knows migration V{oldest}; this version"
+            f" knows migrations up to V{mine}: update jobqueue"
         )
     _log.warning(
-        "the database's schema (V%d) is newer than this version knows (V%d)", rows[-1][0], mine
+        "the database's schema (V%d) is newer than this version of jobqueue (V%d); continuing,"
+        " because the newer schema allows this version",
+        rows[-1][0],
+        mine,
     )
 
 
 async def _apply(connection: Db, one: Migration) -> None:
-    """In one transaction. A table that others use is not waited for without end: whoever comes
-    after a waiting change of a table waits as well."""
+    """Apply a migration in one transaction. Retry if a table is locked for two seconds."""
+    # A longer wait for a table's lock would block all later users of the table.
     for left in reversed(range(_TRIES)):
         try:
             async with connection.transaction():
@@ -211,5 +224,5 @@ async def _apply(connection: Db, one: Migration) -> None:
                 raise
             await asyncio.sleep(1.0)
         else:
-            _log.info("applied migration V%d__%s", one.version, one.name)
+            _log.info("applied migration V%d__%s to the database", one.version, one.name)
             return

@@ -1,7 +1,7 @@
-"""Word between replicas: NOTIFY, debounced, and one connection that listens.
+"""Send hints about changes to other servers with NOTIFY, and listen for their hints.
 
-Only a hint: what is missed is found by the next full look, at the latest after the scheduling
-interval. So words are sent outside the writes that they are about, and may be lost.
+Hints may be lost, because they are sent outside the transactions that made the changes. Then the
+next scheduled read of the store finds the change, at the latest after the scheduling interval.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from jobqueue.core.store import Change
 from jobqueue.core.waiting import GrowingPause, is_set_within
 from jobqueue.stores.postgres.connections import READING, connect
 from jobqueue.stores.postgres.heads import NOTHING_NEW, Head
-from jobqueue.stores.postgres.trouble import LOST
+from jobqueue.stores.postgres.trouble import LOST, location
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 CHANNEL = "jobqueue"
-_PAUSE = 0.02  # between two words
-_MOST_HEADS = 100  # a word has to fit into 8,000 bytes
+_PAUSE = 0.02  # between two messages
+_MOST_HEADS = 100  # PostgreSQL limits a message to 8,000 bytes
 _KEEPALIVE = 5.0
 _FIRST_RETRY, _LONGEST_RETRY = 0.05, 2.0
 
@@ -33,7 +33,10 @@ Heard = Callable[[Change, "dict[Head, int] | None"], None]
 
 
 class Speaker:
-    """Sends at once, then not again before a pause; what comes meanwhile goes together."""
+    """Sends hints to other servers, with a short pause between two messages.
+
+    The first hint is sent at once. Hints that arrive during a pause are sent in one message.
+    """
 
     def __init__(self, name: int, send: Callable[[str], Awaitable[None]]) -> None:
         self._name = name
@@ -44,11 +47,15 @@ class Speaker:
         self._closed = True
 
     def start(self) -> None:
-        """Begin to send."""
+        """Allow hints to be sent."""
         self._closed = False
 
     def say(self, what: Change, heads: dict[Head, int] | None = None) -> None:
-        """Tell the others. WORK says where, or (None) that they must look."""
+        """Send a hint that ``what`` has changed.
+
+        With WORK, ``heads`` has the lowest new job number by queue, priority and type. None means
+        that other servers must search for claimable jobs everywhere.
+        """
         if self._closed:
             return
         self._what |= what
@@ -62,7 +69,7 @@ class Speaker:
             self._task = asyncio.create_task(self._run(), name="jobqueue-notify")
 
     async def close(self) -> None:
-        """Send what is left, and end."""
+        """Send the hints that wait, and send no more."""
         self._closed = True
         if self._task is not None:
             self._task.cancel()
@@ -85,12 +92,12 @@ class Speaker:
             heads = None
         said = None if heads is None else [[*head, seq] for head, seq in heads.items()]
         word = json.dumps([self._name, what.value, said], separators=(",", ":"))
-        with contextlib.suppress(JobQueueError):  # they look by themselves before long
+        with contextlib.suppress(JobQueueError):  # other servers find the changes without hints
             await self._send(word)
 
 
 class Listener:
-    """One connection of its own that comes back by itself."""
+    """Listens for hints on a connection of its own, and reconnects when the connection is lost."""
 
     def __init__(self, dsn: str, name: int, heard: Heard) -> None:
         self._dsn = dsn
@@ -99,11 +106,11 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start the task that listens."""
         self._task = asyncio.create_task(self._run(), name="jobqueue-listen")
 
     async def close(self) -> None:
-        """End."""
+        """Stop listening and close the connection."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -111,6 +118,7 @@ class Listener:
 
     async def _run(self) -> None:
         pause = GrowingPause(_FIRST_RETRY, _LONGEST_RETRY)
+        where = location(self._dsn)
         first = True
         while True:
             try:
@@ -118,16 +126,16 @@ class Listener:
                 try:
                     await connection.raw.add_listener(CHANNEL, self._hear)
                     if not first:
-                        _log.info("listening again for the word of other replicas")
+                        _log.info("listening again on %s for hints of other servers", where)
                     first = False
                     pause.reset()
-                    # Words may have been missed meanwhile.
+                    # Hints may have been missed meanwhile.
                     self._heard(Change.WORK | Change.ENDED | Change.CONTROL, None)
                     await _stay(connection.raw)
                 finally:
                     connection.raw.terminate()
             except (*LOST, asyncpg.PostgresError) as error:
-                _log.debug("the listening connection was lost: %s", error)
+                _log.debug("cannot listen for hints on %s: %s; trying again", where, error)
             await pause.wait()
 
     def _hear(self, connection: Any, pid: int, channel: str, word: str) -> None:
@@ -136,7 +144,7 @@ class Listener:
             change = Change(what)
             heads = None if said is None else _heads(said)
         except (ValueError, TypeError):
-            # From another program, or a newer version: look at everything.
+            # A message of another program or of a newer version: anything may have changed.
             self._heard(Change.WORK | Change.ENDED | Change.CONTROL, None)
             return
         if name != self._name:
@@ -144,7 +152,7 @@ class Listener:
 
 
 async def _stay(raw: Any) -> None:
-    """Until the connection is lost. A line that went dead without a word fails the question."""
+    """Wait until the connection is lost. Regular queries detect one that was cut off silently."""
     lost = asyncio.Event()
     raw.add_termination_listener(lambda _: lost.set())
     while not raw.is_closed():
@@ -153,12 +161,15 @@ async def _stay(raw: Any) -> None:
 
 
 def _heads(said: list[list[int]]) -> dict[Head, int] | None:
-    """Read the heads that have work; None where a server of an older version names no types."""
+    """Return the heads in a hint, or None if a server of an older version sent no types."""
     if any(len(one) == 3 for one in said):
         return None
     return {(int(queue), int(rank), int(kind)): int(seq) for queue, rank, kind, seq in said}
 
 
 def returned(heads: set[Head]) -> dict[Head, int]:
-    """Heads where jobs came back: no new number, but something to read."""
+    """Return ``heads`` without a job number, for jobs that became claimable again.
+
+    Such jobs are read independent of their numbers.
+    """
     return dict.fromkeys(heads, NOTHING_NEW)

@@ -1,4 +1,4 @@
-"""The queues as this process knows them, and the numbers of workers."""
+"""Cache the queues and the numbers of workers that this process has read."""
 
 from __future__ import annotations
 
@@ -13,23 +13,26 @@ from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.statements import BATCH, SQL
 from jobqueue.stores.queue_rows import read_weights
 
-ANY_NUMBER = 1 << 31  # of jobs
+ANY_NUMBER = 1 << 31  # stands for any number of jobs
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A queue as claims and transitions see it."""
+    """Holds the fields of a queue that claims and transitions need."""
 
     id: int
     name: str
-    closed: bool  # now: by the time of the read
+    closed: bool  # at the time of the read
     deleted: bool
     weights: dict[int, int] | None
     policy: RetryPolicy
 
 
 class QueueCache:
-    """The queues, as they were read last. What a write depends on, its statement checks itself."""
+    """Caches the queues as they were last read.
+
+    The cache may be outdated, so each write's statement checks the conditions that it depends on.
+    """
 
     def __init__(self, few: int = 1) -> None:
         self._few = few
@@ -39,12 +42,16 @@ class QueueCache:
         self._layout = 1
 
     def spoil(self) -> None:
-        """Read everything before it is used again: something was changed."""
+        """Mark the cache as outdated: all queues are read again before their next use."""
         self.changes += 1
         self.stale = True
 
     def read(self, rows: Sequence[Any], change: int) -> None:
-        """Take in what the table said after this many changes; one since may not be in it."""
+        """Replace the cached queues by rows of the table.
+
+        ``change`` is the value of ``changes`` before the read. If it has changed since, the rows
+        may lack a change, and the cache stays outdated.
+        """
         self._by_id = {}
         for number, name, closed, deleted, self._layout, weights, *retry in rows:
             self._by_id[number] = Home(
@@ -57,7 +64,10 @@ class QueueCache:
         self.read(await db.fetch(SQL["read_queues"], now), change)
 
     async def texts(self, db: Db, jobs: int, now: float | None) -> Mapping[str, str]:
-        """The statements that write so many jobs: as rows for many, if the layout has them."""
+        """Return the statements for a write of ``jobs`` jobs.
+
+        If there are enough jobs and the layout allows it, the statements write rows for many jobs.
+        """
         if jobs < self._few:
             return SQL
         if self.stale:
@@ -65,7 +75,7 @@ class QueueCache:
         return BATCH if self._layout > 1 else SQL
 
     async def resolve(self, db: Db, queue: int, now: float | None) -> Home:
-        """Return a queue by its number; its row is never removed."""
+        """Return the queue with the number ``queue``, also if it is deleted."""
         home = self._by_id.get(queue)
         if home is None or self.stale:
             await self._read(db, now)
@@ -73,7 +83,7 @@ class QueueCache:
         return home
 
     def claimable(self, wanted: Claim) -> dict[int, Home]:
-        """Return the queues that a claim may take from."""
+        """Return, by number, the queues from which a claim may take jobs."""
         everything = ALL_QUEUES in wanted.queues
         return {
             home.id: home
@@ -86,7 +96,7 @@ class QueueCache:
 
 
 class WorkerNameCache:
-    """Keeps the numbers that it has read: a name's number never changes."""
+    """Caches the numbers that stand for worker names in rows. They never change."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -95,18 +105,18 @@ class WorkerNameCache:
 
     @property
     def known(self) -> Mapping[str, int]:
-        """The numbers that are known so far, by name."""
+        """Return the cached numbers by name."""
         return self._numbers
 
     async def number(self, names: Sequence[str]) -> list[int]:
-        """Return their numbers; a worker without one gets one."""
+        """Return the numbers of worker names. A name without a number gets a new number."""
         missing = {name for name in names if name not in self._numbers}
         if missing:
 
             async def work(db: Db) -> Any:
                 return await db.fetch(SQL["name_workers"], list(missing))
 
-            while missing:  # one that was named a moment ago shows in the next snapshot
+            while missing:  # a name that another server has just added is in the next snapshot
                 rows = await self._database.writing.write("name_workers", work, again=work)
                 for number, name in rows:
                     self._numbers[name] = number
@@ -115,8 +125,11 @@ class WorkerNameCache:
         return [self._numbers[name] for name in names]
 
     async def of(self, db: Db, numbers: Sequence[int | None]) -> Mapping[int, str]:
-        """Names by number, at least these. Asks on the connection of a write that is under way,
-        which must not wait for one more."""
+        """Return worker names by number, at least for the given numbers.
+
+        Missing names are read on ``db``, the connection of the caller's write. That write must not
+        wait for a second connection.
+        """
         missing = {n for n in numbers if n is not None and n not in self._names}
         if missing:
             for number, name in await db.fetch(SQL["worker_names"], list(missing)):

@@ -1,4 +1,4 @@
-"""A whole store, rebuilt from the stream, into empty tables; in one transaction."""
+"""Write the content of a store, rebuilt from the event stream, into empty tables of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from jobqueue.stores.postgres.submitting import columns_of, field_with_nul
 from jobqueue.stores.queue_rows import settings_row
 from jobqueue.stores.rows import write_more
 
-# At once: a statement with its arguments has to be smaller than a gigabyte, and each has its time.
+# Limits of one statement: its arguments must be smaller than 1 GB, and its time is limited.
 _MOST_JOBS = 2_000
 _MOST_EVENTS = 10_000
 _MOST_BYTES = 16 * 1024 * 1024
@@ -38,14 +38,13 @@ _LOCK_TIMEOUT = "2s"
 
 
 class Restoring:
-    """Writes everything, or nothing."""
+    """Writes the rebuilt content of a store in one transaction."""
 
     def __init__(self, database: Database, rules: Rules) -> None:
         self._database = database
         self._rules = rules
 
     async def restore(self, state: Restored, told: Told) -> None:
-        """Write a state, as ``Store.restore`` says."""
         _refuse_nul(state)
 
         async def work(db: Db) -> None:
@@ -107,7 +106,7 @@ class Restoring:
 
 
 class _Batch:
-    """Writes jobs, batch by batch, with what their rows have in common."""
+    """Writes batches of rebuilt jobs, and counts the jobs of each queue by state."""
 
     def __init__(
         self, queues: Mapping[str, int], workers: Mapping[str, int], now: float, rules: Rules
@@ -119,7 +118,7 @@ class _Batch:
         self._rules = rules
 
     async def write(self, db: Db, jobs: Sequence[Rebuilt]) -> None:
-        """Write jobs as if each had been submitted, and had made one move to where it is."""
+        """Write jobs: a new row for each job, followed by an update to its last state."""
         new = [NewJob(rebuilt.id, rebuilt.spec) for rebuilt in jobs]
         await db.execute(
             SQL["restore_records"],
@@ -139,7 +138,7 @@ class _Batch:
             if live.state in TERMINAL:
                 ended.append(end_row(live, self.queues[queue], worker, None))
             else:
-                # 1: since its submit, 2: it came back.
+                # 1: claimable since its submit; 2: claimable again.
                 level = (1 if live.version == 1 else 2) if ready else 0
                 moved.append(live_row(live, worker, None, level, rebuilt.updated_at))
             for entry in rebuilt.entries:
@@ -195,7 +194,8 @@ async def _count(db: Db, state: Restored, batch: _Batch) -> None:
 
 
 async def _mark(db: Db, xid: int) -> None:
-    """Everything up to this transaction; whatever is open beside it comes later."""
+    """Set the stream's mark after the transaction ``xid``, which writes the restored events."""
+    # Other transactions that are open now come after the mark.
     seen = including(await snapshot(db), xid)
     others = tuple(other for other in seen.open if other != xid)
     here = replace(seen, open=others)

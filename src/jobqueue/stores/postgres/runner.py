@@ -1,8 +1,8 @@
-"""Runs statements: measured, tried again when that is safe, and never in doubt about a write.
+"""Run statements, measure their time, and repeat them when this is safe.
 
-A write whose answer was lost may have happened. Before anything else the backend that had it is
-made sure to be gone; then the write's own ``again`` finds out, or repeats what its fence makes
-safe to repeat. A write without one is answered with OutcomeUnknown.
+A write whose answer was lost may have been committed. First its backend is terminated. Then the
+function ``again`` of the write finds out what happened, or repeats the write if its fence makes
+this safe. A write without ``again`` raises OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, said, unavai
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 _CLASHES = 10
-# How long a call that can be repeated waits for its answer before its connection is given up, and
-# how long it is left for an answer that has come while this process was busy with something else.
+# Seconds that a repeatable call waits for its answer before its connection is closed, and seconds
+# in which an answer that has already arrived may be read, because this process was busy before.
 _ANSWER, _READ_IT = 3.5, 0.5
-_PAUSE = 0.05  # before another look for a backend that was lost
+_PAUSE = 0.05  # before the next try to terminate a lost backend
 
 T = TypeVar("T")
 Work = Callable[[Db], Awaitable[T]]
-"""A piece of work on a connection."""
+"""A function that runs statements on a connection and returns their result."""
 
 
 class Runner:
-    """Runs on one set of connections."""
+    """Runs reads and writes on the connections of one pool."""
 
     def __init__(
         self,
@@ -54,11 +54,14 @@ class Runner:
         self._undone = undone  # called before a write is repeated that the server has undone
         self._observer = observer
         self._patience = patience
-        # Called when a line went dead without a word: others may have, too.
+        # Called when a connection was cut off silently, because others may have been, too.
         self._silent = silent or connections.distrust
 
     async def read(self, name: str, work: Work[T], patience: float | None = None) -> T:
-        """Run what changes nothing; repeated as long as there is patience."""
+        """Run a read and return its result. Repeat it after errors within ``patience`` seconds.
+
+        ``name`` is its name in metrics.
+        """
         try:
             return await self.write(name, work, again=work, patience=patience)
         except OutcomeUnknown as error:
@@ -71,7 +74,11 @@ class Runner:
         again: Work[T] | None = None,
         patience: float | None = None,
     ) -> T:
-        """Run a write. ``again`` takes over once an answer was lost."""
+        """Run a write and return its result. ``name`` is its name in metrics.
+
+        If its answer is lost, ``again`` runs instead of ``work``, within ``patience`` seconds.
+        Without ``again``, a lost answer raises OutcomeUnknown.
+        """
         began = time.perf_counter()
         try:
             return await self._write(work, again, patience)
@@ -84,8 +91,8 @@ class Runner:
         deadline = time.monotonic() + (self._patience if patience is None else patience)
         where = self.connections.location
         clashes = 0
-        lost: PostgresBackend | None = None  # may still be at work
-        doubt: BaseException | None = None  # an answer was lost, and nothing has settled it yet
+        lost: PostgresBackend | None = None  # may still run the statement
+        doubt: BaseException | None = None  # an answer was lost: the write may be committed
         hurried = again is not None  # a statement may take no longer than ``_ANSWER``
         while True:
             try:
@@ -106,7 +113,7 @@ class Runner:
                         if again is None or time.monotonic() >= deadline:
                             raise _unknown(doubt, where) from error
             except LOST as error:
-                # While the lost backend was looked for: the server is still going or coming.
+                # Raised by dispel(): the server is still stopping or starting.
                 if time.monotonic() >= deadline:
                     raise _verdict(doubt, error, where) from error
                 await asyncio.sleep(_PAUSE)
@@ -123,10 +130,10 @@ class Runner:
 
 
 class _Limit:
-    """Ends a connection whose answer does not come, so that what waits for the answer fails.
+    """Closes a connection whose answer does not arrive, so that the waiting call fails.
 
-    Waiting for it is not cancelled: the client library would then tell the server so, on another
-    connection and without a limit of its own.
+    The waiting call is not cancelled, because asyncpg would then send a cancel request to the
+    server on another connection, without a time limit.
     """
 
     def __init__(self, connection: Connection, seconds: float | None) -> None:
@@ -157,7 +164,7 @@ class _Limit:
 
 
 def _check_lost(error: BaseException, borrowed: Connection) -> None:
-    """The client library also speaks of our own mistakes by this name."""
+    # asyncpg raises InterfaceError for a wrong use of the library, too.
     if not borrowed.raw.is_closed():
         raise Internal(f"PostgreSQL: {error}") from error
 

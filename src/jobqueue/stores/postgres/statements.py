@@ -1,4 +1,4 @@
-"""The named statements of ``queries.sql``, and the numbers that stand for names in its rows."""
+"""Load the statements of ``queries.sql``, and define the numbers that rows have for names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _TEXTS = load_statements(__package__, queue_statements(lambda n, _: f"${n}"))
 
 
 def _filled(name: str, **places: str) -> str:
-    """Return a statement with these texts in its places, then the blocks that they name."""
+    """Return a statement whose names in braces are replaced by texts.
+
+    A name in braces is replaced by its text in ``places``, or else by the statement of that name.
+    """
     known = {"apart": "", "batch": "", "last": "e.seq, e.version", **places}
     text = _TEXTS[name]
     while (
@@ -26,7 +29,10 @@ def _filled(name: str, **places: str) -> str:
 
 
 def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at") -> str:
-    """Return the statement that writes a step of many jobs as one row."""
+    """Return a form of a statement that writes one event of many jobs as one row.
+
+    ``step`` is the version of the event.
+    """
     first, worker = ("true", "NULL::int") if step == 1 else (f"version = {step}", "worker")
     return _filled(
         name,
@@ -42,7 +48,7 @@ def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at") -> str
 
 SQL = {name: _filled(name) for name in _TEXTS}
 SQL["old_batches"] = _filled("old_batches", last="e.hi, 4")
-# The same statements as they write rows for many jobs, which the layout has to allow.
+# Forms of the same statements that write rows for many jobs, which the layout must allow.
 BATCH: Mapping[str, str] = {
     **{
         name: _steps(name, 1, "r", "created_at")
@@ -60,10 +66,10 @@ RENUMBER = [
         ("job_done", "e.hi, 4"),
     )
 ]
-LAYOUT = 2  # as in the table instance: the highest that this version knows
-FEW = 16  # jobs: fewer are cheaper as rows of their own
+LAYOUT = 2  # the highest layout (see layout.py) that this version knows
+FEW = 16  # fewer jobs are cheaper as one row for each job
 
-# As in the table reason_name, and never changed: rows keep these numbers for ever.
+# The same numbers as in the table reason_name. Stored rows have them, so they must not change.
 REASON_NUMBERS: dict[Reason, int] = {
     Reason.SUBMITTED: 1,
     Reason.ASSIGNED: 2,
@@ -87,7 +93,7 @@ REASONS: dict[int, Reason] = {number: reason for reason, number in REASON_NUMBER
 
 
 def text(said: str) -> str | None:
-    """Text as PostgreSQL can keep it: it has no NUL, and nothing said is NULL."""
+    """Return a text in the form for a column: without NUL characters, and None if it is empty."""
     return said.replace("\0", "\ufffd") or None
 
 
@@ -95,14 +101,17 @@ T = TypeVar("T")
 
 
 def array(values: Iterable[int | str]) -> str:
-    """Numbers or ids as the text of an array.
+    """Return numbers or ids as the text of a PostgreSQL array.
 
-    The client library looks at each element of a list in several ways before it writes it; for
-    these, joining them is several times cheaper, and the server reads either form as fast.
+    asyncpg encodes a list several times slower than this function joins it. The server reads both
+    forms equally fast.
     """
     return f"{{{','.join(map(str, values))}}}"
 
 
 def said(values: Sequence[T], silent: T | None = None) -> list[T] | None:
-    """A column, or None where no row says anything: nothing is sent, and nothing read."""
+    """Return the values of a column, or None if all values equal ``silent``.
+
+    None is cheaper to send and to read than a list of equal values.
+    """
     return None if all(value == silent for value in values) else list(values)

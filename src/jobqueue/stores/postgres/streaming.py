@@ -1,8 +1,8 @@
-"""The event stream's side of the database: what it reads, and how far it has come.
+"""Read the changes for the event stream from PostgreSQL, and keep the mark of the stream.
 
-Positions are those of ``following.py``. A long way behind, what lies between two snapshots is
-large, and is read by stretches of transaction numbers. Where the events of a stretch are is read
-once, what they hold page by page.
+Positions are those of ``following.py``. If the stream is far behind, there are many events between
+two snapshots. Then they are read in stretches of transaction numbers. The keys of all events of a
+stretch are read at once, their contents page by page.
 """
 
 from __future__ import annotations
@@ -28,16 +28,21 @@ from jobqueue.stores.rows import job_event, outbox_item
 
 _KEYS_AT_ONCE = 200_000
 Key = tuple[int, int, int, int | None]
-"""The place of an item: seq, version, number in the outbox or 0, lo of a row for many jobs."""
+"""The key of an item: job number, version, number in the outbox or 0, and the column ``lo`` of its
+row for many jobs or None.
+"""
 
 
 class Stream:
-    """Implements ``core.store.EventStream``. One reader at a time reads fast."""
+    """Implements ``core.store.EventStream``.
+
+    The keys of the next items are cached for one reader; several readers at once are slow.
+    """
 
     def __init__(self, database: Database, leadership: PostgresLeadership) -> None:
         self._database = database
         self._leadership = leadership
-        self._ahead: deque[Key] = deque()  # what comes after the position below
+        self._ahead: deque[Key] = deque()  # keys of the items after ``_ahead_of``
         self._ahead_of: StreamPlace | None = None
 
     async def events_after(self, position: Position, limit: int) -> list[tuple[Position, Event]]:
@@ -111,7 +116,10 @@ class Stream:
         return await self._database.streaming.read("changes_after", work)
 
     async def _look_ahead(self, db: Db, at: StreamPlace) -> StreamPlace:
-        """Find what comes next, unless that is known; between which snapshots it lies."""
+        """Read the keys of the next items, unless they are cached.
+
+        Return the place whose snapshots contain these items.
+        """
         if self._ahead and self._ahead_of == at:
             return at
         self._ahead.clear()
@@ -126,9 +134,9 @@ class Stream:
         return at
 
     async def move_mark(self, position: Position, term: Term, refused: int = 0) -> None:
-        """It need not reach the disk at once: a mark that a crash sets back means that events are
-        published again, and what was removed by its leave comes after it in the log.
-        """
+        # The mark need not reach the disk at once. If a crash sets it back, events are published
+        # again. Jobs that were removed because of the mark are later in the write-ahead log, so
+        # their removal is lost as well.
         at = StreamPlace.of(position)
         snapshots = between(at)
 
@@ -157,7 +165,7 @@ class Stream:
             if row is None:
                 return None
             mark = StreamPlace.of_stored(row[0])
-            # Of what the mark lies in the middle of, the rest; and all that came after it.
+            # Count the rest between the two snapshots of the mark, and all events after them.
             parts = [StreamPlace(mark.until, await snapshot(db), 0, -1)]
             if mark.until != mark.since:
                 parts.append(mark)
@@ -179,8 +187,9 @@ async def _events(db: Db, at: StreamPlace, limit: int) -> list[Any]:
 
 
 async def _settle(db: Db) -> None:
-    """Claims do not wait for the disk. A crash must not undo what was read, nor give the number of
-    a transaction that counts as read to another one."""
+    """Wait until all commits that were read are on the disk."""
+    # Claims do not wait for the disk. A crash must not undo what was read, and must not give the
+    # number of a transaction that counts as read to another transaction.
     await db.execute(SQL["touch"])
 
 
@@ -190,12 +199,16 @@ def _moved(at: StreamPlace, key: Key) -> StreamPlace:
 
 
 async def _stretch(db: Db, since: Snapshot) -> StreamPlace:
-    """From there to what has been committed by now; or to a part of it that can be read at once."""
+    """Return the place from the snapshot ``since`` to the present snapshot.
+
+    If there are too many events in between, the place ends earlier, so that the keys of its events
+    can be read at once.
+    """
     now = await snapshot(db)
     if now.above < since.above:
         raise Unavailable(
-            "PostgreSQL: the server has gone back behind what was read from it: another one took"
-            " over that has not got everything"
+            "PostgreSQL lacks transactions that were read from it before: another server took over"
+            " that had not received all commits"
         )
     last = await db.fetchval(
         SQL["end_of_stretch"], since.above, now.above, list(now.open), _KEYS_AT_ONCE
@@ -213,8 +226,8 @@ async def _keys(db: Db, at: StreamPlace) -> list[Key]:
         return []
     keys: list[Key] = list(zip(seqs, *columns, strict=True))
     if at.part:
-        # A transaction may have its number before it writes on after one with a higher number:
-        # what is beyond the stretch and has to come first is read here, and there once more.
+        # A transaction may get its number early and write after one with a higher number. So events
+        # beyond the stretch may be earlier in a job's order. They are read here and again later.
         latest = {key[0]: key[1] for key in keys}
         asked = array(latest), array(latest.values()), at.until.above
         for seq, version, lo in await db.fetch(SQL["overtaken"], *asked):
@@ -227,9 +240,10 @@ async def _keys(db: Db, at: StreamPlace) -> list[Key]:
 async def _read(
     db: Db, keys: list[Key], size: int, now: float | None
 ) -> tuple[list[StreamItem], int]:
-    """Read the items at those places, in order, as far as the size allows; and count the places.
+    """Read the items with the given keys in order, up to about ``size`` bytes.
 
-    A server of an earlier version keeps nothing for a stream: what it removed is passed over.
+    Return the items and the number of keys that they cover. A key may have no item, because a
+    server of an earlier version removed its job.
     """
     events = [key for key in keys if not key[2]]
     numbers = [key[2] for key in keys if key[2]]
@@ -242,7 +256,7 @@ async def _read(
     if numbers:
         beside = {row[0]: row for row in await db.fetch(SQL["outbox"], numbers)}
     found: list[StreamItem] = []
-    gone = not rows  # the first one is read whatever its size
+    gone = not rows  # no rows: the jobs are removed, because a large first row is read, too
     n = 0
     for passed, key in enumerate(keys):
         if key[2]:

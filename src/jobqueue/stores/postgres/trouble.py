@@ -1,4 +1,4 @@
-"""Sorts the errors of the database by what they mean for the caller."""
+"""Classify the errors of PostgreSQL by what they mean for the caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import asyncpg
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.store import StoreAway
 
-# The connection is gone, or the server is going or coming: what was asked may have happened.
+# The connection is lost, or the server is stopping or starting. A write may have been committed.
 LOST: tuple[type[BaseException], ...] = (
     OSError,
     TimeoutError,
@@ -22,7 +22,7 @@ LOST: tuple[type[BaseException], ...] = (
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.IdleSessionTimeoutError,
 )
-# The server answered, and undid everything: it can simply be tried again.
+# The server answered and rolled back everything, so the call can be repeated.
 UNDONE: tuple[type[BaseException], ...] = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
@@ -30,7 +30,7 @@ UNDONE: tuple[type[BaseException], ...] = (
     asyncpg.QueryCanceledError,
     asyncpg.InvalidCachedStatementError,  # a newer version's migration came in between
 )
-# It will not get better by trying again at once, but an operator can mend it.
+# To repeat the call does not help, but an operator can correct the reason.
 REFUSED: tuple[type[BaseException], ...] = (
     asyncpg.InsufficientResourcesError,  # disk full, out of memory, too many connections
     asyncpg.ReadOnlySQLTransactionError,
@@ -41,13 +41,13 @@ REFUSED: tuple[type[BaseException], ...] = (
 )
 
 
-# Nothing is wrong with what was asked: the server may be back, or have room, by itself.
+# The call itself was correct: the server may become available again without an operator.
 _AWAY = (*LOST, asyncpg.TooManyConnectionsError)
 _DEFAULT_PORT = "5432"
 
 
 def location(dsn: str) -> str:
-    """Return the server that a DSN names, without its login."""
+    """Return the hosts and ports in a DSN, without its user and password, for logs and errors."""
     parts = urlsplit(dsn)
     options = parse_qs(parts.query)
     places = parts.netloc.rpartition("@")[2] or ",".join(options.get("host", ()))
@@ -64,15 +64,19 @@ def _has_port(place: str) -> bool:
 
 
 def unavailable(error: BaseException, where: str) -> Unavailable:
-    """The error for callers: it did not happen. ``where`` is the server's location."""
+    """Return the error to raise for a call that had no effect.
+
+    ``where`` is the server's location. The error is StoreAway if the server may become available
+    again by itself.
+    """
     kind = StoreAway if isinstance(error, _AWAY) else Unavailable
     return kind(f"{where}: {said(error)}")
 
 
 def said(error: BaseException) -> str:
-    """The first line of what went wrong."""
+    """Return the first line of an error's text, or a short reason if it has no text."""
     if isinstance(error, TimeoutError) and not str(error):
         return "no answer in time"
-    if isinstance(error, ConnectionRefusedError):  # the loop's text repeats the address, or not
+    if isinstance(error, ConnectionRefusedError):  # the text of asyncio may repeat the address
         return "connection refused"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
