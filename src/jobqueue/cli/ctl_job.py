@@ -307,8 +307,8 @@ def delete(
 def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
     """Show a job's transitions and its progress as they happen, until the job ends.
 
-    With JSON output, each is an object on a line; only an object about progress has the field
-    "progress".
+    With JSON output, each transition and each change of the progress is an object on a line. Only
+    an object about the progress has the field "progress".
     """
     chosen = session(context)
     wanted = parse_job_id(job_id)

@@ -149,7 +149,7 @@ def update(
     for field in parse_reset(reset):
         if field in said:
             raise InvalidArgument(
-                "--reset", f"{_flag(field)} is also set by --{_flag(field)}; give one of the two"
+                "--reset", f"{_flag(field)} is also set by --{_flag(field)}; give only one of them"
             )
         said[field] = None
     if not said:

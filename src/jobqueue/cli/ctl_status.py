@@ -89,7 +89,10 @@ def _server(url: str, health: Health) -> str:
 
 
 def _state(health: Health, component: ComponentHealth) -> str:
-    """Return the state of a component: "degraded" if it fails, but the system works without it."""
+    """Return "ok", "degraded" or "failing".
+
+    A component that fails is "degraded" if the system works without it.
+    """
     if component.ok:
         return "ok"
     return "degraded" if health.ok else "failing"

@@ -1,4 +1,7 @@
-"""Remove the mark of an event stream that is turned off, so that the store keeps nothing for it."""
+"""Remove the mark of an event stream that is turned off (``kafka.abandon``).
+
+Without a mark, the store keeps no events for the stream.
+"""
 
 from __future__ import annotations
 

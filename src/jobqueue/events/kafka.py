@@ -88,7 +88,7 @@ class _Sending:
 
 
 class KafkaPublisher:
-    """Implements ``Publisher``."""
+    """Implements ``Publisher`` with an idempotent Kafka producer."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings

@@ -5,7 +5,8 @@ them to the publisher, and moves the mark past them when Kafka has stored them. 
 before it moves the mark, the next leader publishes some changes again, and no change is lost.
 Readers recognise a repeated record by its event id.
 
-Without hints, no job waits for the relay.
+A job waits for the relay only if its worker learns of jobs by hints, because the relay also
+publishes the hints.
 """
 
 from __future__ import annotations

@@ -115,9 +115,9 @@ class UpRequest:
 
     @property
     def label(self) -> str:
-        """Return a suffix for worker ids that names this machine and folder.
+        """Return a text for worker ids that identifies this machine and this folder.
 
-        The suffix distinguishes the workers from others that use the same database.
+        With this text, two topologies on the same database do not have workers with the same id.
         """
         digest = hashlib.sha256(str(self.folder).encode()).hexdigest()[:4]
         return f"{socket.gethostname()}-{digest}"

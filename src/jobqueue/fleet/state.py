@@ -50,7 +50,10 @@ class FleetState:
 
     @property
     def supervised(self) -> bool:
-        """Return True while the supervisor runs. Another process with its pid does not count."""
+        """Return True if the supervisor that wrote the state file still runs.
+
+        A later process with the same pid does not count.
+        """
         return processes.is_running(self.pid, self.began)
 
     @property

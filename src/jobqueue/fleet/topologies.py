@@ -164,7 +164,7 @@ def _service(
 ) -> Process:
     """Return the process of a jq-service.
 
-    A service that does not listen on a port, a worker, is checked by a probe of its coordinator.
+    A worker of the task queue listens on no port; the probe checks its coordinator instead.
     """
     works = "worker_id" in service.schema.model_fields
     settings = plan.settings.worker if works else plan.settings.server
