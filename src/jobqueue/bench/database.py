@@ -75,7 +75,7 @@ async def connected(told: Mapping[str, str]) -> AsyncIterator[Any]:
 
 @contextlib.asynccontextmanager
 async def pressed(told: Mapping[str, str], pressure: Pressure) -> AsyncIterator[None]:
-    """Put the given pressure on the database until the block ends."""
+    """Put the given extra work on the database until the block ends."""
     if pressure is Pressure.NONE:
         yield
     elif pressure is Pressure.PINNED:

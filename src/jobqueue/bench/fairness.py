@@ -84,7 +84,7 @@ def overlap(stretches: Sequence[tuple[float, float]]) -> int:
 
 
 async def does_a_job(target: Target, name: str) -> None:
-    """Wait until the topology ``name`` finishes a job, because its workers may still be connecting."""
+    """Wait until the topology ``name`` finishes a job. Its workers may still be connecting."""
     give_up = time.monotonic() + _PATIENCE
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Write finished jobs into PostgreSQL by SQL, because running millions of jobs would take an hour."""
+"""Write finished jobs into PostgreSQL by SQL, because running millions would take an hour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 500_000
 
 
 async def fill(db: Any, jobs: int, say: Callable[[str], None] = lambda _: None) -> None:
-    """Write finished jobs until the highest job number is ``jobs``, continuing after existing jobs."""
+    """Write finished jobs until the highest job number is ``jobs``. Existing jobs are kept."""
     await db.execute("SET synchronous_commit = off")
     queue = await db.fetchval("SELECT id FROM queues WHERE name = $1", DEFAULT_QUEUE)
     worker = await db.fetchval(

@@ -43,7 +43,7 @@ class Ground:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Return the ids of the topology's processes by name, empty if jq-bench did not start them."""
+        """Return the process ids of the topology by name, empty if jq-bench did not start it."""
         rows = [keeper.row() for keeper in self.keepers]
         return {row.name: row.pid for row in rows if row.pid is not None}
 
@@ -113,7 +113,7 @@ async def in_containers(cell: Cell, folder: Path) -> AsyncIterator[Ground]:
 
 @contextlib.asynccontextmanager
 async def running_at(cell: Cell, addresses: Sequence[str]) -> AsyncIterator[Ground]:
-    """Connect to a topology that already runs at ``addresses``, such as a topology in containers."""
+    """Connect to a topology that already runs at ``addresses``, for example in containers."""
     api = TASKQUEUE_API if cell.topology in ("microservices", "nodes") else ""
     if cell.topology == "nodes" and len(addresses) != cell.servers:
         raise InvalidArgument(
@@ -170,7 +170,7 @@ async def _started(cell: Cell, folder: Path, change: Change, restarts: Restarts)
 
 
 def _environment() -> dict[str, str]:
-    """Return this process's environment without the variables that configure parts of a topology."""
+    """Return this process's environment without the variables that configure a topology."""
     told = {one.name for service in SERVICES.values() for one in service.all_variables}
     return {
         name: value

@@ -32,7 +32,10 @@ def student(share: float, degrees: int) -> float:
 
 
 def _between(limit: float, degrees: int) -> float:
-    """Return the probability of a value from -limit to limit, by the finite sums for whole degrees."""
+    """Return the probability of a value from -limit to limit, by finite sums.
+
+    The sums exist because ``degrees`` is a whole number.
+    """
     angle = math.atan(limit / math.sqrt(degrees))
     square = math.cos(angle) ** 2
     if degrees % 2:

@@ -339,7 +339,7 @@ class LoadGenerator:
     # -- jobs ------------------------------------------------------------------------------
 
     async def _end_of(self, job_id: str) -> SeenJob:
-        """Poll the job until it has ended or the ``drain`` time is over, and return its last state."""
+        """Poll the job until it has ended or the ``drain`` time is over, and return its state."""
         while True:
             try:
                 seen = await self._target.status(job_id)

@@ -1,4 +1,4 @@
-"""Measure processor time and memory of each part, and processor time of other programs."""
+"""Measure the processor time and memory of processes, and the processor time of other programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class CpuSpent:
-    """Holds the processor seconds of a measurement, by part and of other programs."""
+    """Holds the processor seconds that each part of a topology, and all other programs, used."""
 
     elapsed: float
     seconds: dict[str, float]
@@ -66,7 +66,10 @@ class CpuTimes:
         own: str = "this process",
         meters: Mapping[str, Callable[[], float]] | None = None,
     ) -> None:
-        """Start measuring. ``own`` names this process, and is empty if a family contains it."""
+        """Start measuring.
+
+        ``own`` is the name of this process, or empty if ``families`` contains this process.
+        """
         self._processes = {**({own: os.getpid()} if own else {}), **processes}
         self._families = families
         self._meters = meters or {}
@@ -143,7 +146,7 @@ def _status_bytes(pid: int, name: str) -> int:
 
 
 async def calm(patience: float) -> bool:
-    """Wait until the machine is almost idle. Returns False if ``patience`` seconds were too short."""
+    """Wait until the machine is almost idle. Returns False after ``patience`` seconds."""
     give_up = time.monotonic() + patience
     while time.monotonic() < give_up:
         before = _busy_seconds()
@@ -154,7 +157,10 @@ async def calm(patience: float) -> bool:
 
 
 def stolen_seconds() -> float:
-    """Return the processor seconds since boot that the host gave to others instead of this machine."""
+    """Return the processor seconds that the host gave to others instead of this machine.
+
+    The seconds count since this machine's boot.
+    """
     return int(_first_line(Path("/proc/stat")).split()[8]) / _TICKS
 
 
@@ -171,7 +177,7 @@ def fsync_milliseconds(folder: Path, times: int = 200) -> float:
 
 
 def described(folder: Path) -> dict[str, Any]:
-    """Return a description of this machine. Reports compare runs only if their machines are equal."""
+    """Return a description of this machine, by which reports compare machines."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""Run two builds alternately on one machine, and keep the pairs of runs for ``jq-bench regress``."""
+"""Run two builds alternately on one machine, to make the pairs for ``jq-bench regress``."""
 
 from __future__ import annotations
 

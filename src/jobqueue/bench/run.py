@@ -72,7 +72,7 @@ class Wish:
     stamp: str = field(default_factory=lambda: f"{time.time_ns():x}")  # makes its keys unique
 
     def check(self) -> None:
-        """Raise Conflict or InvalidArgument if the benchmark cannot run, before it starts anything."""
+        """Raise Conflict or InvalidArgument if the benchmark cannot run, before any start."""
         if (self.out / records.FILE).exists():
             raise Conflict(
                 f"--out: {self.out} has the records of an earlier run; choose another folder"

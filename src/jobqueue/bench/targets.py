@@ -32,7 +32,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SeenJob:
-    """Describes a job as its server reports it. Times are the server's, in seconds since the epoch."""
+    """Describes a job as its server reports it. Times are seconds since the epoch."""
 
     fate: Fate
     started: float = 0.0
@@ -179,7 +179,7 @@ class TaskQueueTarget:
 
 
 class InstantTarget:
-    """Answers at once, so that a load on it shows the generator's own limit."""
+    """Answers every call at once, so that a load on it shows the generator's own limit."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -12,7 +12,7 @@ OURS = "jobqueue"
 
 
 class PeerSetting(StrEnum):
-    """Names the two ways to configure a system. Adapters cite the documentation behind ``FASTEST``."""
+    """Names the two ways to configure a system. The adapters cite the sources of ``FASTEST``."""
 
     DEFAULT = "default"
     FASTEST = "fastest"
@@ -28,7 +28,10 @@ class Backing(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class PeerSetup:
-    """Combines a setting with the slots of all workers. None means the setting's own number."""
+    """Combines a setting with the number of slots of all workers.
+
+    None as the number stands for the setting's default.
+    """
 
     setting: PeerSetting
     slots: int | None = None
@@ -87,7 +90,7 @@ class System:
 
     @property
     def label(self) -> str:
-        """Return the name for readers, with the server for jobqueue, which runs on several servers."""
+        """Return the name for readers, followed by the server if the system is jobqueue."""
         return f"{self.name} on {self.backing}" if self.is_ours else self.name
 
     @property

@@ -1,4 +1,4 @@
-"""Talk to an adapter: a process in a peer's environment that exchanges JSON objects, one per line."""
+"""Talk to an adapter: a process in a peer's environment that reads and writes lines of JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AdapterFailed(Unavailable):
 
 
 class AdapterConversation:
-    """Sends requests to one adapter and reads its answers. The adapter starts its peer's workers."""
+    """Sends requests to one adapter and reads the answers. The adapter starts the workers."""
 
     def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
         self._process = process
@@ -47,7 +47,7 @@ class AdapterConversation:
         return self._answer(do, within + _MARGIN)
 
     def end(self) -> None:
-        """Close the adapter's input, and wait until the adapter has ended its workers and itself."""
+        """Close the adapter's input, and wait until the adapter and its workers have ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -91,7 +91,7 @@ class AdapterConversation:
 def adapter(
     python: Path, module: str, folder: Path, environment: Mapping[str, str], log: Path
 ) -> Iterator[AdapterConversation]:
-    """Start an adapter of ``folder``, yield a conversation with it, and kill it after the block."""
+    """Start an adapter of ``folder``, yield a conversation with the adapter, then kill it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
     # The workers import the module, too. No process may write bytecode into the folder.
     kept["PYTHONPATH"] = f"{folder}{os.pathsep}{ADAPTERS}"

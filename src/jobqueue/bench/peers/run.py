@@ -23,7 +23,7 @@ _OTHERS = 0.25  # cores: a run is disturbed if other programs use more
 
 @dataclass(frozen=True, slots=True)
 class PeerWork:
-    """Describes the work for each system. A step ends when its jobs are done or its time is over."""
+    """Describes the work for each system. A step ends when its jobs are done or time is up."""
 
     jobs: int = (
         20_000  # of the batch; a fifth of it is submitted one by one, by each kind of caller
@@ -90,7 +90,7 @@ class PeerRun:
 
 
 def setups(settings: Sequence[PeerSetting], slots: Sequence[int]) -> list[PeerSetup]:
-    """Return every setting with every number of slots, or each setting once if ``slots`` is empty."""
+    """Return every setting with every number of slots, or without one if ``slots`` is empty."""
     if not slots:
         return [PeerSetup(setting) for setting in settings]
     return [PeerSetup(setting, number) for setting in settings for number in slots]

@@ -13,7 +13,7 @@ _DATABASE = "peers"
 
 
 class PeerServers:
-    """Starts PostgreSQL or Redis when a run first needs the server, and empties it before each run."""
+    """Starts PostgreSQL or Redis when a run first needs it, and empties it before each run."""
 
     def __init__(self, folder: Path, fsync: Fsync = Fsync.NEVER) -> None:
         self._folder = folder

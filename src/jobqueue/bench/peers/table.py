@@ -209,7 +209,7 @@ def _ratio(row: PeerRow, cell: PeerCell) -> str:
 
 
 def _figure(one: Interval, *, timed: bool) -> str:
-    """Format a rate as "5.21±.30k" and a time in ms as "1.24±.10"; a long time becomes "5.2±.3s"."""
+    """Format a rate as "5.21±.30k", a time in ms as "1.24±.10", and a long time as "5.2±.3s"."""
     return _short(one, "s" if timed else "k")
 
 

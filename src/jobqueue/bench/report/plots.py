@@ -96,7 +96,7 @@ class _Plotter:
         }
 
     def _measured(self, name: str, measure: Measure) -> list[Plot]:
-        """Plot a measure: loads with several values of the x axis as lines, other loads as dots."""
+        """Plot a measure: loads with several values on the x axis as lines, other loads as dots."""
         lines, dots = self._split([measure])
         if not lines and not dots:
             return []
@@ -230,7 +230,7 @@ class _Plotter:
             return Plot(name, f"Times, {title}: less is better.", _svg(figure, name))
 
     def _curves(self) -> list[Plot]:
-        """Plot the share of jobs that are done after a time, at the largest value of the x axis."""
+        """Plot the share of jobs that are done after a time, at the largest value on the x axis."""
         spots = [one for one in self._largest() if any(self._timed(one).values())]
         if not spots:
             return []

@@ -54,7 +54,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Names the leader in a measure at one load and its lead, or the reason why no topology leads."""
+    """Names the leader in a measure at one load, or the reason why no topology leads."""
 
     spot: Spot
     leader: Subject | None = None
@@ -165,7 +165,7 @@ def winners(study: Study, compared: Sequence[Contest]) -> list[Statement]:
 
 
 def in_short(contest: Contest) -> Statement:
-    """Return a sentence about the topologies that lead in a measure at more than half of the loads."""
+    """Return a sentence about topologies that lead in a measure at more than half of the loads."""
     won: dict[str, list[str]] = {}
     for measure in KEY:
         verdicts = contest.verdicts.get(measure, [])

@@ -50,9 +50,9 @@ nav a { color: #0b5cad; text-decoration: none; margin-right: 1rem; white-space: 
 
 
 def page(document: Document) -> str:
-    """Return the report as an HTML page.
+    """Return the report as an HTML page. The page contains its styles and plots.
 
-    It contains its styles and plots, and loads no other files.
+    The page loads nothing over the network.
     """
     title = escape(document.title)
     links = " ".join(

@@ -170,7 +170,7 @@ def hops(study: Study) -> list[str]:
 
 
 def routing(study: Study) -> list[str]:
-    """Return a table of the client's processor time per request, which includes choosing the node."""
+    """Return a table of the client's processor time per request, including the choice of a node."""
     rows = []
     for what, chosen in _KEYED.items():
         for topology in (_SERVICES, _NODES):

@@ -81,7 +81,7 @@ async def unary(target: str, jobs: int) -> float:
 
 
 async def sdk(target: str, jobs: int) -> float:
-    """Return the rate of one-job submits through the SDK's backend, which combines them in batches."""
+    """Return the rate of one-job submits through the SDK's backend, which builds batches."""
     backend = GrpcBackend(target)
 
     async def submit(n: int) -> None:

@@ -1,4 +1,4 @@
-"""Measure the time to rebuild a store from Kafka, and compare the result with the original store."""
+"""Measure the time to rebuild a store from Kafka, and compare the result with the original."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def content(store: Store) -> tuple[list[Job], dict[str, list[Event]]]:
 
 
 async def replay(stand: Stand) -> list[Figure]:
-    """Publish the events of an SQLite store, read them from Kafka, and rebuild each kind of store."""
+    """Publish an SQLite store to Kafka, and rebuild each kind of store from Kafka."""
     told, topics = own_topics(stand)
     jobs = stand.sizes.jobs
     stand.say(f"{jobs:,} jobs to write and to publish")

@@ -1,4 +1,4 @@
-"""Start the private servers that scenarios need: PostgreSQL with files on a disk, Redis and Kafka."""
+"""Start the private servers that scenarios need: PostgreSQL on a disk, Redis and Kafka."""
 
 from __future__ import annotations
 

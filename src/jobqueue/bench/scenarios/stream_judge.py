@@ -1,4 +1,4 @@
-"""Compare Kafka with the table ``job_event``, by queries that the relay and the stores do not use."""
+"""Compare Kafka with the table ``job_event``, by other queries than the relay and stores use."""
 
 from __future__ import annotations
 

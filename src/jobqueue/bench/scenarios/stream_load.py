@@ -44,7 +44,7 @@ def is_cancelled(number: int) -> bool:
 
 
 class StreamLoad:
-    """Submits and cancels jobs, and waits for them, through servers that may be killed meanwhile."""
+    """Submits and cancels jobs, and waits for them. Servers may be killed meanwhile."""
 
     def __init__(self, target: str, say: Say) -> None:
         self._backend = GrpcBackend(target, timeout=10.0)
@@ -67,7 +67,7 @@ class StreamLoad:
             self._say(f"{self.submitted:,} jobs")
 
     async def _submit(self, specs: list[JobSpec]) -> list[str]:
-        """Submit jobs until a server confirms them. Repeats are safe because every job has a key."""
+        """Submit jobs until a server confirms them. Each job's key makes repeats safe."""
         while True:
             try:
                 return [result.unwrap() for result in await self._backend.submit(specs)]

@@ -36,10 +36,10 @@ def slots_of_each(usual: int) -> int:
 
 
 def mark(n: int, process: int | None = None) -> None:
-    """Append that job ``n`` ran, where and when, to the file of marks: the whole work of a job.
+    """Append a record of the run of job ``n`` to a file. A measured job does nothing else.
 
-    It is one append of 24 bytes, which is atomic in the kernel. It costs every peer the same, and
-    needs no connection.
+    The record is one append of 24 bytes, which is atomic in the kernel. The append costs every peer
+    the same, and needs no connection.
     """
     global _marks  # noqa: PLW0603 - opened once by each process that runs jobs
     if _marks is None:
@@ -59,7 +59,7 @@ class Marks:
         return self.path.stat().st_size // _MARK.size
 
     def read(self, skip: int = 0) -> Iterator[tuple[int, int, int]]:
-        """Yield number, process and time (ns) of each job that ran, after the first ``skip`` jobs."""
+        """Yield number, process and time (ns) of each job run, after the first ``skip`` runs."""
         data = self.path.read_bytes()[skip * _MARK.size :]
         yield from _MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size])
 
@@ -150,7 +150,7 @@ class PeerAdapter:
 
 
 class AsyncPeer(PeerAdapter):
-    """Adapts a peer whose client is asynchronous. Its event loop runs in a thread until ``close``."""
+    """Adapts a peer whose client is asynchronous. Its event loop runs in a thread."""
 
     def __init__(self) -> None:
         self._loop = self.new_loop()

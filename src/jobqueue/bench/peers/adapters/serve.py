@@ -125,7 +125,10 @@ class Measuring:
         return self._rate(self._peer.batches, jobs, seconds)
 
     def drain(self, seconds: float) -> dict[str, Any]:
-        """Resume the workers, and measure until all jobs are recorded as ended or the time is over."""
+        """Resume the workers, and measure until all jobs are recorded as ended.
+
+        The measurement stops after ``seconds`` at the latest.
+        """
         before = self._marks.count()
         began = time.monotonic()
         self._signal(signal.SIGCONT)
@@ -151,7 +154,10 @@ class Measuring:
         return {"jobs": submitted, "seconds": took}
 
     def _wait(self, give_up: float) -> bool:
-        """Wait until every job ran and is recorded as ended. Returns False at the time ``give_up``."""
+        """Wait until every job ran and is recorded as ended.
+
+        Returns False if the time ``give_up`` has come before.
+        """
         while self._marks.count() < self._next or self._peer.left():
             for process in self._processes:
                 if process.poll() is not None:
