@@ -117,7 +117,7 @@ def root(
     tls_key: TlsKeyOption = None,
     version: VersionOption = False,
 ) -> None:
-    """Keep the global options, which all commands share."""
+    """Store the global options in a session, which all commands share."""
     context.obj = CliSession(
         url=choose_url(server, url, os.environ.get("JQ_URL")),
         output=output or Format.TABLE,

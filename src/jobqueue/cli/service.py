@@ -99,7 +99,7 @@ def _line(variable: Variable) -> str:
 
 
 def said_default(variable: Variable) -> str:
-    """Return the text "required", or the text of the variable's default."""
+    """Return "required" if the variable must be set, else a text with its default."""
     if variable.required:
         return "required"
     return f"default {variable.default or variable.fallback}"

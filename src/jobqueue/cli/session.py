@@ -30,7 +30,7 @@ _POOL_SIZE = 2  # connections to a database: enough for the commands of one pers
 
 
 class Format(enum.StrEnum):
-    """The format in which results are printed."""
+    """Names the formats in which results can be printed."""
 
     TABLE = "table"
     JSON = "json"

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobqueue.worker")
 SERVICE = "jq-worker"
 EXIT_UNFINISHED = 1  # jobs were still running when the shutdown time was up
-EXIT_EXHAUSTED = 75  # no slot was left: whoever started the worker has to start it again
+EXIT_EXHAUSTED = 75  # no slot was left: the worker has to be started again
 
 app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enable=False)
 

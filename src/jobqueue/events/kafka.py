@@ -118,7 +118,7 @@ class KafkaPublisher:
         except confluent_kafka.KafkaException as error:
             raise PublishFailed(said(error)) from error
         except TimeoutError as error:  # Kafka became unreachable meanwhile
-            raise PublishFailed(f"no answer for {_ADMIN_TIMEOUT:g} s") from error
+            raise PublishFailed(f"Kafka has sent no answer for {_ADMIN_TIMEOUT:g} s") from error
         self._loop = asyncio.get_running_loop()
         self._trouble = ""
         self._ended = threading.Event()

@@ -2,7 +2,8 @@
 
 Publishing a job's events costs about as much processor time as running an empty job. While the
 processors are busy with jobs, the relay rests between its pages, and the event stream falls behind.
-The relay catches up when the processors are idle. After 30 seconds it works at full speed anyway.
+The relay catches up when the processors are idle. If the stream has been behind for 30 seconds, the
+relay does not rest any more, so that the stream cannot fall behind for ever.
 """
 
 from __future__ import annotations

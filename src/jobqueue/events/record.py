@@ -150,7 +150,7 @@ class Raw:
 class Record(_StreamReader):
     """Reads the stored messages of all partitions of the given topics.
 
-    With ``last``, only the latest messages of each partition: as many as ``last`` says.
+    With ``last``, read at most that many of the latest messages of each partition.
     """
 
     def __init__(

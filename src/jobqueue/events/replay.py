@@ -38,7 +38,7 @@ class Trace:
 
 @dataclass(slots=True)
 class Replay:
-    """The jobs and queues that the records of the event stream describe.
+    """Collects the jobs and queues that the records of the event stream describe.
 
     Jobs with missing records are left out of ``world`` and listed in ``damaged``. If ``only`` is
     not None, records of stores that it does not name are counted but not applied.

@@ -89,7 +89,7 @@ def forget(environ: Mapping[str, str], folder: Path) -> None:
 
 
 class FolderLock:
-    """A lock on a folder: only the process that has it may run a topology there.
+    """Locks a folder, so that only this process can run a topology there.
 
     The constructor raises Conflict if another process has the lock, and Unavailable if the folder
     cannot be used. The lock is released when the process ends.

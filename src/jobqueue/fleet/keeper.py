@@ -29,7 +29,10 @@ _LARGEST_ANSWER = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a health check. ``detail`` is a reason or a remark for the user."""
+    """Holds the result of a health check.
+
+    ``detail`` is the reason for a failure, or a remark for the user.
+    """
 
     ok: bool
     detail: str = ""
@@ -78,7 +81,7 @@ def _reason(body: bytes) -> str:
 
 
 class Unit:
-    """A process or backing service of a topology.
+    """Represents a process or backing service of a topology.
 
     ``stop`` and ``kill`` may be called at any time.
     """
@@ -222,7 +225,7 @@ class ProgramUnit(ProcessUnit):
 
 
 class UnitHealth(enum.StrEnum):
-    """The health of a unit. The values are shown in the table of `jq-ctl ps`."""
+    """Names the possible health of a unit. The table of `jq-ctl ps` shows these values."""
 
     WAITING = "waiting"  # until the earlier stage is ready
     STARTING = "starting"
@@ -236,10 +239,10 @@ class UnitHealth(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Restarts:
-    """The rule for restarts of a unit: the waits between restarts grow.
+    """Defines how often and after which waits an ended unit is started again.
 
-    After ``in_a_row`` restarts, the unit is given up. A run of ``calm`` seconds resets the wait and
-    the count.
+    Each wait is twice as long as the last wait. After ``in_a_row`` restarts, the unit is given up.
+    A run of ``calm`` seconds resets the wait and the count of restarts.
     """
 
     allowed: bool = True

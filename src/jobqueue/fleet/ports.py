@@ -35,7 +35,7 @@ class Ports:
     def take(self) -> int:
         """Return the next port, on which no server listens now.
 
-        Raise InvalidArgument if a port after ``base`` is in use, or does not exist.
+        With a base, raise InvalidArgument if the next port is in use or higher than 65535.
         """
         if self._next is None:
             while (port := free_port()) in self._taken:

@@ -182,7 +182,10 @@ class Account:
     gid: int
 
     def unreachable(self, folder: Path) -> Path | None:
-        """Return the first folder on the path that this user may not enter, or None."""
+        """Return the first folder on the path that this user may not enter.
+
+        The path leads from the root to ``folder``. Return None if the user may enter all folders.
+        """
         for step in (*reversed(folder.parents), folder):
             status = step.stat()
             if status.st_uid == self.uid:

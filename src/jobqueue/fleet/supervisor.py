@@ -182,7 +182,7 @@ class Supervisor:
 
 
 class Ending(enum.Enum):
-    """The way in which an `up` ended."""
+    """Names the ways in which a `jq-ctl up` can end."""
 
     STOPPED = "stopped"
     INTERRUPTED = "interrupted"  # by a signal before all units were healthy

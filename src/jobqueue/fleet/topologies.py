@@ -243,7 +243,7 @@ _ON_POSTGRES = {"JQ_DB_URL": "postgres", "JQ_REDIS_URL": "redis"}
 def replicated(plan: UpRequest) -> Layout:
     """Return the layout of several jq-servers and jq-workers on PostgreSQL and Redis.
 
-    PostgreSQL is the authoritative store. Redis carries only hints between the servers.
+    PostgreSQL is the authoritative store. Redis only coordinates the servers, and may fail.
     """
     plan.refuse_all_but("replicated", "servers", "workers", "postgres", "redis")
     _refuse(plan, _NEED_OWN)

@@ -327,7 +327,7 @@ class KafkaLink:
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _lose(self, held: Sequence[Held]) -> None:
-        """Report leases as lost, because this worker did not list them at two heartbeats."""
+        """Report leases as lost that two heartbeats of this worker in a row did not list."""
         error = f"worker {self._info.id} does not know of it"
         self._spawn(
             self._apply_quietly([Transition.worker_lost(one.seq, one.lease, error) for one in held])

@@ -176,7 +176,7 @@ class HintReader:
             self._failing = True
             _log.warning(
                 "topic %s has no partition %d; the store is read at intervals instead, so that jobs"
-                " start later. Set kafka.assignment_partitions to the same value as at the servers",
+                " start later; set this worker's kafka.assignment_partitions to the servers' value",
                 topic,
                 partition,
             )

@@ -85,8 +85,8 @@ class KafkaDispatch:
                 and worker.status is not WorkerStatus.OFFLINE
             ):
                 raise Conflict(
-                    f"worker {info.id!r} was started anew at {found.hostname} (pid {found.pid});"
-                    " every worker needs a name of its own"
+                    f"another process has registered as worker {info.id!r} at {found.hostname} (pid"
+                    f" {found.pid}); give every worker its own id"
                 )
 
     def _changed(self, changed: Change) -> None:

@@ -102,7 +102,7 @@ def why_not_found() -> str:
 def find_java() -> Path | None:
     """Return the path of a `java` program that can run Kafka, or None if there is none.
 
-    The program comes from JAVA_HOME, else from PATH, else it is the newest in /usr/lib/jvm.
+    The program is searched in JAVA_HOME, then in PATH, and then in /usr/lib/jvm, newest first.
     """
     new_enough = (java for java in _javas() if _java_version(java) >= OLDEST_JAVA)
     return next(new_enough, None)

@@ -33,7 +33,8 @@ _RULES = "local all all scram-sha-256\nhost all all 127.0.0.1/32 scram-sha-256\n
 def find_postgres() -> Path | None:
     """Return the folder of PostgreSQL's programs, or None if PostgreSQL is not installed.
 
-    The folder comes from PATH, else it is the newest among the folders where packages install.
+    The programs are searched in PATH first. If they are not in PATH, the newest version in the
+    folders where packages install PostgreSQL is chosen.
     """
     if (program := shutil.which("postgres")) and _is_complete(
         found := Path(program).resolve().parent

@@ -17,7 +17,7 @@ _PLACES = ("/usr/bin", "/usr/local/bin", "/usr/sbin", "/usr/local/sbin")
 def find_redis() -> Path | None:
     """Return the path of the server's program, or None if Redis is not installed.
 
-    The program comes from PATH, else from the folders where packages install.
+    The program is searched in PATH first, and then in the folders where packages install programs.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_PLACES])
     found = next(filter(None, (shutil.which(name, path=path) for name in _NAMES)), None)

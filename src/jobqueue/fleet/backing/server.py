@@ -331,7 +331,11 @@ class PrivateServer(ABC):
         return ports.free_port()
 
     def _account(self) -> Account | None:
-        """Return the account that runs the server; None: the account of this process, not root."""
+        """Return the account to run the server as, or None for the account of this process.
+
+        A server does not run as root. If this process runs as root and no other account is
+        suitable, raise NotInstalled.
+        """
         if not processes.is_root():
             return None
         chosen = processes.first_account(self.users)
