@@ -41,7 +41,7 @@ class DatabaseWatch:
             await asyncio.sleep(_GLANCE)
 
     async def spent(self, jobs: int) -> dict[str, float]:
-        """Return the WAL bytes per job, the dead rows, and the mean number of backends by event.
+        """Return WAL bytes per job, dead rows, and the mean number of backends per wait event.
 
         The WAL bytes count since the start of the watch. The dead rows are those of now.
         """

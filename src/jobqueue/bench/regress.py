@@ -205,7 +205,7 @@ def _names(cells: Sequence[Cell]) -> list[str]:
 
 
 def _figures(pairs: dict[str, list[_Pair]]) -> list[Measure]:
-    """Return the measures of all scenario figures, except p99, which few values decide."""
+    """Return the measures of all scenario figures, except p99, which depends on too few values."""
     found = [one for some in pairs.values() for pair in some for one in pair.new.figures]
     made = (figure(one.name, one.unit, one.more_is_better) for one in found)
     return [one for one in dict.fromkeys(made) if not one.name.endswith(_TAIL)]

@@ -56,7 +56,7 @@ class Target(Protocol):
     async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:
         """Submit a job for each key in one call, and return the ids.
 
-        An empty text stands for no key.
+        A job with an empty key has no idempotency key.
         """
         ...
 

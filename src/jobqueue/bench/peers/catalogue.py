@@ -119,7 +119,7 @@ class System:
         return Durability.ALL if self.kept(setting).unlogged else Durability.NOTHING
 
     def told(self, setting: PeerSetting, redis: Fsync) -> str:
-        """Return a text of what the system keeps and may lose, which explains its speed."""
+        """Return a text about what the system keeps of a job and what a crash may lose."""
         kept = self.kept(setting)
         return f"{kept.keeps}; {kept.lost}; {self.durability(setting, redis)}"
 

@@ -68,9 +68,9 @@ async def drain(stand: Stand) -> list[Figure]:
 
 
 async def hand_off(stand: Stand) -> list[Figure]:
-    """Measure small submits to a waiting worker.
+    """Measure submits of a few jobs to a waiting worker.
 
-    Most of the jobs are assigned in the submit itself.
+    Most jobs are assigned in the submit call.
     """
     return await _in_processes(stand, "hand-off")
 
