@@ -45,7 +45,7 @@ def test_the_key_may_hold_colons():
         (f"ci:{KEY}:client", "unknown role"),
         ("ci:client:hunter2", "the key must have 16 or more printable"),
         (f"ci:client:\u00e9{KEY}", "the key must have 16 or more printable"),
-        ("ci:client:sha256=abc", "after sha256= must come 64 hexadecimal digits"),
+        ("ci:client:sha256=abc", "the key must have 64 hexadecimal digits after"),
     ],
 )
 def test_a_wrong_entry_is_told_by_its_number_and_not_shown(entry, message):

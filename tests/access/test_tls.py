@@ -175,8 +175,8 @@ def test_what_cannot_be_used_is_named(certs, tmp_path):
         ),
         (Credentials(tls=Tls(cert=certs.alice.cert)), "tls: a client certificate needs both"),
         (Credentials(tls=Tls(ca=rubbish)), "tls.ca: .*contains no certificate"),
-        (Credentials("a\nb"), "api_key: must be printable"),
-        (Credentials(""), "api_key: must be printable"),
+        (Credentials("a\nb"), "api_key: must have one or more printable"),
+        (Credentials(""), "api_key: must have one or more printable"),
     ]
     for wrong, message in cases:
         with pytest.raises(InvalidArgument, match=message):
@@ -184,7 +184,7 @@ def test_what_cannot_be_used_is_named(certs, tmp_path):
 
 
 def test_credentials_are_for_servers_only():
-    with pytest.raises(InvalidArgument, match="api_key: is for a server only"):
+    with pytest.raises(InvalidArgument, match="api_key: is only for the URL of a server"):
         JobQueue("memory://", api_key="0123456789abcdef")
-    with pytest.raises(InvalidArgument, match="tls: is for a server only"):
+    with pytest.raises(InvalidArgument, match="tls: is only for the URL of a server"):
         JobQueue("sqlite:///x.db", tls=True)

@@ -117,7 +117,7 @@ class Outgoing:
         self._wake.set()
 
     def pulse(self, pulse: pb.Pulse) -> None:
-        """Put the answer to a heartbeat into the last message, and drop an unsent earlier answer."""
+        """Put the answer to a heartbeat into the last message, and drop an unsent older answer."""
         for pending in self._pending:
             pending.pulse = None
         self._last().pulse = pulse
