@@ -103,7 +103,10 @@ async def brought_up(
 
 @contextlib.asynccontextmanager
 async def in_containers(cell: Cell, folder: Path) -> AsyncIterator[Ground]:
-    """Start a topology from its compose file in ``folder``, and remove its containers afterwards."""
+    """Start the containers of a topology, and remove them at the end of the block.
+
+    ``folder`` is the folder of the compose files.
+    """
     async with containers.up(folder, cell.topology) as made:
         addresses = containers.called(cell.topology, made)
         async with running_at(cell, addresses) as ground:

@@ -276,7 +276,7 @@ class _Plotter:
     def _bars(
         self, name: str, of: Callable[[RunRecord], dict[str, float]], title: str, unit: str
     ) -> list[Plot]:
-        """Plot a sum as a bar of its parts, for each topology at the largest value of the x axis."""
+        """Plot a sum as a bar of its parts, for each topology at the largest x value of a load."""
         bars = [
             (spot, subject, point)
             for spot in self._largest()
