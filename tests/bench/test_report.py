@@ -399,6 +399,6 @@ def test_the_command_prints_the_path_of_the_page_and_makes_it_the_same_again(tmp
 
 def test_several_folders_need_a_place_for_their_report(tmp_path, capsys):
     assert run_program(bench_report.app, "jq-bench", ["report", "a", "b"]) == 2
-    assert "--into: say where" in capsys.readouterr().err
+    assert "--into: must name a folder" in capsys.readouterr().err
     assert run_program(bench_report.app, "jq-bench", ["report", str(tmp_path / "none")]) == 4
     assert "has no records.jsonl" in capsys.readouterr().err

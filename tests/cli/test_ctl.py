@@ -685,7 +685,7 @@ def test_status_sums_up_the_system(ctl, server):
             2,
             "error: retry_max: 0.5 s is less",
         ),
-        (("queue", "update", "default", "--reset", "name"), 2, "error: --reset: 'name' is no sett"),
+        (("queue", "update", "default", "--reset", "name"), 2, "error: --reset: 'name' is not a"),
         (
             ("queue", "update", "default", "--ttl", "1", "--reset", "ttl"),
             2,

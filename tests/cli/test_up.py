@@ -129,7 +129,7 @@ def test_twice_in_a_folder_is_refused_and_elsewhere_not(home):
     first = home.up("embedded")
     answer = home.ctl("up", "embedded", "--folder", str(home.fleet))
     assert answer.returncode == 5
-    assert f"is up in {home.fleet} already" in answer.stderr
+    assert f"a topology runs in {home.fleet} already" in answer.stderr
     assert "jq-ctl down" in answer.stderr
     other = home.json("up", "embedded", "--detach")  # in the default folder
     assert other["folder"] == str(home.folder / "state" / "jobqueue" / "embedded")

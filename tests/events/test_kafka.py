@@ -341,7 +341,7 @@ async def test_a_record_whose_time_kafka_refuses_gets_the_time_of_its_publishing
             assert await publisher.send(old) == []
     finally:
         await publisher.close()
-    assert caplog.text.count("records get the time of their publishing") == 1
+    assert caplog.text.count("from now on the timestamp is the time of publishing") == 1
 
     def raws() -> list[Raw]:
         with Record(told(kafka), [jobs]) as record:

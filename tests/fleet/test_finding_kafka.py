@@ -56,7 +56,9 @@ def test_a_wrong_name_is_told_and_not_passed_over(
     put_jars(tmp_path / f"cache/jobqueue/kafka-{kafka.VERSION}")
     monkeypatch.setenv("KAFKA_HOME", "/no/such/folder")
     assert find_kafka() is None
-    with pytest.raises(NotInstalled, match=r"KAFKA_HOME is /no/such/folder, and .* does not hold"):
+    with pytest.raises(
+        NotInstalled, match=r"KAFKA_HOME is /no/such/folder, but .* does not contain"
+    ):
         PrivateKafka(folder / "server").start()
 
 

@@ -93,7 +93,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_one_claim_at_a_time(tmp_path):
     claim = folders.FolderLock(tmp_path / "fleet")
-    with pytest.raises(Conflict, match="is up in"):
+    with pytest.raises(Conflict, match="a topology runs in"):
         folders.FolderLock(tmp_path / "fleet")
     claim.release()
     folders.FolderLock(tmp_path / "fleet").release()
