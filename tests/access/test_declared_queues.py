@@ -22,7 +22,7 @@ pytestmark = pytest.mark.req("inp:PROD", "jq:FR-006")
 
 KEY = "{}-key-of-some-length-0123456789"
 ROLES = {"client": "client", "app": "client+worker", "owner": "client+worker+operator"}
-TOLD = "'mail'.* jq-ctl queue create mail; this caller is no operator"
+TOLD = "'mail'.* jq-ctl queue create mail; this caller may not create queues"
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_others_are_told_the_queue_and_the_command(serve: Serve, access: A
         with pytest.raises(BatchRefused, match=TOLD):
             await send.submit_many([(), ()])
         assert created(served) == ["PERMISSION_DENIED"]  # it asked once
-        with pytest.raises(NotFound, match=r"'far'.* queue create far; this caller is no operator"):
+        with pytest.raises(NotFound, match=r"'far'.* create far; this caller may not create"):
             await send.options(queue="far").submit()  # to declare it would not help
         with pytest.raises(PermissionDenied):
             await app.operator.create_queue(QueueSpec(name="mail"))

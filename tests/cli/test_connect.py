@@ -276,7 +276,7 @@ def test_an_app_opens_the_store_with_the_redis_it_was_given(monkeypatch):
     assert "cache:7/1" in made_store(app.shared.create()).said["locks"].health().detail
     app = JobQueue("postgresql://jq@h/jobs")
     assert made_store(app.shared.create()).said["locks"] is None
-    with pytest.raises(InvalidArgument, match="redis_url: is for a store on PostgreSQL only"):
+    with pytest.raises(InvalidArgument, match="redis_url: is only for a store on PostgreSQL"):
         JobQueue("sqlite:///jobs.db", redis_url="redis://cache")
     with pytest.raises(InvalidArgument, match=r"redis_url: .* allowed: redis://"):
         JobQueue("postgresql://jq@h/jobs", redis_url="cache")

@@ -27,7 +27,7 @@ async def test_a_program_that_is_a_worker_learns_that_no_slot_is_left() -> None:
             await hang.submit()
             block = app._worker(None, 1, recycle=True)  # as run_worker has it
             block.settings = replace(block.settings, cancel_grace=0.01)
-            with pytest.raises(Unavailable, match="all slots of this worker are taken"):
+            with pytest.raises(Unavailable, match="all slots of this worker are blocked"):
                 async with patience.timeout(30):
                     await work(block, signals=False)
     finally:

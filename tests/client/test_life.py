@@ -139,7 +139,7 @@ async def test_other_loops_and_threads_reach_the_backend_where_it_lives(app: Job
 
     async with app, app.worker():
         assert await asyncio.to_thread(asyncio.run, elsewhere()) == (3, 4)
-        with pytest.raises(Conflict, match="run its worker there"):
+        with pytest.raises(Conflict, match="run its worker on that loop"):
             await asyncio.to_thread(asyncio.run, app.work())
 
 

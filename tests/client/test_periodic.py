@@ -134,7 +134,7 @@ def test_a_bad_schedule_is_refused_where_it_is_written(app: JobQueue) -> None:
         app.task(cron="0 0 31 2 *")
     with pytest.raises(InvalidArgument, match="timezone: 'Mars/Base' is not a time zone"):
         app.task(cron=EVERY_MINUTE, timezone="Mars/Base")
-    with pytest.raises(InvalidArgument, match="timezone: is for a task with cron="):
+    with pytest.raises(InvalidArgument, match="timezone: is only allowed together with cron="):
         app.task(timezone="Europe/Zurich")
 
 
@@ -160,9 +160,9 @@ def test_arguments_of_a_schedule_are_checked(app: JobQueue) -> None:
         app.periodic(EVERY_MINUTE, send, "a", priority=10)
     with pytest.raises(InvalidArgument, match="is not a queue name"):
         app.periodic(EVERY_MINUTE, send, "a", queue="no queue")
-    with pytest.raises(InvalidArgument, match="key: a schedule has a key of its own"):
+    with pytest.raises(InvalidArgument, match="key: is not allowed: a schedule makes a key"):
         app.periodic(EVERY_MINUTE, send.options(key="k"), "a")
-    with pytest.raises(InvalidArgument, match="run_at: a schedule has its own times"):
+    with pytest.raises(InvalidArgument, match="run_at: is not allowed: a schedule has its own"):
         app.periodic(EVERY_MINUTE, send.options(run_at=1.0), "a")
     with pytest.raises(InvalidArgument, match="name: 1 to 200 characters"):
         app.periodic(EVERY_MINUTE, send, "a", name="")

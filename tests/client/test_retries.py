@@ -29,7 +29,7 @@ def test_a_backoff_is_a_wait_several_waits_or_a_backoff(said: Any, kept: object)
 @pytest.mark.parametrize(
     ("option", "field", "said"),
     [
-        ({"backoff": "producer"}, "backoff", "expected seconds, a list of them, or Backoff("),
+        ({"backoff": "producer"}, "backoff", "expected seconds, a list of seconds, or Backoff("),
         ({"backoff": True}, "backoff", "expected seconds"),
         ({"backoff": []}, "backoff", "expected seconds"),
         ({"backoff": [1, None]}, "backoff", "expected seconds"),
@@ -43,10 +43,10 @@ def test_a_backoff_is_a_wait_several_waits_or_a_backoff(said: Any, kept: object)
         (
             {"retry_on": OSError("x")},
             "retry_on",
-            "expected exception classes, as (",
+            "expected exception classes, like (",
         ),
         ({"retry_on": (OSError, int)}, "retry_on", "got <class 'int'>"),
-        ({"retry_on": ()}, "retry_on", "name at least one exception; max_retries=0 retries none"),
+        ({"retry_on": ()}, "retry_on", "name at least one exception; to retry nothing, set"),
         ({"abort_on": [None]}, "abort_on", "got None"),
         ({"abort_on": b"OSError"}, "abort_on", "got b'OSError'"),
         (

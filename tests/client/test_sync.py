@@ -104,9 +104,9 @@ def test_what_is_not_a_task_is_named() -> None:
     app, _ = make("memory://")
     queue = app.sync()
     for wrong, shown in (("add", "'add'"), (make, "make"), (None, "None")):
-        with pytest.raises(InvalidArgument, match=f"{shown} is not a task: give what @app.task"):
+        with pytest.raises(InvalidArgument, match=f"{shown} is not a task: decorate it"):
             queue.submit(wrong, 1, 2)
-        with pytest.raises(InvalidArgument, match=f"{shown} is not a task: give what @app.task"):
+        with pytest.raises(InvalidArgument, match=f"{shown} is not a task: decorate it"):
             queue.submit_many(wrong, [(1, 2)])
 
 

@@ -13,7 +13,7 @@ from jobqueue.worker import slots
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
 
-MESSAGE = "slots wait for jobs"
+MESSAGE = "slots wait for other jobs"
 
 
 class Heard(logging.Handler):
@@ -66,7 +66,9 @@ async def test_all_slots_waiting_for_their_own_jobs_are_named(heard: Heard, pare
             await patience.wait_for(heard.some.wait(), 20)
             (said,) = heard.said
             of = "" if parent == "late_parent" else " of queue family"
-            assert said.startswith(f"2 of 2 slots wait for jobs{of}: this worker has no slot left")
+            assert said.startswith(
+                f"the handlers in 2 of 2 slots wait for other jobs{of}, and worker "
+            )
             async with app.worker(concurrency=1):  # what the warning advises
                 assert [await job.result(timeout=patience.longest(20)) for job in parents] == [1, 1]
 

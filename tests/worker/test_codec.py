@@ -192,7 +192,7 @@ def test_what_cannot_be_a_handler_is_refused_at_once() -> None:
     def two(a: Context, b: Context) -> None: ...
 
     refused: list[tuple[Any, str]] = [
-        (positional, "'a' must be one that can be passed by name"),
+        (positional, "'a' cannot be passed by name"),
         (many, "'args' must be"),
         (generator, "a generator cannot be a handler"),
         (lambda: None, "a lambda needs a name"),

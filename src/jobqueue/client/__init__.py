@@ -1,1 +1,1 @@
-"""The SDK behind ``JobQueue``."""
+"""Implements the SDK whose entry point is ``JobQueue``."""

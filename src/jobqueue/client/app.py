@@ -1,4 +1,4 @@
-"""``JobQueue``: the app of a user of the package."""
+"""Define ``JobQueue``, the object through which a program defines tasks and submits jobs."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ _SOME_PAYLOAD = b"{}"
 
 
 class JobQueue:
-    """Tasks, and the queue that their jobs go through.
+    """An app: defines tasks, submits their jobs to one store or server, and runs workers.
 
-    ``url`` is the place of the queue: ``sqlite:///jobs.db``, ``memory://``,
+    ``url`` names the store or the server: ``sqlite:///jobs.db``, ``memory://``,
     ``postgresql://user@host/database``, ``redis://host:6379/0`` or ``grpc://host:50051``. The first
-    call opens it; ``async with app:``, ``await app.close()`` or the end of the event loop closes
-    it.
+    call opens the store or connection; ``async with app:``, ``await app.close()`` or the end of the
+    event loop closes it.
 
     ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` are defaults for the tasks.
-    ``queues`` declares queues beside those that tasks name, or sets with a ``QueueSpec`` how those
-    are created. The first submit and the start of a worker create declared queues; behind a server
-    that takes the role operator. ``catch_up`` bounds how late a periodic task may be submitted when
-    its processes were away, an hour unless given; 0: such ticks are skipped. ``settings`` and
-    ``rules`` are for an engine in this process. ``api_key`` (or a token) and ``tls`` are for a
-    server: ``True`` or ``grpcs://`` trusts the system's authorities, ``Tls(ca=..., cert=...,
-    key=...)`` names PEM files. ``redis_url`` names the Redis for the locks of several processes on
-    one PostgreSQL; without it they use PostgreSQL's locks alone.
+    ``queues`` declares more queues than the tasks name; a ``QueueSpec`` also sets the settings of a
+    queue. The first submit and the start of a worker create the declared queues; on a server, the
+    caller needs the role operator for this. ``catch_up`` limits how late the job of a periodic task
+    may be submitted after all workers were down: an hour by default; 0 skips such jobs.
+    ``settings`` and ``rules`` apply to an engine in this process. ``api_key`` (or a token) and
+    ``tls`` apply to a server: ``True`` or ``grpcs://`` trusts the system's authorities, and
+    ``Tls(ca=..., cert=..., key=...)`` names PEM files. ``redis_url`` names a Redis with locks for
+    several processes on one PostgreSQL; without it, they use only PostgreSQL's locks.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class JobQueue:
     def add_task(
         self, definition: TaskDefinition, *, default: bool = False, cron: Cron | None = None
     ) -> Task[Any, Any]:
-        """Register a task definition; ``@app.task`` does it for functions."""
+        """Register a task definition and return its task. ``@app.task`` calls this method."""
         try:
             check_spec(
                 NO_OPTIONS.spec(_SOME_PAYLOAD, definition.name, definition.options),
@@ -153,11 +153,12 @@ class JobQueue:
         queue: str | None = None,
         priority: int | None = None,
     ) -> None:
-        """Submit ``task(*args)`` at the times of ``cron``, once a tick, while any worker runs.
+        """Submit ``task(*args)`` at the times of ``cron``, while any worker of the app runs.
 
-        ``cron`` has five fields, or is ``@hourly`` and the like. ``name`` is the task's, unless
-        given; it must be the same in every process. All of ``task.options(...)`` counts, except key
-        and run_at.
+        Each time gives one job, even if several workers run. ``cron`` has five fields, or is a
+        shorthand like ``@hourly``. ``name`` identifies the schedule; it must be the same in every
+        process, and is the task's name by default. The options of ``task.options(...)`` apply,
+        except key and run_at.
         """
         if not any(
             own.definition is getattr(task, "definition", None) for own in self._tasks.values()
@@ -169,10 +170,11 @@ class JobQueue:
     async def submit(
         self, type: str, payload: Any = None, **said: Unpack[SubmitSaid]
     ) -> JobHandle[Any]:
-        """Submit a job by its task's name. ``payload``: any JSON value, or bytes.
+        """Submit a job for the task with the name ``type``, and return the job's handle.
 
-        A JSON object has the task's arguments by name. For a task of this app prefer
-        ``task.submit``, which checks them. The options are those of ``Task.options``.
+        ``payload`` is any JSON value, or bytes. A dict holds the task's arguments by name. For a
+        task of this app, prefer ``task.submit``, which checks the arguments. The options are the
+        same as those of ``Task.options``.
         """
         options = submit_options(**said)
         known = self._tasks.get(type)
@@ -185,18 +187,27 @@ class JobQueue:
     @overload
     def job(self, job_id: str, task: Task[Any, Callable[..., Submitting[R]]]) -> JobHandle[R]: ...
     def job(self, job_id: str, task: Task[Any, Any] | None = None) -> JobHandle[Any]:
-        """Return a handle on a job submitted earlier, by any process; ``task`` types its result."""
+        """Return the handle of a job that any process submitted earlier.
+
+        With ``task``, the result is decoded to the type that the task returns.
+        """
         decode = self._decode if task is None else task.decode
         return JobHandle(self._port(), parse_job_id(job_id), decode)
 
     # -- the blocking client, inline mode, workers -----------------------------------------
 
     def sync(self) -> SyncQueue:
-        """The blocking client: ``with app.sync() as q: q.submit(send, "a@b.c").result()``."""
+        """Return the blocking client of the app.
+
+        Use: ``with app.sync() as q: q.submit(send, "a@b.c").result()``.
+        """
         return SyncQueue(self._bridge, self)
 
     def inline(self) -> InlineBlock:
-        """For tests: jobs submitted inside ``with app.inline() as jobs:`` run at once."""
+        """Return a block for tests: jobs submitted inside the block run at once, in the caller.
+
+        Use: ``with app.inline() as jobs: ...``.
+        """
         from jobqueue.client.inline import InlineBackend, InlineBlock
 
         backend = InlineBackend(self.registry, self._settings, self._rules)
@@ -205,7 +216,11 @@ class JobQueue:
     def worker(
         self, queues: Iterable[str] | None = None, concurrency: int | None = None
     ) -> WorkerBlock:
-        """Execute jobs in the background: ``async with app.worker(): ...``, then drain."""
+        """Return a block that executes jobs in the background, and drains at its end.
+
+        Use: ``async with app.worker(): ...``. By default, the worker serves the queues that the
+        tasks declare.
+        """
         return self._worker(queues, concurrency)
 
     def _worker(
@@ -227,32 +242,33 @@ class JobQueue:
         *,
         signals: bool = False,
     ) -> None:
-        """Execute jobs until cancelled (or, with ``signals``, until SIGTERM or SIGINT), then drain.
+        """Execute jobs until this call is cancelled, then drain.
 
-        ``queues`` are those that the tasks declare, unless given.
+        With ``signals``, SIGTERM and SIGINT also end the call. ``queues`` are by default the queues
+        that the tasks declare.
         """
         await work(self.worker(queues, concurrency), signals=signals)
 
     def run_worker(
         self, queues: Iterable[str] | None = None, concurrency: int | None = None
     ) -> None:
-        """Execute jobs in this process until SIGTERM or SIGINT, then drain. Blocks.
+        """Execute jobs in this process until SIGTERM or SIGINT, then drain. The call blocks.
 
-        A second signal ends the process at once. Where the program has not configured logging,
-        starts, failures and stops are logged on stdout: as text on a terminal, as JSON elsewhere.
-        Raises Unavailable when every slot is taken by a ``def`` task that did not return at its
-        timeout: start the program again.
+        A second signal ends the process at once. If the program has not configured logging,
+        starts, failures and stops are logged to stdout: as text on a terminal, otherwise as JSON.
+        Raises Unavailable when every slot is blocked by a ``def`` task that did not return at its
+        timeout; then the program must be started again.
         """
         run_worker(self._worker(queues, concurrency, recycle=True), self.close)
 
     # -- open and close --------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Open the store or the connection now rather than at the first call."""
+        """Open the store or the connection now, without waiting for the first call."""
         await self.shared.open()
 
     async def close(self) -> None:
-        """Close the store or the connection. The next call opens it again."""
+        """Close the store or the connection. The next call of the app opens it again."""
         await self.shared.close()
 
     async def __aenter__(self) -> JobQueue:
@@ -269,11 +285,11 @@ class JobQueue:
 
     @property
     def inlined(self) -> bool:
-        """True inside ``with app.inline()``."""
+        """Return True while a ``with app.inline()`` block runs."""
         return bool(self._inline)
 
     def worker_queues(self, queues: Iterable[str] | None = None) -> tuple[str, ...]:
-        """Return the queues of a worker: those given, or those that the tasks declare."""
+        """Return the queues for a worker: ``queues`` if given, else all that the tasks declare."""
         return self.registry.queues() if queues is None else tuple(_as_list(queues))
 
     def _port(self) -> Port:
@@ -300,7 +316,9 @@ def _credentials(scheme: str, api_key: str | None, tls: Tls | bool) -> Credentia
     made = Credentials(api_key, tls_of(tls))
     if made and scheme != "grpc":
         field = "tls" if api_key is None else "api_key"
-        raise InvalidArgument(field, "is for a server only: grpc://HOST:PORT or grpcs://HOST:PORT")
+        raise InvalidArgument(
+            field, "is only for the URL of a server: grpc://HOST:PORT or grpcs://HOST:PORT"
+        )
     return made or None
 
 
@@ -308,7 +326,7 @@ def _redis_url(scheme: str, url: str) -> str:
     if url:
         check_redis_url(url, "redis_url")
         if scheme != "postgresql":
-            raise InvalidArgument("redis_url", "is for a store on PostgreSQL only: postgresql://…")
+            raise InvalidArgument("redis_url", "is only for a store on PostgreSQL: postgresql://…")
     return url
 
 

@@ -1,4 +1,4 @@
-"""The submitter's handle on a job."""
+"""Define the handle with which a submitter reads, awaits and cancels a job."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from jobqueue.core.lifecycle import TERMINAL, State
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-_LONGEST_WAIT = 60.0  # of one call to the backend; a longer wait takes several calls
-_SHORTEST_TURN = 0.05  # between calls, if a backend answers before its time is up
+_LONGEST_WAIT = 60.0  # seconds in one call to the backend; a longer wait makes several calls
+_SHORTEST_TURN = 0.05  # seconds between calls, if a backend answers earlier than requested
 
 
 class Port(Protocol):
-    """The way to the backend: the app's shared backend, or its inline mode."""
+    """Runs calls with an app's backend: either the shared backend or the inline mode's backend."""
 
     async def call(self, op: Callable[[Backend], Awaitable[T]]) -> T:
-        """Run ``op`` with the backend."""
+        """Call ``op`` with the backend, and return the result."""
         ...
 
     def iterate(self, op: Callable[[Backend], AsyncIterator[T]]) -> AsyncIterator[T]:
-        """Iterate over the result of ``op``."""
+        """Call ``op`` with the backend, and yield the items of the returned iterator."""
         ...
 
     def raised(self, job_id: str) -> BaseException | None:
-        """Return the last error of the handler of a job that ran inline."""
+        """Return the last exception of the handler of a job that ran inline, else None."""
         ...
 
 
 class JobHandle(Generic[R_co]):
-    """A job: ask for its state, wait for its result, cancel it."""
+    """A handle of one job: reads its state, waits for its result, cancels or retries the job."""
 
     __slots__ = ("_decode", "_port", "_queue", "created", "id")
 
@@ -63,15 +63,15 @@ class JobHandle(Generic[R_co]):
         return f"<JobHandle {self.id}>"
 
     async def result(self, timeout: float | None = None) -> R_co:
-        """Wait for the job's end and return its handler's result.
+        """Wait for the job's end, and return the result of its handler.
 
-        Raises JobFailed if the job ended without a result, DeadlineExceeded when ``timeout``
-        seconds have passed before its end (the job goes on).
+        Raises JobFailed if the job ends without a result. Raises DeadlineExceeded if the job has
+        not ended after ``timeout`` seconds; the job itself goes on.
         """
         attempt = current_attempt()
         if attempt is None:
             job = await self._end(timeout)
-        else:  # a handler that waits keeps its slot: its worker watches for a deadlock
+        else:  # a waiting handler occupies a slot, so its worker must detect deadlocks
             with attempt.waiting_for(self._queue):
                 job = await self._end(timeout)
         if job.state is State.DONE:
@@ -80,27 +80,27 @@ class JobHandle(Generic[R_co]):
         raise JobFailed(job.id, job.reason.value, job.error) from self._port.raised(job.id)
 
     async def status(self) -> Job:
-        """Read the job's record."""
+        """Return the job's current record."""
         return await self._port.call(lambda backend: backend.get(self.id))
 
     async def cancel(self) -> Cancellation:
-        """Cancel the job: at once if it is not running, else its worker is asked to stop."""
+        """Cancel the job: at once if it is not running, else by a request to its worker."""
         return await self._port.call(lambda backend: backend.cancel(self.id))
 
     async def retry(self) -> Job:
-        """Send a FAILED or DEAD_LETTERED job back to its queue, with its retry counter reset."""
+        """Move a FAILED or DEAD_LETTERED job back to PENDING, and reset its retry counter."""
         return await self._port.call(lambda backend: backend.retry(self.id))
 
     async def history(self, before_version: int | None = None) -> list[Event]:
-        """Read the job's newest transitions, 500 at most, in their order.
+        """Return the job's newest transitions, at most 500, oldest first.
 
-        The first transition of a job has version 1. With ``before_version``, read the newest of
-        those that are older.
+        The first transition of a job has version 1. With ``before_version``, only transitions
+        before that version are returned.
         """
         return await self._port.call(lambda backend: backend.history(self.id, before_version))
 
     def events(self) -> AsyncIterator[Event]:
-        """Iterate over the job's transitions: past ones, then new ones until its end."""
+        """Yield the job's past transitions, then each new transition, until the job ends."""
         return self._port.iterate(lambda backend: backend.watch(self.id))
 
     async def _wait(self, seconds: float) -> Job:
@@ -131,11 +131,14 @@ def _why_it_waits(job: Job) -> str:
         return f" ({job.hint})"
     if job.state is not State.PENDING or job.attempt or held:
         return ""
-    return f" (no worker has taken it yet: does one run for queue {job.queue!r}?)"
+    return f" (no worker has started the job: does a worker run for queue {job.queue!r}?)"
 
 
 def decode_json(job: Job) -> Any:
-    """Read the result of a task that is not of this app: JSON, or else the bytes."""
+    """Decode the result of a job whose task is not in this app.
+
+    Return the decoded JSON, or the bytes of the result if they are not JSON.
+    """
     if job.result is None:
         return None
     try:

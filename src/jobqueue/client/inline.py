@@ -1,9 +1,8 @@
-"""Inline mode, for users' tests: a submitted job runs before the submit returns, in the caller's
-own thread.
+"""Run jobs inline, for users' tests: a job runs in the caller's thread before the submit returns.
 
-The engine, the memory store and the executors are the real ones. The steps that happen in the
-background elsewhere are done here one after the other: claim, run, apply, and let time pass when
-nothing else is left to do.
+Inline mode uses the same engine, memory store and executors as a server. The steps that a server
+does in the background run here one after the other: claim a job, run it, apply its report, and move
+the clock forward when no job is ready.
 """
 
 from __future__ import annotations
@@ -54,14 +53,14 @@ from jobqueue.worker.slots import WaitingSlots
 T = TypeVar("T")
 
 _SETTINGS = WorkerSettings(id="inline", concurrency=MAX_CONCURRENCY)
-_INSTANT = 1e-6  # after a time: the clock counts in microseconds
-_PAUSE = 0.005  # between two looks at a job that runs
-# Errors of a handler that end its attempt and nothing else.
+_INSTANT = 1e-6  # the smallest step of the clock, which counts microseconds
+_PAUSE = 0.005  # between two reads of a job that runs
+# Exceptions of a handler that end only its attempt; others are raised to the caller, too.
 _OWN = (Exception, SystemExit, asyncio.CancelledError)
 
 
 class InlineAttempt:
-    """One attempt at a job, in the thread of its caller. Implements ``Host`` for its executor."""
+    """Runs one attempt of a job in the caller's thread. Implements ``Host`` for its executor."""
 
     def __init__(
         self,
@@ -79,12 +78,12 @@ class InlineAttempt:
         waiting = WaitingSlots(_SETTINGS)
         self._execution = Execution(job, definition, executor, time.monotonic(), waiting)
         self._report: Transition | None = None
-        self.given_up = False  # its event loop ended before the handler
+        self.given_up = False  # True if the event loop ended before the handler
 
     async def run(self) -> Transition:
         """Run the handler to its end, and return its report."""
         execution = self._execution
-        execution.begun = time.monotonic()  # it may be cancelled before its first step
+        execution.begun = time.monotonic()  # set now: a cancel may come before the first step
         execution.executor.submit(execution)
         task: asyncio.Task[None] | None = execution.handle
         if task is not None:
@@ -94,7 +93,7 @@ class InlineAttempt:
                 self.given_up = True
                 task.cancel()
         report = self._report
-        if report is None:  # the executor reports no such end
+        if report is None:  # the executor does not report a cancelled asyncio task
             assert task is not None
             error = task.exception() if task.done() and not task.cancelled() else None
             report = self._endings.raised(execution, error or asyncio.CancelledError())
@@ -111,7 +110,7 @@ class InlineAttempt:
 
     @property
     def error(self) -> BaseException | None:
-        """The handler's error."""
+        """Return the exception of the handler, or None."""
         return self._execution.error
 
     def begin(self, execution: Execution) -> bool:
@@ -139,7 +138,8 @@ class _InPlaceExecutor(ThreadExecutor):
         self._host.begin(execution)
         report = self._context.copy().run(self._run, execution)
         if execution.timeout is not None and execution.ran_for() >= execution.timeout:
-            execution.stop = execution.stop or Stop.TIMED_OUT  # the handler blocked the timer
+            # The timer could not run, because the handler blocked the event loop.
+            execution.stop = execution.stop or Stop.TIMED_OUT
         self._host.ended(execution, report)
 
     def _run(self, execution: Execution) -> Transition:
@@ -148,7 +148,7 @@ class _InPlaceExecutor(ThreadExecutor):
 
 
 class InlineBackend(Engine):
-    """An engine that runs the jobs itself. Implements ``Port``."""
+    """An engine that also runs its jobs, in the thread of the caller. Implements ``Port``."""
 
     def __init__(
         self,
@@ -157,7 +157,8 @@ class InlineBackend(Engine):
         rules: Rules | None = None,
     ) -> None:
         self._time = ManualClock(time.time())
-        # The clock may leap while a handler runs: its own timer ends it, and no worker is lost.
+        # The clock may leap while a handler runs. A real timer enforces the handler's timeout, and
+        # the infinite limits prevent the sweep from failing the attempt.
         rules = dataclasses.replace(
             rules or Rules(), assignment_timeout=math.inf, watchdog_grace=math.inf
         )
@@ -177,12 +178,12 @@ class InlineBackend(Engine):
         self._running: dict[str, InlineAttempt] = {}
         self._raised: dict[str, BaseException] = {}
         self._attempts: set[asyncio.Task[None]] = set()
-        # The blocking client runs each call on its own loop, in any thread. The lock is held while
-        # the memory store is changed, which never yields to the loop.
+        # The blocking client runs each call on a loop of its own, in any thread, so changes of the
+        # memory store need a lock. These changes never yield to the loop.
         self._turn = threading.Lock()
 
     async def call(self, op: Callable[[Backend], Awaitable[T]]) -> T:
-        """Run ``op``, and then every job that is ready."""
+        """Call ``op`` with this backend, run every job that is ready, and return the result."""
         await self._open()
         answer = await op(self)
         await self._run_ready()
@@ -198,11 +199,15 @@ class InlineBackend(Engine):
 
     async def prepare(self) -> None:
         await super().prepare()
-        # A batch would wait for another thread's loop.
+        # With batches, a submit could wait for the event loop of another thread.
         self._submits = _Unbatched(self._flush_submits, limit=1, weigh=len)
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
-        """Return a job that has ended; Conflict if it neither ended nor runs, for it never will."""
+        """Run ready jobs and wait until the job has ended, then return the job.
+
+        Raises Conflict if the job is neither running nor ready, because nothing would run the job
+        later.
+        """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             await self._run_ready()
@@ -211,15 +216,15 @@ class InlineBackend(Engine):
                 return job
             if job.state not in HELD:
                 break
-            await asyncio.sleep(_PAUSE)  # another caller runs it, perhaps in another thread
+            await asyncio.sleep(_PAUSE)  # another caller runs the job, perhaps in another thread
         if not await self._takes():
             why = f"the worker {self._worker.id!r} was drained"
         elif job.type not in self._registry.types():
-            why = f"there is no task {job.type!r} in this app"
+            why = f"this app has no task {job.type!r}"
         elif (await self.queue_stats(job.queue)).queue.closed_until > self._time.now():
             why = f"its queue {job.queue!r} is paused"
         else:
-            why = "it is delayed; call `await jobs.run_delayed()`"
+            why = "the job is delayed; call `await jobs.run_delayed()`"
         raise Conflict(f"job {job_id} is {job.state.name} in inline mode: {why}")
 
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
@@ -236,11 +241,14 @@ class InlineBackend(Engine):
     # -- claim, run, apply, let time pass --------------------------------------------------
 
     def submitted(self) -> list[Job]:
-        """Every job, in order."""
+        """Return every submitted job, in the order of submission."""
         return self._memory.reads.every_job()
 
     async def run_delayed(self) -> int:
-        """Implement ``InlineJobs.run_delayed``."""
+        """Run the delayed jobs that were submitted so far, and return the number that ran.
+
+        The clock moves forward to the times of the jobs.
+        """
         await self._open()
         now = self._time.now()
         waiting = sorted(
@@ -250,8 +258,8 @@ class InlineBackend(Engine):
         )
         end = now
         for index, (at, _, _) in enumerate(waiting):
-            # Handlers run at the last of these times, so that jobs that they delay are not due
-            # yet. They run earlier if the TTL of a job that is still to run would end.
+            # The handlers run at the latest of these times, so that jobs that the handlers delay
+            # are not due yet. They run earlier if the TTL of a waiting job would end before.
             end = max(waiting[-1][0], self._time.now(), end)
             await self._pass_to(at)
             expiry = min(expires_at for _, _, expires_at in waiting[index:])
@@ -275,25 +283,25 @@ class InlineBackend(Engine):
             await self._memory.workers.register(self._worker)
 
     async def _takes(self) -> bool:
-        """False if an operator has drained the inline worker."""
+        """Return False if an operator has drained the inline worker."""
         (worker,) = await self._memory.workers.all()
         return worker.status is WorkerStatus.ONLINE
 
     async def _run_ready(self) -> None:
-        """Run the jobs that can be claimed. The clock moves on to retries at once."""
+        """Run all claimable jobs; for retries, move the clock forward instead of waiting."""
         while await self._takes():
             own = self._worker
             claim = Claim(own.queues, (own.id,), types=own.types)
             with self._turn:
                 assigned = await self._memory.jobs.claim([claim])
             if assigned:
-                # A caller that gives up waiting does not end the job, as with a real worker.
+                # If the caller is cancelled, the job goes on, as with a real worker.
                 attempt = asyncio.create_task(self._attempt(assigned[0]))
                 self._attempts.add(attempt)
                 attempt.add_done_callback(self._attempts.discard)
                 await asyncio.shield(attempt)
             elif any(queue.depth.get(State.FAILED) for queue in await self._memory.queues.stats()):
-                # A delayed job whose time comes first runs at that time, before its TTL ends.
+                # A delayed job whose time is before the retry runs first, before its TTL ends.
                 await self._pass_to(min(self._times_to_come()))
             else:
                 return
@@ -310,7 +318,7 @@ class InlineBackend(Engine):
         if not await self._told(Transition.started(job.seq, job.lease)):
             return  # cancelled between claim and start
         definition = self._registry.get(job.type)
-        assert definition is not None  # it was claimed by its type
+        assert definition is not None  # the claim selects only types of this app
         attempt = self._running[job.id] = InlineAttempt(job, definition, self._advanced)
         report = await attempt.run()
         del self._running[job.id]
@@ -328,7 +336,7 @@ class InlineBackend(Engine):
         self._memory.workers.pulse(own.id, own.incarnation, [lease], [lease], {lease: progress})
 
     async def _told(self, report: Transition) -> bool:
-        """Apply a worker's report; False if it comes too late."""
+        """Apply a worker's report; return False if the report is refused as too late."""
         (outcome,) = await self._write([report], by_worker=True)
         return outcome.applied
 
@@ -343,7 +351,7 @@ class InlineBackend(Engine):
             return await super()._write(transitions, *with_claims, by_worker=by_worker)
 
     async def _pass_to(self, at: float) -> None:
-        """Move the clock, and apply the transitions that are due then."""
+        """Move the clock to ``at``, and apply the transitions that are due by then."""
         self._set_time(at)
         await self.sweep()
 
@@ -352,7 +360,7 @@ class InlineBackend(Engine):
 
 
 class InlineJobs(Sequence[Job]):
-    """The jobs submitted in an inline block, in order, each in its present state."""
+    """The jobs submitted in an inline block, in order of submission, with their current state."""
 
     def __init__(self, backend: InlineBackend) -> None:
         self._backend = backend
@@ -371,20 +379,21 @@ class InlineJobs(Sequence[Job]):
         return iter(self._backend.submitted())
 
     def of(self, task: Task[Any, Any] | str) -> list[Job]:
-        """Return the jobs of one task."""
+        """Return the submitted jobs of one task."""
         name = task if isinstance(task, str) else task.name
         return [job for job in self if job.type == name]
 
     async def run_delayed(self) -> int:
-        """Move the clock past the delayed jobs submitted so far; returns how many of them ran.
+        """Move the clock past the times of the delayed jobs submitted so far, and run these jobs.
 
-        They run in the order of their times, and at the same time by priority.
+        The jobs run in the order of their times; jobs with the same time run by priority. Return
+        the number of jobs that ran.
         """
         return await self._backend.run_delayed()
 
 
 class InlineBlock:
-    """``with app.inline() as jobs:`` or ``async with``; blocks may be nested."""
+    """The block ``with app.inline() as jobs:`` or ``async with``. Blocks may be nested."""
 
     def __init__(self, backend: InlineBackend, stack: list[InlineBackend]) -> None:
         self._backend = backend
@@ -405,7 +414,7 @@ class InlineBlock:
 
 
 class _Unbatched(Batcher[Call, Answer]):
-    """Writes each call at once."""
+    """A batcher that writes each call at once, in a batch of its own."""
 
     async def add(self, call: Call) -> Answer:
         (answer,) = await self._flush([call])
@@ -413,7 +422,10 @@ class _Unbatched(Batcher[Call, Answer]):
 
 
 class _Listed(AsyncIterator[T]):
-    """Reads everything at its first step, because the next step may be on another event loop."""
+    """An iterator that reads all items at the first step.
+
+    The next step may run on another event loop, so no open iterator may remain.
+    """
 
     def __init__(self, backend: InlineBackend, op: Callable[[Backend], AsyncIterator[T]]) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""The operators' calls, for scripts: ``await app.operator.list_queues()``."""
+"""Define the calls of an operator for scripts, like ``await app.operator.list_queues()``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ R = TypeVar("R")
 def _of_backend(
     method: Callable[Concatenate[Any, P], Awaitable[R]],
 ) -> Callable[Concatenate[Operator, P], Coroutine[Any, Any, R]]:
-    """Make a method that calls the backend's method of the same name."""
+    """Create a method that calls the backend's method of the same name."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -31,7 +31,7 @@ def _of_backend(
 
 
 class Operator:
-    """Queues, workers, dead letters."""
+    """Manages queues, workers and dead letters through an app's backend."""
 
     def __init__(self, port: Callable[[], Port]) -> None:
         self._port = port
@@ -53,21 +53,22 @@ class Operator:
     health = _of_backend(OperatorApi.health)
 
     async def create_queue(self, queue: QueueSpec) -> Queue:
-        """Create a queue; AlreadyExists if the name is taken."""
+        """Create a queue. Raises AlreadyExists if the name is taken."""
         return await self._call(lambda backend: backend.create_queue(queue))
 
     async def update_queue(self, name: str, **settings: Unpack[SettingsSaid]) -> Queue:
-        """Change the settings that are given; ``None`` puts a setting back to the default.
+        """Change the given settings of a queue; ``None`` resets a setting to its default.
 
-        Jobs that were submitted before keep the retries, TTL and timeout that they got.
+        Jobs that were submitted before keep their retries, TTL and timeout.
         """
         update = QueueUpdate(**settings)
         return await self._call(lambda backend: backend.update_queue(name, update))
 
     async def list_jobs(self, query: JobQuery | None = None) -> Page:
-        """List jobs, newest first.
+        """Return a page of jobs, newest first.
 
-        Large jobs make a page shorter than asked for: only the last page has an empty token.
+        A page of large jobs may have fewer jobs than the limit; only the last page has an empty
+        token.
         """
         wanted = query or JobQuery()
         return await self._call(lambda backend: backend.list_jobs(wanted))
@@ -75,7 +76,7 @@ class Operator:
     async def dead_letters(
         self, queue: str | None = None, *, limit: int = 20, page_token: str = ""
     ) -> Page:
-        """List the dead-lettered jobs, newest first."""
+        """Return a page of dead letters, newest first."""
         return await self.list_jobs(
             JobQuery(queue=queue, states=(State.DEAD_LETTERED,), limit=limit, page_token=page_token)
         )
@@ -90,12 +91,12 @@ class Operator:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> int:
-        """Send the dead letters that match back to PENDING; returns their number.
+        """Move all matching dead letters back to PENDING, and return their number.
 
-        By default those that failed, not those that were cancelled, expired or dropped with
-        their queue: ``reasons`` may name these, or ALL. ``error`` is part of the error text;
-        ``since`` and ``until`` bound the time of death. Jobs that were sent back stay so when a
-        later page raises: call it again to go on.
+        By default, only jobs that failed are retried, not jobs that were cancelled, expired or
+        deleted with their queue; ``reasons`` may name these reasons, or ALL. ``error`` is a part of
+        the error text. ``since`` and ``until`` bound the time at which a job became a dead letter.
+        If the call raises, some jobs may have been retried already; call it again for the rest.
         """
         query = RetryQuery(
             queue=queue,

@@ -1,4 +1,4 @@
-"""The options of a job beside its arguments."""
+"""Define, check and merge the options with which jobs are submitted."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from jobqueue.core.retry import Backoff
 from jobqueue.tasks.task import TaskOptions
 
 Seconds = float | timedelta
-"""A duration."""
+"""A duration in seconds, or a timedelta."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitOptions:
-    """Overrides of a task's options. ``None``: the task's option, or else the queue's."""
+    """Holds options that override a task's options.
+
+    None stands for the task's option, or the queue's setting if the task has no such option.
+    """
 
     queue: str | None = None
     priority: int | None = None
@@ -33,7 +36,7 @@ class SubmitOptions:
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
 
     def over(self, earlier: SubmitOptions) -> SubmitOptions:
-        """Merge these options over earlier ones: those that are None come from the earlier ones."""
+        """Return these options, with the options of ``earlier`` in place of None."""
         said = {
             name: value
             for name in self.__slots__
@@ -46,7 +49,7 @@ class SubmitOptions:
         return replace(earlier, labels={**earlier.labels, **self.labels}, **said)
 
     def spec(self, payload: bytes, name: str, task: TaskOptions) -> JobSpec:
-        """Make the job to submit."""
+        """Return the spec of the job to submit, with the task's options in place of None."""
         return JobSpec(
             payload=payload,
             queue=task.queue if self.queue is None else self.queue,
@@ -67,7 +70,7 @@ NO_OPTIONS = SubmitOptions()
 
 
 class SubmitSaid(TypedDict, total=False):
-    """Options as callers write them; None is the same as no option.
+    """The options of a submit, in the types that callers may give. None means: not given.
 
     At most one of ``delay`` and ``run_at`` may be given.
     """
@@ -84,10 +87,10 @@ class SubmitSaid(TypedDict, total=False):
 
 
 def submit_options(**said: Unpack[SubmitSaid]) -> SubmitOptions:
-    """Read options as callers write them."""
+    """Convert and check the options that a caller gave."""
     for name in said.keys() - SubmitSaid.__annotations__.keys():
         allowed = ", ".join(SubmitSaid.__annotations__)
-        raise TypeError(f"a job has no option {name!r}; there are: {allowed}")
+        raise TypeError(f"a job has no option {name!r}; allowed: {allowed}")
     if said.get("delay") is not None and said.get("run_at") is not None:
         raise InvalidArgument("delay", "give delay or run_at, not both")
     values: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
@@ -102,7 +105,7 @@ def submit_options(**said: Unpack[SubmitSaid]) -> SubmitOptions:
 
 
 def seconds(name: str, value: Seconds | None) -> float | None:
-    """Read a duration as seconds."""
+    """Convert a duration to seconds. ``name`` is the option's name in errors."""
     if value is None:
         return None
     if isinstance(value, timedelta):
@@ -116,7 +119,10 @@ def seconds(name: str, value: Seconds | None) -> float | None:
 
 
 def backoff(value: Any) -> Backoff | tuple[float, ...]:
-    """Read the waits before retries: always the same, a list of them, or growing."""
+    """Convert and check the option ``backoff``: the waits before a task's retries.
+
+    The value is one wait for all retries, a list of waits, or a ``Backoff``.
+    """
     if isinstance(value, Backoff):
         return value
     several = isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
@@ -135,25 +141,29 @@ def backoff(value: Any) -> Backoff | tuple[float, ...]:
     if not waits:
         raise InvalidArgument(
             "backoff",
-            f"expected seconds, a list of them, or Backoff(base, max, jitter), got {value!r:.80}",
+            "expected seconds, a list of seconds, or Backoff(base, max, jitter), got"
+            f" {value!r:.80}",
         )
     return tuple(waits)
 
 
 def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
-    """Read one exception class, or several."""
+    """Return one exception class or several as a tuple. ``name`` is the option's name in errors."""
     several = isinstance(value, Iterable) and not isinstance(value, type | str | bytes)
     found = tuple(value) if several else (value,)
     for kind in found:
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
             raise InvalidArgument(
-                name, f"expected exception classes, as (OSError, TimeoutError), got {kind!r:.80}"
+                name, f"expected exception classes, like (OSError, TimeoutError), got {kind!r:.80}"
             )
     return found
 
 
 def moment(name: str, value: datetime | float | None) -> float | None:
-    """Read a point in time as seconds since the epoch."""
+    """Convert a point in time to seconds since the epoch. ``name`` is the option's name in errors.
+
+    A datetime must have a time zone.
+    """
     if value is None:
         return None
     if isinstance(value, datetime):
@@ -167,4 +177,4 @@ def moment(name: str, value: datetime | float | None) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return math.inf  # refused by the admission
+        return math.inf  # the engine's admission refuses this value

@@ -1,4 +1,4 @@
-"""Submits jobs to the backend: creates declared queues, cuts batches, explains refusals."""
+"""Submit jobs to the backend: create declared queues, divide batches, and explain refusals."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from jobqueue.worker.served import create_queues
 R = TypeVar("R")
 Decode = Callable[[Job], Any]
 
-# The bounds of one request, in jobs and payload bytes: well below those of a server.
+# The limits of one request, in jobs and payload bytes. They are well below a server's limits.
 BATCH_JOBS = 1000
 BATCH_BYTES = 1024 * 1024
 
 
 class BatchRefused(JobQueueError, Generic[R]):
-    """Some jobs of a ``submit_many`` were refused. ``handles`` has the accepted ones.
+    """Reports that some jobs of a ``submit_many`` were refused.
 
-    ``handles`` and ``errors`` have one entry for each job, in order: one of the two is None.
+    ``handles`` and ``errors`` have one entry for each job, in order. ``handles`` has None for a
+    refused job, and ``errors`` has None for an accepted job.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class BatchRefused(JobQueueError, Generic[R]):
 
 
 class Sender:
-    """Submits specs through the port in use, and makes handles of the answers."""
+    """Submits specs through the current port, and returns handles of the created jobs."""
 
     def __init__(
         self,
@@ -60,8 +61,11 @@ class Sender:
         *,
         at_open: bool,
     ) -> None:
-        """``at_open``: this process opens the store, and creates the declared queues then.
-        Behind a server the first submit creates them, if the caller may."""
+        """Create a sender.
+
+        ``at_open`` is True if this process opens a store; then ``prepare`` creates the declared
+        queues. For a server, the first submit creates the declared queues, if the caller may.
+        """
         self._shared = shared
         self._port = port
         self._declared = declared
@@ -70,13 +74,13 @@ class Sender:
 
     def _begin(self) -> None:
         self._creating = asyncio.Lock()  # held on the backend's loop
-        # Queues not to create: they exist, or an operator deleted them since, or the caller may
-        # not create any.
+        # Queues that need no creation: they exist, an operator deleted them after their creation,
+        # or the caller may not create queues.
         self._settled: set[str] = set()
         self._may_create = True
 
     async def prepare(self, backend: Backend) -> None:
-        """The backend was opened."""
+        """Create the declared queues in a backend that was just opened, if this is a store."""
         self._begin()
         if self._at_open:
             queues = self._declared()
@@ -84,6 +88,7 @@ class Sender:
             self._settled.update(queues)
 
     async def send(self, spec: JobSpec, decode: Decode) -> JobHandle[Any]:
+        """Submit one job and return its handle; raise the error if the job is refused."""
         port = self._port()
         (result,) = await self._deliver(port, [spec])
         if result.error is not None:
@@ -91,7 +96,10 @@ class Sender:
         return _handle(port, spec, result, decode)
 
     async def send_many(self, specs: Sequence[JobSpec], decode: Decode) -> list[JobHandle[Any]]:
-        """Submit jobs in as few requests as their size allows; BatchRefused if one was refused."""
+        """Submit jobs in as few requests as their size allows, and return their handles.
+
+        Raises BatchRefused if any job was refused.
+        """
         port = self._port()
         handles: list[JobHandle[Any] | None] = []
         errors: list[JobQueueError | None] = []
@@ -101,7 +109,7 @@ class Sender:
             except JobQueueError as error:
                 if not handles:
                     raise
-                # Earlier batches stand: their handles must reach the caller.
+                # The jobs of earlier batches were submitted: the caller must get their handles.
                 rest = len(specs) - len(handles)
                 raise BatchRefused(handles + [None] * rest, errors + [error] * rest) from error
             for spec, result in zip(batch, results, strict=True):
@@ -125,7 +133,7 @@ class Sender:
         return results
 
     async def _create_declared(self, backend: Backend) -> None:
-        """Create the declared queues once, even if several callers come at the same time."""
+        """Create the declared queues once, even if several tasks call this at the same time."""
         async with self._creating:
             queues = self._declared()
             new = [queue for name, queue in queues.items() if name not in self._settled]
@@ -143,7 +151,9 @@ class Sender:
         if not isinstance(error, NotFound):
             return error
         if not self._may_create:
-            return NotFound(f"{error.message}; this caller is no operator and may not create it")
+            return NotFound(
+                f"{error.message}; this caller may not create queues: it lacks the role operator"
+            )
         if spec.queue not in self._declared():
             declare = f"or declare it: JobQueue(url, queues=[{spec.queue!r}])"
             return NotFound(f"{error.message}, {declare}")

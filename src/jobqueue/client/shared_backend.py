@@ -1,7 +1,7 @@
-"""The backend of an app: one per process, on the event loop that opened it.
+"""Open, share and close the backend of an app: one per process, on one event loop.
 
-Calls from that loop go straight to the backend; calls from other loops and threads are run on that
-loop. An app that is never closed is closed together with its loop.
+The backend belongs to the event loop that opened it. Calls from other loops and threads run on that
+loop. If the program never closes the app, the end of the loop closes the backend.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _OpenedBackend:
-    """One opened (or opening) backend and the loop it belongs to."""
+    """A backend that is open or being opened, with the event loop to which it belongs."""
 
     def __init__(self, shared: SharedBackend, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -32,7 +32,10 @@ class _OpenedBackend:
         self._life: AsyncGenerator[None, None] | None = None
 
     async def perform(self, op: Callable[[Backend], Awaitable[T]]) -> T:
-        """Run ``op`` with the backend, which is opened once even if several callers wait."""
+        """Call ``op`` with the backend, after opening it if necessary.
+
+        Several concurrent callers open the backend only once.
+        """
         if self.ready is not None:
             return await op(self.ready)
         if self._opening is None:
@@ -40,7 +43,7 @@ class _OpenedBackend:
         return await op(await asyncio.shield(self._opening))
 
     async def close(self) -> None:
-        """Stop the backend once, even if several callers wait."""
+        """Stop the backend. Several concurrent callers stop it only once."""
         if self._closing is None:
             self._closing = self.loop.create_task(self._close(), name="jobqueue-close")
         await asyncio.shield(self._closing)
@@ -62,8 +65,8 @@ class _OpenedBackend:
         return backend
 
     async def _lifetime(self, backend: Backend) -> AsyncGenerator[None, None]:
-        # A loop closes its asynchronous generators before it ends: that stops the backend of an
-        # app that was never closed.
+        # A loop closes its asynchronous generators before it ends. This generator then stops the
+        # backend of an app that was never closed.
         try:
             yield
         finally:
@@ -80,10 +83,10 @@ class _OpenedBackend:
 
 
 class SharedBackend:
-    """Finds, opens and closes the backend of this process. Implements ``Port``.
+    """Opens the backend of this process, runs calls with it, and closes it. Implements ``Port``.
 
-    ``orphaned`` is the error of a child that was forked while the backend was open, if such a
-    child cannot open a backend of its own; empty if it can.
+    ``orphaned`` is the error for a child process that was forked while the backend was open. It is
+    empty if such a child can open a backend of its own.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class SharedBackend:
     ) -> None:
         self.create = create
         self.prepare = prepare
-        self.workers = 0  # that run in this process, and hold the backend open
+        self.workers = 0  # workers that run in this process and need the open backend
         self._orphaned = orphaned
         self._refused = ""
         self._lock = threading.Lock()
@@ -129,18 +132,18 @@ class SharedBackend:
                 await _run_on(owner, lambda generator: generator.aclose(), items)
 
     def raised(self, job_id: str) -> None:
-        """Handlers run in workers: only the text of their errors is known here."""
+        """Return None, because handlers run in workers and only their error text is known here."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The running loop of the open backend, or None."""
+        """Return the event loop of the open backend; None if it is not open or not running."""
         opened = self._opened
         if opened is None or not opened.loop.is_running():
             return None
         return opened.loop
 
     async def open(self) -> None:
-        """Open the backend now rather than at the first call."""
+        """Open the backend now, without waiting for the first call."""
 
         async def nothing(_: Backend) -> None:
             pass
@@ -156,17 +159,20 @@ class SharedBackend:
             await _run_on(opened.loop, _OpenedBackend.close, opened)
 
     def leave(self, opened: _OpenedBackend) -> None:
-        """Forget a backend; the next call opens another."""
+        """Stop using a backend, so that the next call opens a new backend."""
         with self._lock:
             if self._opened is opened:
                 self._opened = None
 
     @contextmanager
     def ends(self, opened: _OpenedBackend) -> Iterator[None]:
-        """Stop the backend inside this block; a call that comes meanwhile opens another."""
+        """Track a backend that the caller stops inside this block.
+
+        A call during the block opens a new backend.
+        """
         self.leave(opened)
         self._ending.add(opened)
-        yield  # a backend that cannot be stopped stays listed: parts of it are open
+        yield  # if the stop raises, the backend stays in the set, because parts of it are open
         self._ending.discard(opened)
 
     def _settle(self, here: asyncio.AbstractEventLoop) -> _OpenedBackend:
@@ -184,11 +190,14 @@ class SharedBackend:
             return opened
 
     def before_fork(self) -> bool:
-        """Return False: the loop of the backend cannot be waited for here. ``Bridge`` may."""
+        """Return False: a fork cannot wait for the backend's loop, so nothing is closed here.
+
+        ``Bridge`` closes the backends that run on a bridge's own loop.
+        """
         return False
 
     def after_fork(self) -> None:
-        """Forget the parent's backend in a forked child, without touching it."""
+        """Drop the parent's backend in a forked child, without using or closing it."""
         self._lock = threading.Lock()
         self.workers = 0
         inherited, self._ending = self._ending, set()
@@ -209,7 +218,10 @@ A = TypeVar("A")
 async def _run_on(
     loop: asyncio.AbstractEventLoop, function: Callable[[A], Awaitable[T]], argument: A
 ) -> T:
-    """Run ``function(argument)`` on that running loop, and wait for it on this one."""
+    """Run ``function(argument)`` on ``loop``, wait for its end on this loop, and return its result.
+
+    ``loop`` must be running.
+    """
     if loop is asyncio.get_running_loop():
         return await function(argument)
 

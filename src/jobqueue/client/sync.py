@@ -1,6 +1,7 @@
-"""The blocking client, for Django, Flask and scripts: one bridge to an event loop in a thread.
+"""Implement the blocking client, for Django, Flask and scripts.
 
-Every call runs the asynchronous call on that loop, and waits for it in the caller's thread.
+Each blocking call runs the asynchronous call on an event loop in a background thread, and waits for
+the result in the caller's thread.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ T = TypeVar("T")
 
 
 class SyncJob(Generic[R_co]):
-    """A JobHandle whose calls block."""
+    """A handle of one job, like ``JobHandle``, whose calls block the caller's thread."""
 
     def __init__(self, bridge: Bridge, handle: JobHandle[R_co]) -> None:
         self._bridge = bridge
@@ -40,27 +41,31 @@ class SyncJob(Generic[R_co]):
 
     @property
     def created(self) -> bool:
-        """False if an earlier submit with the same key made the job."""
+        """Return False if an earlier submit with the same idempotency key created the job."""
         return self._handle.created
 
     def result(self, timeout: float | None = None) -> R_co:
-        """Wait for the job's end and return its handler's result."""
+        """Wait for the job's end, and return the result of its handler.
+
+        Raises JobFailed if the job ends without a result. Raises DeadlineExceeded if the job has
+        not ended after ``timeout`` seconds; the job itself goes on.
+        """
         return self._bridge.run(self._handle.result(timeout))
 
     def status(self) -> Job:
-        """Read the job's record."""
+        """Return the job's current record."""
         return self._bridge.run(self._handle.status())
 
     def cancel(self) -> Cancellation:
-        """Cancel the job: at once if it is not running, else its worker is asked to stop."""
+        """Cancel the job: at once if it is not running, else by a request to its worker."""
         return self._bridge.run(self._handle.cancel())
 
     def retry(self) -> Job:
-        """Send a FAILED or DEAD_LETTERED job back to its queue."""
+        """Move a FAILED or DEAD_LETTERED job back to PENDING, and reset its retry counter."""
         return self._bridge.run(self._handle.retry())
 
     def events(self) -> Iterator[Event]:
-        """Iterate over the job's transitions: past ones, then new ones until its end."""
+        """Yield the job's past transitions, then each new transition, until the job ends."""
         events = self._handle.events()
 
         async def step() -> Event | None:
@@ -76,10 +81,10 @@ class SyncJob(Generic[R_co]):
 
 
 class SyncQueue:
-    """The blocking side of an app. Safe to share between threads, and with forked processes.
+    """The blocking client of an app. Threads and forked processes may share it.
 
-    The last ``with app.sync() as q:`` block to end closes the backend. A web application keeps one
-    ``q = app.sync()`` for its life; that is closed when the process exits.
+    The backend is closed when the last ``with app.sync() as q:`` block ends. A web application may
+    keep one ``q = app.sync()`` without a block; then the exit of the process closes the backend.
     """
 
     def __init__(self, bridge: Bridge, app: JobQueue) -> None:
@@ -89,28 +94,31 @@ class SyncQueue:
     def submit(
         self, task: Task[Any, Callable[P, Submitting[R]]], /, *args: P.args, **kwargs: P.kwargs
     ) -> SyncJob[R]:
-        """Submit a call of a task: ``q.submit(send, "a@b.c", "hello")``."""
+        """Submit a call of a task as a job, like ``q.submit(send, "a@b.c", "hello")``."""
         _check_task(task)
         return SyncJob(self._bridge, self.run(task.submit(*args, **kwargs)))
 
     def submit_many(
         self, task: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
     ) -> list[SyncJob[R]]:
-        """Submit many calls of a task, each given as a tuple of arguments."""
+        """Submit many calls of a task as jobs; each call is a tuple of arguments."""
         _check_task(task)
         handles = self.run(task.submit_many(calls))
         return [SyncJob(self._bridge, handle) for handle in handles]
 
     def job(self, job_id: str) -> SyncJob[Any]:
-        """Return a handle on a job submitted earlier."""
+        """Return the handle of a job that was submitted earlier."""
         return SyncJob(self._bridge, self._app.job(job_id))
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run any coroutine of the app, and wait: ``q.run(app.operator.list_queues())``."""
+        """Run a coroutine of the app, and return its result.
+
+        Example: ``q.run(app.operator.list_queues())``.
+        """
         return self._bridge.run(coroutine)
 
     def close(self) -> None:
-        """Close the backend that the blocking side has opened."""
+        """Close the backend that the blocking client has opened."""
         self._bridge.close()
 
     def __enter__(self) -> SyncQueue:
@@ -129,4 +137,4 @@ class SyncQueue:
 def _check_task(task: object) -> None:
     if not hasattr(task, "submit"):
         shown = getattr(task, "__name__", None) or repr(task)
-        raise InvalidArgument("task", f"{shown} is not a task: give what @app.task made")
+        raise InvalidArgument("task", f"{shown} is not a task: decorate it with @app.task")

@@ -1,4 +1,4 @@
-"""Tasks: functions whose calls can be submitted as jobs, typed by the function's signature."""
+"""Define tasks: functions whose calls can be submitted as jobs, with the function's types."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ Submitting: TypeAlias = Coroutine[Any, Any, JobHandle[R]]
 
 
 class Task(Generic[F_co, S_co]):
-    """A function that can be called as it is, or submitted as a job.
+    """A function that can be called directly, or whose calls can be submitted as jobs.
 
-    ``F`` is the function's type, ``S`` that of ``submit``: the same parameters without the
-    Context, and a JobHandle of what the function returns.
+    ``F_co`` is the type of the function. ``S_co`` is the type of ``submit``: it has the same
+    parameters without the Context, and returns a JobHandle for the function's result.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Task(Generic[F_co, S_co]):
         self.definition = definition
         self._sender = sender
         self._overrides = overrides
-        # ``__wrapped__`` leads a process pool, which finds handlers by import, to the function.
+        # A process pool imports this Task and finds the function in ``__wrapped__``.
         functools.update_wrapper(self, definition.fn)
 
     def __repr__(self) -> str:
@@ -79,29 +79,32 @@ class Task(Generic[F_co, S_co]):
 
     @property
     def name(self) -> str:
-        """The type that the task's jobs carry."""
+        """Return the task's name, which is the type of its jobs."""
         return self.definition.name
 
     @property
     def __call__(self) -> F_co:
-        """Call the function directly, without a job."""
+        """Return the function itself, so that ``task(...)`` calls it directly, without a job."""
         return cast("F_co", self.definition.fn)
 
     @property
     def submit(self) -> S_co:
-        """Submit a call: ``await task.submit(*args)``. In a durable store it is safe on return."""
+        """Return the method that submits a call as a job: ``await task.submit(*args)``.
+
+        When the call returns, the job is stored; in a durable store it survives a crash.
+        """
         return cast("S_co", self._submit)
 
     async def submit_many(
         self: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
     ) -> list[JobHandle[R]]:
-        """Submit many calls, each given as a tuple of arguments; returns their handles in order.
+        """Submit many calls as jobs, and return the jobs' handles in order.
 
-        All arguments are checked before the first job is sent. Raises BatchRefused if the queue
-        refused some of them.
+        Each call is a tuple of arguments. All arguments are checked before the first job is sent.
+        Raises BatchRefused if the engine refuses some of the jobs.
         """
         if self._overrides.key is not None:
-            raise InvalidArgument("key", "one key stands for one job; submit them one by one")
+            raise InvalidArgument("key", "one key stands for one job; submit the jobs one by one")
         specs = []
         for index, args in enumerate(calls):
             if not isinstance(args, tuple):
@@ -115,51 +118,51 @@ class Task(Generic[F_co, S_co]):
         return await self._sender.send_many(specs, self.decode)
 
     def options(self, **said: Unpack[SubmitSaid]) -> Task[F_co, S_co]:
-        """Return this task with other options (``SubmitSaid``) for the jobs it submits."""
+        """Return a copy of this task that submits jobs with the given options (``SubmitSaid``)."""
         return Task(self.definition, self._sender, submit_options(**said).over(self._overrides))
 
     def decode(self, job: Job) -> Any:
-        """Read a job's result by the function's return annotation."""
+        """Decode a job's result to the type of the function's return annotation."""
         return self.definition.decode_result(job.result)
 
     async def _submit(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         return await self._sender.send(self.spec(*args, **kwargs), self.decode)
 
     def spec(self, *args: Any, **kwargs: Any) -> JobSpec:
-        """Return the job that ``submit`` would send."""
+        """Return the spec of the job that ``submit`` would send for these arguments."""
         definition = self.definition
         payload = definition.encode(args, kwargs)
         return self._overrides.spec(payload, definition.name, definition.options)
 
 
 class Defines(Protocol):
-    """The part of an app that registers the decorator's tasks."""
+    """An app, as the task decorator sees it: the object that registers tasks."""
 
     def add_task(
         self, definition: TaskDefinition, *, default: bool, cron: Cron | None
     ) -> Task[Any, Any]:
-        """Register a task, and its schedule if it has one."""
+        """Register a task and, if ``cron`` is given, its schedule; return the task."""
         ...
 
 
 class _Unknown:
-    """Accepted only by parameters that accept anything: Any, object, or no annotation."""
+    """A type, for overloads, that only parameters annotated Any, object or nothing accept."""
 
 
 class TaskDecorator:
-    """``@app.task`` or ``@app.task(queue="mail", ...)``, on ``async def`` and ``def`` alike.
+    """The decorator ``@app.task`` or ``@app.task(queue="mail", ...)``, which makes tasks.
 
-    Called with options it returns a decorator with these options, which can be kept and used many
-    times. A parameter annotated ``Context`` is filled in by the worker and is not an argument of
-    ``submit``; put it first or last.
+    The function may be ``async def`` or ``def``. With options, the call returns a decorator, which
+    may be kept and used many times. The worker fills in a parameter annotated ``Context``, which
+    must be the first or the last parameter; ``submit`` has no argument for it.
 
-    ``backoff`` sets the waits of a failed job before its retries, in place of the queue's: a number
-    of seconds, a list like ``[1, 10, 60]`` (the last for all further ones), or a ``Backoff`` that
-    doubles. Only exceptions in ``retry_on`` are retried, and those in ``abort_on`` never are:
-    ``abort_on`` wins.
+    ``backoff`` sets the waits before the retries of a failed job, in place of the queue's waits: a
+    number of seconds, a list like ``[1, 10, 60]`` (the last number applies to all further retries),
+    or a ``Backoff``, whose waits double. Only exceptions in ``retry_on`` are retried. Exceptions in
+    ``abort_on`` are never retried, even if they are in ``retry_on``.
 
-    ``cron="*/5 * * * *"`` submits the task at these times, in UTC or the ``timezone`` given, while
-    any worker of the app runs; the task must do without arguments.
+    ``cron="*/5 * * * *"`` submits the task at these times, in UTC or in ``timezone``, while any
+    worker of the app runs. Such a task must not need arguments.
     """
 
     def __init__(
@@ -176,8 +179,9 @@ class TaskDecorator:
         self._default = default
         self._cron = cron
 
-    # For type checkers, in order: parameters that accept anything cannot be told from a Context,
-    # so the task is left untyped; Context first; Context last (arguments by position only); none.
+    # Overloads for type checkers, in order. 1 and 2: the first or last parameter accepts anything;
+    # it might be a Context, so the task is untyped. 3 and 4: the Context is first. 5 and 6: the
+    # Context is last; arguments only by position. 7 and 8: no Context. 9: the call with options.
     @overload
     def __call__(
         self, fn: Callable[Concatenate[_Unknown, P], Any], /
@@ -243,7 +247,7 @@ class TaskDecorator:
     ) -> Any:
         if fn is None:
             if cron is None and timezone is not None:
-                raise InvalidArgument("timezone", "is for a task with cron=")
+                raise InvalidArgument("timezone", "is only allowed together with cron=")
             return TaskDecorator(
                 self._app,
                 _with(self._options, said),
@@ -280,12 +284,17 @@ def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
         if name in changes:
             changes[name] = exceptions(name, changes[name])
     if changes.get("retry_on") == ():
-        raise InvalidArgument("retry_on", "name at least one exception; max_retries=0 retries none")
+        raise InvalidArgument(
+            "retry_on", "name at least one exception; to retry nothing, set max_retries=0"
+        )
     return replace(options, **changes)
 
 
 def schedule(cron: Cron, task: Task[Any, Any], args: tuple[Any, ...], name: str | None) -> Schedule:
-    """Make a schedule of the task, under the task's name unless another is given."""
+    """Return a schedule that submits the task with ``args`` at the times of ``cron``.
+
+    ``name`` is the schedule's name; None means the task's name.
+    """
     name = task.name if name is None else name
     if not 1 <= len(name) <= MAX_NAME_LENGTH:
         raise InvalidArgument("name", f"1 to {MAX_NAME_LENGTH} characters are allowed")
@@ -295,9 +304,9 @@ def schedule(cron: Cron, task: Task[Any, Any], args: tuple[Any, ...], name: str 
         hint = "" if args else "; give arguments by app.periodic(cron, task, *args)"
         raise InvalidArgument(f"schedule {name!r}", f"{error.message}{hint}") from error
     if spec.key is not None:
-        raise InvalidArgument("key", "a schedule has a key of its own for every tick")
+        raise InvalidArgument("key", "is not allowed: a schedule makes a key for each of its jobs")
     if spec.run_at is not None:
-        raise InvalidArgument("run_at", "a schedule has its own times; delay is allowed")
+        raise InvalidArgument("run_at", "is not allowed: a schedule has its own times; use delay")
     made = Schedule(name, cron, spec)
     try:
         check_spec(made.tick(0.0), len(spec.payload))
@@ -307,13 +316,17 @@ def schedule(cron: Cron, task: Task[Any, Any], args: tuple[Any, ...], name: str 
 
 
 def check_catch_up(value: Seconds | None, rules: Rules) -> float:
-    """Read how late a tick may be submitted: at most as long as its key is remembered."""
+    """Return, in seconds, how late a schedule's job may be submitted.
+
+    Raises InvalidArgument if ``value`` is longer than idempotency keys are kept, because a later
+    job could be submitted twice.
+    """
     late = seconds("catch_up", value)
     if late is None:
         return min(CATCH_UP, rules.key_ttl)
     if not 0 <= late <= rules.key_ttl:
         raise InvalidArgument(
             "catch_up",
-            f"{late:g} s is not 0 to {rules.key_ttl:g} s, the time an idempotency key is kept",
+            f"{late:g} s is not 0 to {rules.key_ttl:g} s; idempotency keys are kept no longer",
         )
     return late

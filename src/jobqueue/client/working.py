@@ -1,4 +1,4 @@
-"""A worker inside the user's own program."""
+"""Run a worker inside the user's own program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SERVICE = "worker"
 
 
 class WorkerBlock:
-    """``async with app.worker():`` executes jobs while the block runs, then drains."""
+    """The block ``async with app.worker():``, which executes jobs while it runs, then drains."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class WorkerBlock:
 
     @property
     def runtime(self) -> WorkerRuntime:
-        """The worker; only inside the block."""
+        """Return the worker. May only be called inside the block."""
         assert self._runtime is not None
         return self._runtime
 
@@ -75,7 +75,7 @@ class WorkerBlock:
 
         backend = await self._shared.call(_itself)
         if self._shared.loop is not asyncio.get_running_loop():
-            raise Conflict("the app is open on another event loop; run its worker there")
+            raise Conflict("the app is open on another event loop; run its worker on that loop")
         registry = self._registry
         registry.provide(engine_job.task())
         self._runtime = WorkerRuntime(backend, registry, self.settings)
@@ -124,7 +124,11 @@ class WorkerBlock:
 
 
 async def work(block: WorkerBlock, *, signals: bool) -> None:
-    """Execute jobs until cancelled, until a signal, or until an operator shuts the worker down."""
+    """Execute jobs until the call is cancelled or an operator shuts the worker down.
+
+    With ``signals``, SIGTERM and SIGINT also end the call. Raises Unavailable if every slot is
+    blocked by a function that still runs although its attempt was given up.
+    """
     stopping = asyncio.Event()
     told = drains(block.settings.shutdown_timeout)
     heard = stop_on_signals(stopping, log, told) if signals else contextlib.nullcontext()
@@ -136,15 +140,15 @@ async def work(block: WorkerBlock, *, signals: bool) -> None:
             await block.runtime.finished_or(stopping)
             if block.runtime.exhausted:
                 raise Unavailable(
-                    "all slots of this worker are taken by functions that did not end when their"
-                    " attempt was over; start the program again"
+                    "all slots of this worker are blocked by functions that still run although"
+                    " their attempts were given up; start the program again"
                 )
 
 
 def run_worker(block: WorkerBlock, close: Callable[[], Awaitable[None]]) -> None:
-    """Execute jobs on a new event loop until SIGTERM or SIGINT.
+    """Execute jobs on a new event loop until SIGTERM or SIGINT, then call ``close``.
 
-    The log goes to stdout, unless the program has configured its logging.
+    Log lines are written to stdout, unless the program has configured its logging.
     """
     logs.configure_unless_done(SERVICE)
 

@@ -1,1 +1,1 @@
-"""Tasks: what producers encode for and workers execute."""
+"""Define tasks: the functions for which producers encode jobs and which workers execute."""

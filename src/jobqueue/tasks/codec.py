@@ -1,7 +1,7 @@
-"""Payloads and results as JSON, by a handler's signature.
+"""Encode and decode payloads and results as JSON, by the types in a handler's signature.
 
-A payload is an object of parameter names and values. Both ends use one decoder, so that ``decode``
-can read every payload that ``encode`` lets through, and neither guesses.
+A payload is a JSON object with the handler's parameter names and their values. ``encode`` checks
+each payload with the decoder of ``decode``, so ``decode`` can read every encoded payload.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _KINDS_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEY
 
 
 def _from_json(kind: type, value: Any) -> Any:
-    """Read types that msgspec does not know: pydantic models, and ``object``, which takes any."""
+    """Decode a value of a type that msgspec does not support.
+
+    Supported are pydantic models, and ``object``, which accepts every value.
+    """
     if kind is object:
         return value
     validate = getattr(kind, "model_validate", None)
@@ -37,12 +40,12 @@ def _from_json(kind: type, value: Any) -> Any:
         return validate(value)
     except (TypeError, ValueError):
         raise
-    except Exception as error:  # a defect in a validator of the user's
+    except Exception as error:  # a defect in the user's validator
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
 def _to_json(value: Any) -> Any:
-    """Write types that msgspec does not know: pydantic models."""
+    """Encode a value of a type that msgspec does not support: a pydantic model."""
     dump = getattr(value, "model_dump", None)
     if dump is None:
         raise TypeError(f"a value of type `{type(value).__qualname__}` cannot be written as JSON")
@@ -50,7 +53,10 @@ def _to_json(value: Any) -> Any:
 
 
 def _to_builtin(value: Any) -> Any:
-    """Like ``_to_json``, to look at the numbers: those in ``Raw``, which is JSON, are finite."""
+    """Encode a value like ``_to_json``, to search it for numbers that are not finite.
+
+    ``Raw`` is JSON already, so all its numbers are finite.
+    """
     return None if isinstance(value, msgspec.Raw) else _to_json(value)
 
 
@@ -59,15 +65,16 @@ _UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def write_json(value: Any, where: str) -> bytes:
-    """Write a value as JSON; InvalidArgument names the part that cannot be written.
+    """Encode a value as JSON. ``where`` is the field's name in errors.
 
-    The encoder writes NaN and infinity as null; they are refused, because null means None.
+    Raises InvalidArgument with the name of the part that cannot be encoded. NaN and infinity are
+    refused, because the encoder would write null, which means None.
     """
     try:
         raw = _encoder.encode(value)
     except _UNWRITABLE as error:
         raise InvalidArgument(where, str(error)) from error
-    if raw.find(b"null") >= 0:  # "in" takes three times as long
+    if raw.find(b"null") >= 0:  # three times as fast as "in"
         _refuse_not_finite(value, where)
     return raw
 
@@ -96,7 +103,10 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
 
 
 def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
-    """Return a function's annotations. ``Context`` may be imported for type checkers only."""
+    """Return a function's annotations, resolved to types.
+
+    ``Context`` is resolved even if the module imports it under ``TYPE_CHECKING`` only.
+    """
     target = fn if inspect.isroutine(fn) else type(fn).__call__
     names = {"Context": Context, **getattr(inspect.unwrap(target), "__globals__", {})}
     try:
@@ -109,7 +119,7 @@ def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _open(hint: Any) -> Any:
-    """Return ``Any``, msgspec's type for any value, in place of ``object``."""
+    """Return ``Any`` for ``object``, because msgspec accepts any value for ``Any`` only."""
     return Any if hint is object else hint
 
 
@@ -120,7 +130,7 @@ def _is_context(hint: Any) -> bool:
 
 
 class Codec:
-    """Arguments and results of one handler. Built once, when the task is defined."""
+    """Encodes and decodes the arguments and the result of one handler."""
 
     def __init__(self, name: str, fn: Callable[..., Any]) -> None:
         hints = resolve_hints(fn)
@@ -170,7 +180,7 @@ class Codec:
         if parameter.kind not in _KINDS_BY_NAME:
             raise InvalidArgument(
                 f"task {name!r}",
-                f"parameter {parameter.name!r} must be one that can be passed by name",
+                f"parameter {parameter.name!r} cannot be passed by name; * and / are not allowed",
             )
         self._kinds[parameter.name] = kind
         if parameter.default is not _EMPTY:
@@ -179,8 +189,8 @@ class Codec:
             self._positional.append(parameter.name)
 
     def _struct(self, name: str) -> type[msgspec.Struct]:
-        # An absent optional argument stays UNSET and is not passed: the handler's own default
-        # holds, whatever it is.
+        # An optional argument that is absent stays UNSET and is not passed, so that the handler's
+        # own default applies.
         fields: list[Any] = [
             (field, kind, msgspec.UNSET) if field in self._optional else (field, kind)
             for field, kind in self._kinds.items()
@@ -198,7 +208,10 @@ class Codec:
     # -- arguments ---------------------------------------------------------------------------
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """Write arguments as a payload; InvalidArgument names the wrong one."""
+        """Encode arguments as a payload.
+
+        Raises InvalidArgument with the name of the argument that is not valid.
+        """
         values = self._bind(args, kwargs)
         if self.raw:
             return self._raw(values[_RAW_PARAMETER])
@@ -213,7 +226,10 @@ class Codec:
         return payload
 
     def decode(self, payload: bytes) -> dict[str, Any]:
-        """Read a payload as keyword arguments; InvalidArgument names the wrong one."""
+        """Decode a payload to keyword arguments.
+
+        Raises InvalidArgument with the name of the argument that is not valid.
+        """
         if self.raw:
             return {_RAW_PARAMETER: payload}
         if payload[:1] == b"{":
@@ -238,7 +254,7 @@ class Codec:
         try:
             return self._read(payload)
         except InvalidArgument:
-            # {"id": 1, …} for handle(order): the object is the argument, if it can be.
+            # A payload {"id": 1, …} for handle(order) may be the argument itself.
             if self._sole is None or self._whole is None or self._sole in self._optional:
                 raise
             try:
@@ -320,9 +336,10 @@ class Codec:
     # -- results -----------------------------------------------------------------------------
 
     def encode_result(self, value: Any) -> bytes | None:
-        """Write a handler's result as JSON, or as it is where the annotation says ``bytes``.
+        """Encode a handler's result as JSON; a result annotated ``bytes`` is not changed.
 
-        InvalidArgument if it does not fit the return annotation, by which it is read again.
+        Raises InvalidArgument if the result does not match the return annotation, because
+        ``decode_result`` could not read such a result.
         """
         if value is None and self._may_be_none:
             return None
@@ -349,7 +366,7 @@ class Codec:
             ) from error
 
     def decode_result(self, raw: bytes | None) -> Any:
-        """Read a result by the handler's return annotation."""
+        """Decode a result to the type of the handler's return annotation."""
         if raw is None or self.returns is bytes:
             return raw
         try:
@@ -359,7 +376,7 @@ class Codec:
 
 
 def _readable(kind: Any) -> bool:
-    """True if the type, and every type in it, can be read from JSON."""
+    """Return True if the type, and every type inside it, can be decoded from JSON."""
     seen: list[Any] = []
     rest: list[Any] = [msgspec.inspect.type_info(type(None) if kind is None else kind)]
     while rest:
@@ -388,7 +405,7 @@ def _spell(kind: Any) -> str:
 
 
 def _explain(error: Exception, root: str, kinds: Mapping[str, Any]) -> InvalidArgument:
-    """Make an error that names the argument from msgspec's error."""
+    """Convert msgspec's error to an InvalidArgument that names the argument."""
     if not isinstance(error, msgspec.ValidationError):
         return InvalidArgument(root or "payload", f"not valid JSON: {error}")
     found = _PATH.match(str(error))

@@ -1,4 +1,5 @@
-"""The context that a handler gets, and the exceptions by which it ends its attempt."""
+"""Define the context that a handler gets, and the exceptions that a handler raises to end its
+attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from jobqueue.core.progress import Progress
 
 
 class RetryLater(Exception):
-    """Fail the attempt, and retry after that many seconds instead of the usual backoff."""
+    """Raised by a handler to fail the attempt and retry after ``after`` seconds.
+
+    This wait replaces the usual backoff.
+    """
 
     def __init__(self, after: float, message: str = "") -> None:
         super().__init__(message or f"retry in {after:g} s")
@@ -19,24 +23,30 @@ class RetryLater(Exception):
 
 
 class Abort(Exception):
-    """Fail the job without further retries: it cannot succeed."""
+    """Raised by a handler to fail the job without further retries."""
 
 
 class PlainFailure(Abort):
-    """Like ``Abort``, but the job's error is this text alone, without the kind of the error."""
+    """Fails the job like ``Abort``; the job's error has no exception name before the message."""
 
 
 class JobCancelled(Exception):
-    """Raised by ``Context.raise_if_cancelled``: the handler stops because it was asked to."""
+    """Raised by ``Context.raise_if_cancelled`` to end a handler that was cancelled."""
 
 
 class UnknownTask(Exception):
-    """This worker does not have the job's task. Another one, or its next version, may."""
+    """Reports that this worker does not have the task of a job.
+
+    Another worker, or a later version of this worker, may have the task.
+    """
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Context:
-    """Given to a handler that has a parameter annotated ``Context``. Usable from any thread."""
+    """The job, deadline and cancel flag of an attempt, for its handler.
+
+    A handler gets the context in a parameter annotated ``Context``. Any thread may use the context.
+    """
 
     job_id: str = ""
     queue: str = DEFAULT_QUEUE
@@ -49,13 +59,13 @@ class Context:
     deadline: float | None = None  # by time.monotonic(); None = no timeout
     latest_progress: Progress | None = None
     on_progress: Callable[[Progress], None] | None = field(default=None, repr=False)
-    # Plain attributes: reading and writing them is atomic, a lock per job would cost more.
+    # Plain attributes without a lock: reading and writing an attribute is atomic, and faster.
     _cancelled: bool = False
     _noticed: bool = False
 
     @property
     def cancelled(self) -> bool:
-        """True if the handler should stop: cancel was requested, or its time is up."""
+        """Return True if the handler should stop: a cancel was requested, or the timeout passed."""
         if self._cancelled:
             self._noticed = True
             return True
@@ -67,17 +77,17 @@ class Context:
             raise JobCancelled("cancelled")
 
     def remaining(self) -> float | None:
-        """Return the seconds until the deadline, at least 0; None without a timeout."""
+        """Return the seconds until the deadline, at least 0, or None if the job has no timeout."""
         if self.deadline is None:
             return None
         return max(0.0, self.deadline - time.monotonic())
 
     def progress(self, value: float | None = None, text: str = "") -> None:
-        """Show with the job how far the handler has come: ``progress(0.4, "4 of 10 files")``.
+        """Report how far the handler has come, like ``progress(0.4, "4 of 10 files")``.
 
         ``value`` is 0 to 1, or None if it is not known. ``text`` is shown as one line, and cut
-        after 200 characters. The last call counts, and is shown about a second later, until the
-        attempt ends. Call it as often as you like.
+        after 200 characters. The job's record shows the latest progress, about a second later,
+        until the attempt ends. Calling this method often is cheap.
         """
         said = Progress.of(value, text)
         if said == self.latest_progress:
@@ -87,11 +97,17 @@ class Context:
             self.on_progress(said)
 
     def request_cancel(self, *, noticed: bool = False) -> None:
-        """Raise the flag. Called by the runtime; ``noticed`` if the handler has seen it."""
+        """Set the cancel flag. Only the worker calls this method.
+
+        ``noticed`` is True if the handler knows of the cancel already.
+        """
         self._cancelled = True
         self._noticed = self._noticed or noticed
 
     @property
     def cancel_noticed(self) -> bool:
-        """True if the handler has seen the flag: then its return means that it stopped."""
+        """Return True if the handler has read the cancel flag.
+
+        Then a return of the handler means that the handler stopped because of the cancel.
+        """
         return self._noticed

@@ -1,4 +1,4 @@
-"""A task: a name, a handler, and the options of its jobs."""
+"""Define a task by its name, its handler and the options of its jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _EXECUTORS = ("auto", "process")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """Defaults for the jobs of a task, which a submit may override. ``None``: the queue decides."""
+    """Holds the default options of a task's jobs; None stands for the queue's setting.
+
+    A submit may override these options.
+    """
 
     queue: str = DEFAULT_QUEUE
     max_retries: int | None = None
@@ -26,7 +29,7 @@ class TaskOptions:
     priority: int = 0
     ttl: float | None = None
     executor: ExecutorName = "auto"  # auto: ``async def`` on the loop, ``def`` in a thread
-    # Seconds before each retry; the last number counts for all further ones. None: the queue's.
+    # Seconds before each retry; the last number applies to all further retries. None: as the queue.
     backoff: Backoff | tuple[float, ...] | None = None
     retry_on: tuple[type[BaseException], ...] | None = None  # None: every exception
     abort_on: tuple[type[BaseException], ...] = ()
@@ -37,14 +40,14 @@ DEFAULT_OPTIONS = TaskOptions()
 
 @dataclass(slots=True, eq=False)
 class TaskDefinition:
-    """A named handler. ``define`` makes one."""
+    """A task: a handler with a name, options and a codec. Create it with ``define``."""
 
     name: str
     fn: Callable[..., Any]
     options: TaskOptions
     is_async: bool
     codec: Codec = field(repr=False)
-    # The codec's methods, bound once, because every job calls them.
+    # The codec's methods, looked up once, because every job calls them.
     context_parameter: str | None = field(init=False)
     decode: Callable[[bytes], dict[str, Any]] = field(init=False, repr=False)
     encode_result: Callable[[Any], bytes | None] = field(init=False, repr=False)
@@ -62,11 +65,14 @@ class TaskDefinition:
 def define(
     fn: Callable[..., Any], *, name: str | None = None, options: TaskOptions = DEFAULT_OPTIONS
 ) -> TaskDefinition:
-    """Make a task of a function. InvalidArgument if the function cannot be a handler."""
+    """Create the task definition of a function, under ``name`` or the function's name.
+
+    Raises InvalidArgument if the function cannot be a handler.
+    """
     if name is None:
         name = getattr(fn, "__name__", type(fn).__name__)
         if name == "<lambda>":
-            raise InvalidArgument("name", "a lambda needs a name")
+            raise InvalidArgument("name", "a lambda needs a name: give name='…'")
     if not name:
         raise InvalidArgument("name", "must not be empty")
     call = fn if inspect.isroutine(fn) else type(fn).__call__
@@ -78,7 +84,9 @@ def define(
         )
     if options.executor == "process" and "<locals>" in getattr(fn, "__qualname__", "<locals>"):
         raise InvalidArgument(
-            f"task {name!r}", "a process finds its handler by import: define it at module level"
+            f"task {name!r}",
+            "executor='process' imports the handler by its name: define the function at module"
+            " level",
         )
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
     return TaskDefinition(name, fn, options, is_async, Codec(name, fn))
