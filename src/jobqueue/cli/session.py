@@ -127,9 +127,10 @@ def choose_url(server: str | None, url: str | None, environ_url: str | None) -> 
 
 
 def choose_redis(environ: Mapping[str, str]) -> str:
-    """Return the URL of the Redis that the environment names, with the password; "" if none.
+    """Return the URL of the Redis that the environment names, with the password.
 
-    Only a PostgreSQL store that is opened directly uses this Redis.
+    Return "" if the environment names no Redis. Only a PostgreSQL store that is opened directly
+    uses this Redis.
     """
     return with_password(
         environ.get("JQ_REDIS_URL", ""), environment_secret(environ, "JQ_REDIS_PASSWORD")
@@ -139,9 +140,9 @@ def choose_redis(environ: Mapping[str, str]) -> str:
 def choose_credentials(
     ca: str | None, cert: str | None, key: str | None, environ: Mapping[str, str]
 ) -> Credentials | None:
-    """Return the credentials for the server from the flags and the environment; None if none.
+    """Return the credentials for the server from the flags and the environment, or None.
 
-    A flag takes precedence over its environment variable.
+    A flag takes precedence over its environment variable. Without any of them, return None.
     """
     ca = ca or environ.get("JQ_TLS_CA") or None
     cert = cert or environ.get("JQ_TLS_CERT") or None

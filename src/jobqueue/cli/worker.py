@@ -141,7 +141,7 @@ def work(
     if command and shutil.which(command[0]) is None:
         raise InvalidArgument(
             "--exec",
-            f"there is no program {command[0]!r} in PATH, or at that path from {Path.cwd()}",
+            f"there is no program {command[0]!r}, neither in PATH nor relative to {Path.cwd()}",
         )
     user_app = load_app(settings.worker.app) if settings.worker.app else None
     logs.configure(SERVICE, settings.log.level, settings.log.format)

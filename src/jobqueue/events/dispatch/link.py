@@ -327,7 +327,10 @@ class KafkaLink:
             self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _lose(self, held: Sequence[Held]) -> None:
-        """Report leases as lost that two heartbeats of this worker in a row did not list."""
+        """Report leases as lost.
+
+        The store has these leases, but two heartbeats of this worker in a row did not list them.
+        """
         error = f"worker {self._info.id} does not know of it"
         self._spawn(
             self._apply_quietly([Transition.worker_lost(one.seq, one.lease, error) for one in held])

@@ -138,7 +138,7 @@ class PrivateServer(ABC):
         port = self._noted_port()
         if port is None:
             raise BackingFailed(
-                f"{self.name} in {self.folder} was never started, so that it has no port"
+                f"{self.name} in {self.folder} has no port yet: start the server first"
             )
         return port
 
@@ -149,7 +149,7 @@ class PrivateServer(ABC):
             return self._password_file.read_text()
         except FileNotFoundError:
             raise BackingFailed(
-                f"{self.name} in {self.folder} was never started, so that it has no password"
+                f"{self.name} in {self.folder} has no password yet: start the server first"
             ) from None
 
     def _noted(self) -> list[str]:
