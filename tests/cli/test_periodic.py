@@ -31,16 +31,16 @@ def write_app(folder: Path) -> None:
 def test_a_server_and_a_worker_make_one_job_of_a_tick(tmp_path, ctl):
     write_app(tmp_path)
     with processes.server(tmp_path, "--app", "tasks:app") as server:
-        server.line("cron 'clean_up': submitted the job of")
+        server.line("cron 'clean_up': submitted job")
         grpc = server.line("ready")["grpc"]
         with processes.Service(
             "worker", "--server", grpc, "--app", "tasks:app", "--metrics-port", "0", cwd=tmp_path
         ) as worker:
-            worker.line("cron 'clean_up': next at")
+            worker.line("cron 'clean_up': the next job is submitted at")
             (job,) = ctl(grpc, "job", "list", "-o", "json").json["jobs"]
             assert ctl(grpc, "job", "watch", job["job_id"]).status == 0
             assert worker.stop() == 0
-        assert not [line for line in worker.lines if "submitted the job" in line["message"]]
+        assert not [line for line in worker.lines if "submitted job" in line["message"]]
         (job,) = ctl(grpc, "job", "list", "-o", "json").json["jobs"]
         assert (job["queue"], job["labels"]) == ("night", {"cron": "clean_up"})
         assert server.stop() == 0
@@ -51,9 +51,9 @@ def test_a_setting_turns_catching_up_off(tmp_path, ctl):
     write_app(tmp_path)
     late = ("--set", "cron.catch_up=0")
     with processes.server(tmp_path, "--app", "tasks:app", *late) as server:
-        line = server.line("cron 'clean_up': next at")["message"]
-        begins = line.split("next at ")[1].split(";")[0]
-        assert line.endswith(f"ticks before {begins} are not made up for")
+        line = server.line("cron 'clean_up': the next job is submitted at")["message"]
+        begins = line.split("submitted at ")[1].split(";")[0]
+        assert line.endswith(f"ticks before {begins} are not submitted")
         grpc = server.line("ready")["grpc"]
         assert ctl(grpc, "job", "list", "-o", "json").json["jobs"] == []
         assert server.stop() == 0
@@ -66,7 +66,7 @@ def test_a_worker_on_a_file_makes_the_queue_of_a_schedule(tmp_path, ctl):
         "worker", "--url", url, "--app", "tasks:app", "--queues", "default",
         "--metrics-port", "0", cwd=tmp_path,
     ) as worker:  # fmt: skip
-        worker.line("cron 'clean_up': submitted the job of")
+        worker.line("cron 'clean_up': submitted job")
         (job,) = ctl(url, "job", "list", "-o", "json").json["jobs"]
         assert (job["queue"], job["status"]) == ("night", "PENDING")
         assert worker.stop() == 0

@@ -41,6 +41,6 @@ async def test_a_worker_without_a_slot_left_ends_for_its_supervisor(site_of):
     finally:
         await backend.stop()
     log = (site.folder / "log").read_text()
-    assert "2 of 2 slots are taken like that" in log
-    assert "all 2 slots of this worker are taken" in log
-    assert "left to be reclaimed" not in log
+    assert "2 of 2 slots are blocked like this" in log
+    assert "all 2 slots of worker " in log
+    assert "are left behind" not in log

@@ -209,7 +209,7 @@ async def test_an_end_that_came_too_late_is_a_warning(server: FakeServer, lines:
         await server.end(job)
     _, line = lines()
     assert (line.levelno, line.job_id) == (logging.WARNING, job.id)
-    assert "the server did not accept its end" in line.getMessage()
+    assert "the server had given the attempt up" in line.getMessage()
 
 
 async def test_a_result_that_the_server_refuses_is_an_error(server: FakeServer, lines: Any) -> None:
@@ -221,7 +221,7 @@ async def test_a_result_that_the_server_refuses_is_an_error(server: FakeServer, 
         await server.end(server.deliver("fine"))
     line = lines()[-1]
     assert line.levelno == logging.ERROR
-    assert "the result was refused: result: too large" in line.getMessage()
+    assert "the server refused the result: result: too large" in line.getMessage()
 
 
 async def test_an_attempt_left_behind_by_a_stop_is_named(server: FakeServer, lines: Any) -> None:
@@ -247,7 +247,7 @@ async def test_a_process_that_raises_or_dies_is_logged(
         await server.end(server.deliver("crash"), 30)
         await server.end(server.deliver("boom"), 30)
     died, raised = lines()
-    assert "the process ended while it ran the job" in died.getMessage()
+    assert "the process that ran the job has ended" in died.getMessage()
     assert raised.levelno == logging.WARNING
     assert "handlers.py" in caplog.handler.format(raised)
 
@@ -325,7 +325,7 @@ async def test_a_task_that_blocks_the_loop_is_named(
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "blocks the event loop" in record.getMessage():
+            if "has blocked the event loop" in record.getMessage():
                 said.set()
 
     async def stubborn() -> None:
@@ -341,10 +341,10 @@ async def test_a_task_that_blocks_the_loop_is_named(
             said.clear()
     finally:
         logger.removeHandler(heard)
-    (line,) = [r for r in caplog.records if "blocks the event loop" in r.getMessage()]
+    (line,) = [r for r in caplog.records if "has blocked the event loop" in r.getMessage()]
     assert line.levelno == logging.WARNING
     assert line.job_id == job.id  # type: ignore[attr-defined]
-    assert "task stubborn blocks the event loop" in line.getMessage()
+    assert "task stubborn has blocked the event loop" in line.getMessage()
     assert "test_attempt_log.py:" in line.getMessage()
     assert "said.wait(30)" in line.getMessage()
 
@@ -358,7 +358,7 @@ async def test_tasks_that_await_are_not_called_blocking(
 
     async with Worker(server, polite):
         await server.end(server.deliver("polite"), 40)
-    assert not [r for r in caplog.records if "blocks the event loop" in r.getMessage()]
+    assert not [r for r in caplog.records if "has blocked the event loop" in r.getMessage()]
 
 
 async def test_a_logging_handler_that_raises_costs_no_job_and_no_slot(

@@ -393,8 +393,11 @@ async def test_an_outage_of_heartbeats_is_logged_once(
         for _ in range(2):
             await server.next_beat()
     texts = [record.message for record in caplog.records]
-    assert texts.count("heartbeat failed: no route") == 1
-    assert texts.count("heartbeats are answered again") == 1
+    assert (
+        texts.count("cannot send heartbeats of worker w1 to the server: no route; trying again")
+        == 1
+    )
+    assert texts.count("the server answers heartbeats of worker w1 again") == 1
 
 
 @pytest.mark.req("jq:FR-019")

@@ -56,7 +56,7 @@ async def test_a_slot_that_does_not_come_free_is_counted_and_said(
         (line,) = said(caplog, "still runs")
         assert "job job-1 (hang) still runs 0.01 s after" in line.getMessage()
         assert "(timed out)" in line.getMessage()
-        assert "1 of 2 slots are taken like that" in line.getMessage()
+        assert "1 of 2 slots are blocked like this" in line.getMessage()
         assert (line.levelno, worker.overrun) == (logging.WARNING, 1)
         await until(lambda: server.overrun == 1)  # the heartbeat tells
         assert not said(caplog, "all 2 slots")
@@ -89,7 +89,7 @@ async def test_a_worker_in_a_program_of_the_users_stays_when_no_slot_is_left(
         await until(lambda: said(caplog, "all 2 slots"))
         (line,) = said(caplog, "all 2 slots")
         assert line.levelno == logging.ERROR
-        assert "nothing runs here until one of them returns" in line.getMessage()
+        assert "this worker runs no jobs until one of them returns" in line.getMessage()
         hanging.release.set()
         await server.until(lambda: server.free == 2)
         assert not worker.exhausted
@@ -107,8 +107,8 @@ async def test_a_worker_of_its_own_ends_when_no_slot_is_left(
         await patience.wait_for(worker.finished, 20)
         assert (worker.exhausted, server.closed, server.drained) == (True, 1, True)
         assert len(server.ends()) == 2  # the timeouts, once
-    assert said(caplog, "it ends now, to be started again")
-    assert not said(caplog, "left to be reclaimed")
+    assert said(caplog, "the worker stops now, so that its supervisor starts it again")
+    assert not said(caplog, "are left behind")
 
 
 async def test_a_slot_whose_lease_was_lost_counts_too(

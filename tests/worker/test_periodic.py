@@ -60,15 +60,15 @@ def test_a_process_that_slept_owes_the_newest_only(caplog: pytest.LogCaptureFixt
     track = Track(schedule(), START, HOUR)
     track.settled()
     assert track.look(at("13:30:10")) == at("13:30")
-    assert "'report': skipped the ticks from 2026-11-15T10:08:00Z on, before" in caplog.text
-    assert "the newest one, 2026-11-15T13:30:00Z, counts" in caplog.text
+    assert "'report': the jobs for the ticks from 2026-11-15T10:08:00Z to before" in caplog.text
+    assert "only the newest tick, 2026-11-15T13:30:00Z, is submitted" in caplog.text
 
 
 def test_what_is_too_old_is_skipped_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
     track = Track(schedule("0 * * * *"), START, catch_up=600)
     assert track.look(at("12:10:01")) is None
-    assert "skipped the ticks from 2026-11-15T12:00:00Z on" in caplog.text
-    assert "later than 600 s" in caplog.text
+    assert "the jobs for the ticks from 2026-11-15T12:00:00Z" in caplog.text
+    assert "they are more than 600 s late" in caplog.text
     assert track.next == at("13:00")
     assert track.look(at("13:10")) == at("13:00")
 
@@ -87,7 +87,7 @@ def test_a_newer_tick_replaces_one_that_could_not_be_submitted(
     waits = [track.failed() for _ in range(6)]
     assert waits == [1, 2, 4, 8, 10, 10]
     assert track.look(at("10:08")) == at("10:08")
-    assert "skipped the ticks from 2026-11-15T10:07:00Z on" in caplog.text
+    assert "the jobs for the ticks from 2026-11-15T10:07:00Z" in caplog.text
     assert track.failed() == 1
 
 
@@ -257,7 +257,7 @@ async def test_a_clock_beyond_the_calendar_ends_nothing(caplog: pytest.LogCaptur
     try:
         await soon(desk.taken)
         clock.advance(1e15)
-        while "cannot tell which tick is due" not in caplog.text:
+        while "cannot compute which job is due" not in caplog.text:
             await asyncio.sleep(0.001)
         clock.advance(60 - 1e15)
         assert await soon(desk.taken) == "cron:report:2026-11-15T10:08:00Z"
@@ -371,8 +371,8 @@ async def test_a_duplicate_is_silent(
         await ticker.stop()
     assert len(await first.ticks()) == 1
     said = [r for r in caplog.records if r.name == "jobqueue.periodic"]
-    assert [r.levelname for r in said if "next at" not in r.message] == ["INFO"]
-    assert "has this tick already" in caplog.text
+    assert [r.levelname for r in said if "the next job is" not in r.message] == ["INFO"]
+    assert "another version of the app has already submitted" in caplog.text
 
 
 async def test_a_store_that_was_away_gets_the_tick_when_it_is_back(

@@ -81,7 +81,7 @@ async def test_how_a_handler_in_a_process_can_end(
         )
         crash = await server.end(server.deliver("crash"))
         assert (crash.move, crash.retryable) == (Move.FAIL, True)
-        assert crash.error == "the process ended while it ran the job: exit status 7"
+        assert crash.error == "the process that ran the job has ended: exit status 7"
         assert (await server.end(server.deliver("chatter"))).result == b'"ok"'  # in a new one
     out, err = capfd.readouterr()
     assert "on stdout" in out

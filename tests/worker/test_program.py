@@ -64,7 +64,7 @@ async def test_a_program_that_is_killed_or_missing(server: FakeServer) -> None:
         fake = worker._dispatch
         assert isinstance(fake, FakeServer)
         report = await fake.end(fake.deliver())
-        assert report.error.startswith("cannot run '/no/such/program': ")
+        assert report.error.startswith("cannot start the program '/no/such/program': ")
         assert fake.free == 4
 
 
@@ -193,8 +193,8 @@ async def test_a_line_that_is_no_progress_is_ignored_and_logged_once(
         go_on.touch()
         await told(server, job.lease, Progress(1.0))
     assert complaints() == [
-        "ignored a line of progress; further ones of this job are not logged: "
-        "progress.value: must be 0 to 1 (0.25 is 25 %), got 12.0"
+        f"ignored a line of progress of job {job.id}: progress.value: must be 0 to 1 (0.25 is 25"
+        " %), got 12.0; further such lines are ignored silently"
     ]
 
 

@@ -16,7 +16,7 @@ from jobqueue.core.progress import Progress
 from jobqueue.tasks.context import Context
 from jobqueue.worker import side_threads
 from jobqueue.worker.child import Throttle
-from jobqueue.worker.side_threads import ProgressNews
+from jobqueue.worker.side_threads import UnsentProgress
 from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker, registry
@@ -266,7 +266,7 @@ async def test_nothing_is_told_of_an_attempt_that_is_over(server: FakeServer) ->
 
 
 def test_words_of_other_attempts_are_dropped() -> None:
-    news = ProgressNews()
+    news = UnsentProgress()
     news.add(1, Progress(0.1))
     news.add(2, Progress(0.2))
     assert news.take({2}) == {2: Progress(0.2)}
@@ -274,7 +274,7 @@ def test_words_of_other_attempts_are_dropped() -> None:
 
 
 def test_a_later_word_is_not_overwritten_by_one_that_comes_back() -> None:
-    news = ProgressNews()
+    news = UnsentProgress()
     news.add(1, Progress(0.1))
     news.add(2, Progress(0.2))
     taken = news.take({1, 2})

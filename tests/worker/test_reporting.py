@@ -132,7 +132,7 @@ async def test_a_result_that_the_server_refuses_is_a_failure_and_holds_up_no_oth
         ]
         bad = server.ends()[2]
         assert (bad.move, bad.retryable) == (Move.FAIL, False)
-        assert bad.error == "the result was refused: result: not that word"
+        assert bad.error == "the server refused the result: result: not that word"
         assert not worker._held
 
 

@@ -108,9 +108,8 @@ async def test_bad_payloads_results_and_types_are_failures(server: FakeServer) -
         report = await server.end(server.deliver("nobody"))
         assert report.retryable
         assert report.error == (
-            "UnknownTask: this worker has no task named 'nobody', and said so when it registered;"
-            " it knows echo, fail, odd, simulate, sleep, take. A server older than the worker"
-            " does not heed that: update the server"
+            "UnknownTask: this worker has no task named 'nobody'; it has echo, fail, odd, simulate,"
+            " sleep, take. An older server ignores which tasks a worker has: update the server"
         )
         assert server.free == 4
 

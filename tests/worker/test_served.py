@@ -71,7 +71,7 @@ async def test_a_missing_queue_is_told_once_and_again_when_it_is_there(
     await queues.start()
     await until(lambda: len(backend.asked) > 3)
     assert caplog.messages == [
-        "queue 'later' does not exist: no job comes from it until it does; create it with:"
+        "queue 'later' does not exist, so worker w gets no jobs from it; create it with:"
         " jq-ctl queue create later"
     ]
     backend.names.add("later")
@@ -79,7 +79,7 @@ async def test_a_missing_queue_is_told_once_and_again_when_it_is_there(
     backend.names.discard("there")
     await until(lambda: len(caplog.messages) > 2)
     await queues.stop()
-    assert caplog.messages[1] == "queue 'later' exists now: its jobs are taken"
+    assert caplog.messages[1] == "queue 'later' exists now, and worker w takes jobs from it"
     assert caplog.messages[2].startswith("queue 'there' does not exist")
     assert {(r.worker_id, r.levelname) for r in caplog.records} == {  # type: ignore[attr-defined]
         ("w", "WARNING"),
@@ -117,7 +117,7 @@ async def test_a_server_that_is_away_is_asked_again(caplog: pytest.LogCaptureFix
     await until(lambda: backend.names == {"mail"})
     await queues.stop()
     assert caplog.messages == [
-        "cannot create the queues that the tasks declare, trying again: away"
+        "cannot create the queues that the tasks declare: away; trying again"
     ]
 
 

@@ -1,8 +1,8 @@
-"""The process side of the process executor, and its messages: length-prefixed JSON.
+"""Run handlers in a process of the process executor, and define the messages between the two.
 
-``python -m jobqueue.worker.child FD …``: the main thread runs handlers one after another. A second
-thread reads messages, so that a cancel arrives while a handler runs, and the process ends when its
-worker does.
+The messages are JSON with a length prefix. The executor starts the process as ``python -m
+jobqueue.worker.child FD …``. The main thread runs handlers one after another. A second thread reads
+messages, so that a cancel arrives while a handler runs. The process ends when its worker ends.
 """
 
 from __future__ import annotations
@@ -40,14 +40,18 @@ MAX_FRAME = 256 * 1024 * 1024
 PREFIX = struct.Struct(">I")
 SCRIPT_MODULE = "__jobqueue_main__"
 _PR_SET_PDEATHSIG = 1
-_PROGRESS_PAUSE = 0.2  # the loop of the worker serves other jobs as well
+_PROGRESS_PAUSE = 0.2  # limits the messages, because the worker's loop also serves other jobs
 
 
 # -- messages ------------------------------------------------------------------------------------
 
 
 class Run(msgspec.Struct, tag="run", tag_field="is", omit_defaults=True):
-    """To the process: execute this job. The handler is found by import, or by its script's path."""
+    """Tells the process to execute a job.
+
+    The process imports the module of the handler. If a script defines the handler, ``script`` is
+    the path of the script.
+    """
 
     lease: int
     module: str
@@ -67,17 +71,17 @@ class Run(msgspec.Struct, tag="run", tag_field="is", omit_defaults=True):
 
 
 class Cancel(msgspec.Struct, tag="cancel", tag_field="is"):
-    """To the process: raise the flag of this job."""
+    """Tells the process to set the cancel flag of the job with this lease."""
 
     lease: int
 
 
 class ProcessReady(msgspec.Struct, tag="ready", tag_field="is"):
-    """From the process: it takes jobs."""
+    """Tells the worker that the process is ready to execute jobs."""
 
 
 class Advance(msgspec.Struct, tag="advance", tag_field="is"):
-    """From the process: the handler made progress."""
+    """Tells the worker that the handler has reported progress."""
 
     lease: int
     value: float | None
@@ -85,24 +89,24 @@ class Advance(msgspec.Struct, tag="advance", tag_field="is"):
 
 
 class Waiting(msgspec.Struct, tag="waiting", tag_field="is"):
-    """From the process: the handler begins, or has stopped, to wait for a job of a queue."""
+    """Tells the worker that the handler begins, or stops, waiting for a job of this queue."""
 
     queue: str | None
     begins: bool
 
 
 class Done(msgspec.Struct, tag="done", tag_field="is"):
-    """From the process: the handler returned."""
+    """Tells the worker that the handler has returned this result."""
 
     result: bytes | None
     cancel_noticed: bool = False
 
 
 class HandlerFailed(msgspec.Struct, tag="failed", tag_field="is"):
-    """From the process: the handler raised, or could not be called."""
+    """Tells the worker that the handler has raised an error or could not be called."""
 
     error: str
-    kinds: list[str] = []  # of the error that it raised; empty if the result was too large
+    kinds: list[str] = []  # class names of the error; empty if the result was too large
     retry_after: float | None = None
 
 
@@ -115,10 +119,12 @@ _from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
 
 
 def frame(message: ToChild | FromChild) -> bytes:
-    """Encode a message with its length before it."""
+    """Return an encoded message with its length prefix."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME:
-        raise ValueError(f"a message of {len(body)} bytes is more than the {MAX_FRAME} allowed")
+        raise ValueError(
+            f"cannot send a message of {len(body)} bytes: more than the {MAX_FRAME} allowed"
+        )
     return PREFIX.pack(len(body)) + body
 
 
@@ -127,15 +133,15 @@ def read_from_child(body: bytes) -> FromChild:
 
 
 def body_length(prefix: bytes) -> int:
-    """Read the length that a prefix announces."""
+    """Return the length of a message from its prefix."""
     length: int = PREFIX.unpack(prefix)[0]
     if length > MAX_FRAME:
-        raise ValueError(f"a message of {length} bytes is more than the {MAX_FRAME} allowed")
+        raise ValueError(f"received a message of {length} bytes: more than the {MAX_FRAME} allowed")
     return length
 
 
 def _receive(sock: socket.socket) -> bytes | None:
-    """Read one message's body, blocking; None when the worker is gone."""
+    """Wait for one message and return its body; return None if the worker has ended."""
     prefix = _receive_exactly(sock, PREFIX.size)
     return None if prefix is None else _receive_exactly(sock, body_length(prefix))
 
@@ -157,7 +163,10 @@ def _receive_exactly(sock: socket.socket, count: int) -> bytes | None:
 
 
 class Throttle:
-    """Passes on the latest progress, with a pause between two calls. The last one is never lost."""
+    """Passes the latest progress to ``pass_on``, with a minimum pause between two calls.
+
+    Earlier progress within a pause is dropped. The last progress is never lost.
+    """
 
     def __init__(self, pause: float, pass_on: Callable[[Progress], None]) -> None:
         self._pause = pause
@@ -167,7 +176,7 @@ class Throttle:
         self._waiting: Progress | None = None
 
     def __call__(self, progress: Progress) -> None:
-        """Pass it on now, or when the pause is over unless a later one comes."""
+        """Pass the progress on now, or after the pause unless later progress has replaced it."""
         with self._lock:
             later, self._waiting = self._waiting is not None, progress
             if later:
@@ -189,7 +198,7 @@ class Throttle:
 
 
 class _Attempt:
-    """The running attempt. Implements ``RunningAttempt``."""
+    """Implements ``RunningAttempt`` for the attempt that this process executes."""
 
     def __init__(self, job: Run, child: Child) -> None:
         self.ended = False
@@ -211,22 +220,22 @@ class _Attempt:
         try:
             yield
         finally:
-            if not self.ended:  # else the worker knows, and may have sent another job
+            if not self.ended:  # otherwise the worker may already have sent another job
                 self._child.send(Waiting(queue, begins=False))
 
 
 class Child:
-    """Executes the jobs that its worker sends."""
+    """Executes the jobs that the worker sends to this process."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._sending = threading.Lock()
         self._jobs: queue.SimpleQueue[Run] = queue.SimpleQueue()
-        self._contexts: dict[int, Context] = {}  # lease -> of the job that waits or runs
+        self._contexts: dict[int, Context] = {}  # by lease, for the jobs that wait or run here
         self._tasks: dict[tuple[str, str], TaskDefinition] = {}
 
     def serve(self) -> None:
-        """Run until the worker is gone."""
+        """Execute jobs until the worker has ended."""
         threading.Thread(target=self._listen, name="worker-child", daemon=True).start()
         self.send(ProcessReady())
         while True:
@@ -249,7 +258,7 @@ class Child:
 
     def _context(self, job: Run) -> Context:
         def advanced(progress: Progress) -> None:
-            with contextlib.suppress(OSError):  # the worker is gone, and this process goes, too
+            with contextlib.suppress(OSError):  # the worker has ended, and this process ends next
                 self.send(Advance(job.lease, progress.value, progress.text))
 
         return Context(
@@ -275,7 +284,7 @@ class Child:
             if task.context_parameter is not None:
                 arguments[task.context_parameter] = context
             value = task.fn(**arguments)
-            if asyncio.iscoroutine(value):  # an ``async def`` handler gets a loop of its own
+            if asyncio.iscoroutine(value):  # an ``async def`` handler gets a new event loop
                 value = asyncio.run(value)
             result = task.encode_result(value)
         except BaseException as error:
@@ -293,7 +302,7 @@ class Child:
             found: Any = load(job.module, job.script)
             for name in job.qualname.split("."):
                 found = getattr(found, name)
-            # The name of a decorated handler is that of the decorator's object.
+            # The name of a decorated handler refers to the object that the decorator returned.
             definition = getattr(found, "definition", None)
             self._tasks[key] = (
                 definition if isinstance(definition, TaskDefinition) else define(found)
@@ -301,21 +310,27 @@ class Child:
         return self._tasks[key]
 
     def send(self, message: FromChild) -> None:
-        """Send the worker a message. Usable from any thread."""
+        """Send a message to the worker. Any thread may call this method."""
         data = frame(message)
         with self._sending:
             self._sock.sendall(data)
 
 
 def load(module: str, script: str | None) -> ModuleType:
-    """Import the handler's module; a script is imported by its path, under another name."""
+    """Import and return the handler's module.
+
+    A script is imported under another name, so that its ``__main__`` part does not run.
+    """
     if script is None:
         return importlib.import_module(module)
     if SCRIPT_MODULE in sys.modules:
         return sys.modules[SCRIPT_MODULE]
     spec = importlib.util.spec_from_file_location(SCRIPT_MODULE, script)
     if spec is None or spec.loader is None:
-        raise InvalidArgument("executor", f"cannot import {script!r} in a process")
+        raise InvalidArgument(
+            "executor",
+            f"cannot import {script!r} in a process, because Python cannot load it",
+        )
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[SCRIPT_MODULE] = loaded
     try:
@@ -327,19 +342,22 @@ def load(module: str, script: str | None) -> ModuleType:
 
 
 def _kinds(error: BaseException) -> list[str]:
-    """Name the kinds of an error; classes of the script by their names in the worker."""
+    """Return the class names of an error, with ``__main__`` as the module of a script's classes."""
     return [name.replace(f"{SCRIPT_MODULE}.", "__main__.", 1) for name in kinds(error)]
 
 
 def _flush() -> None:
-    """Write out what the handler printed. This process may be killed after its next message."""
+    """Flush the output of the handler, because this process may be killed at any time."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
 
 
 def die_with(parent: int) -> None:
-    """End with the worker even while a handler holds the interpreter (Linux)."""
+    """Make Linux kill this process when the worker ``parent`` ends, whatever a handler does.
+
+    If the worker has ended already, exit.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -348,10 +366,10 @@ def die_with(parent: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the worker at the other end of the descriptor."""
+    """Execute jobs for the worker, which is at the other end of the socket in the arguments."""
     descriptor, parent, import_path = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with(parent)
-    # The worker's import path came in this variable; programs a handler starts get their own.
+    # The worker put its import path into PYTHONPATH. A handler's programs get the original value.
     os.environ.pop("PYTHONPATH", None)
     if import_path:
         os.environ["PYTHONPATH"] = import_path

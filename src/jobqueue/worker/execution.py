@@ -1,4 +1,4 @@
-"""One attempt at a job while this worker holds it, and the report of its end."""
+"""Hold the state of one attempt at a job in this worker, and make the report of its end."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LINKS = 5
 
 
 class Stop(enum.Enum):
-    """Why a running attempt is asked to stop."""
+    """Names the reasons to stop a running attempt."""
 
-    CANCELLED = "cancelled"  # the server asks for it; the end is reported as a cancel
+    CANCELLED = "cancelled"  # on the server's request; the end is reported as a cancel
     TIMED_OUT = "timed out"  # reported already, at the deadline
-    LOST = "lease lost"  # the server takes no report any more
+    LOST = "lease lost"  # the server accepts no report of the attempt any more
     SHUTDOWN = "shutdown"  # the worker stops; the server will reclaim the job
 
 
@@ -40,7 +40,10 @@ _OVER = frozenset({Stop.TIMED_OUT, Stop.LOST})
 
 
 class Execution:
-    """The state of one attempt. Belongs to the loop, except where a comment says otherwise."""
+    """Holds the state of one attempt.
+
+    Only the event loop changes it, except where a comment says otherwise.
+    """
 
     __slots__ = (
         "announced",
@@ -72,39 +75,44 @@ class Execution:
         self.definition = definition  # None: an external program
         self.executor = executor
         self.received = received
-        self.announced = False  # its start was reported before it began
+        self.announced = False  # True if its start was reported before it began
         self.begun = 0.0  # monotonic; 0 = not yet. A thread writes it for its own job
-        self.ended = False  # the slot is free
-        self.reported = False  # its end is on the way to the server
-        self.start_unsure = False  # its start was reported, but the answer was lost
+        self.ended = False  # True if its slot is free
+        self.reported = False  # True if the report of its end was given to the outbox
+        self.start_unsure = False  # True if the answer to the report of its start was lost
         self.stop: Stop | None = None  # read by threads
         self.context: Context | None = None  # written by threads
         self.timer: asyncio.TimerHandle | None = None
-        self.handle: Any = None  # the executor's own
-        self.error: BaseException | None = None  # what the handler raised, until it is logged
+        self.handle: Any = None  # private to the executor
+        self.error: BaseException | None = None  # raised by the handler; None after it is logged
         self.waiting = waiting
 
     def log_fields(self) -> Mapping[str, Any]:
+        """Return the fields that every log line about this attempt has."""
         job = self.assignment
         return {"job_id": job.id, "type": job.type, "queue": job.queue, "attempt": job.attempt}
 
     def waiting_for(self, queue: str | None) -> AbstractContextManager[None]:
+        """Record that this attempt's handler waits for a job of the queue during the block."""
         return self.waiting.waits(self.assignment.lease, queue)
 
     @property
     def over(self) -> bool:
-        """The server has given the attempt up; its function may still run."""
+        """Return True if the server has given the attempt up. Its function may still run."""
         return self.stop in _OVER
 
     @property
     def timeout(self) -> float | None:
-        """The job's timeout, or else its task's."""
+        """Return the job's timeout in seconds, else its task's timeout, else None."""
         if self.assignment.timeout is not None or self.definition is None:
             return self.assignment.timeout
         return self.definition.options.timeout
 
     def retry_wait(self) -> float | None:
-        """The task's own wait before the next retry, in seconds; None: the queue's."""
+        """Return the task's own delay before the next retry, in seconds.
+
+        None means that the queue's settings decide.
+        """
         backoff = None if self.definition is None else self.definition.options.backoff
         made = self.assignment.retry_count
         if isinstance(backoff, Backoff):
@@ -112,12 +120,12 @@ class Execution:
         return backoff[min(made, len(backoff) - 1)] if backoff else None
 
     def expired(self, now: float) -> bool:
-        """The TTL ended before the start."""
+        """Return True if the job's TTL has ended at ``now``, so that the attempt must not start."""
         limit = self.assignment.expires_in
         return limit is not None and now - self.received >= limit
 
     def make_context(self, on_progress: Callable[[int, Progress], None]) -> Context:
-        """Make the handler's context. ``on_progress`` gets the lease and the progress."""
+        """Create the context for the handler. ``on_progress`` is called with lease and progress."""
         job, timeout = self.assignment, self.timeout
         context = Context(
             job_id=job.id,
@@ -132,7 +140,7 @@ class Execution:
             on_progress=partial(on_progress, job.lease),
         )
         self.context = context
-        if self.stop is not None:  # the stop came before there was a context
+        if self.stop is not None:  # the attempt was stopped before it had a context
             context.request_cancel()
         return context
 
@@ -141,7 +149,7 @@ class Execution:
         return time.monotonic() - self.begun
 
     def interrupt(self, why: Stop) -> None:
-        """Ask the handler to stop."""
+        """Stop the handler for this reason, as far as its executor can stop it."""
         self.stop = why
         if self.context is not None:
             self.context.request_cancel()
@@ -149,50 +157,54 @@ class Execution:
 
 
 class Executor:
-    """Runs handlers in one way. Calls the host on the loop."""
+    """Runs handlers in one way, for example in threads. Calls its host on the event loop."""
 
     def submit(self, execution: Execution) -> None:
-        """Run the handler: call ``host.begin`` or ``host.begun``, then ``host.ended``."""
+        """Start the handler: call ``host.begin`` or ``host.begun``, and later ``host.ended``."""
         raise NotImplementedError
 
     def withdraw(self, execution: Execution) -> bool:
-        """Take back an attempt that has not begun; False if it can begin nevertheless."""
+        """Prevent the start of an attempt; return False if it may start nevertheless."""
         return True
 
     def interrupt(self, execution: Execution) -> None:
-        """Stop the handler as far as this executor can. ``execution.stop`` has the reason."""
+        """Stop the handler, as far as possible. The reason is ``execution.stop``."""
 
     async def close(self) -> None:
-        """Release everything, and kill what can be killed."""
+        """Kill the running handlers that can be killed, and release all resources."""
 
 
 class Host(Protocol):
-    """What executors tell the runtime."""
+    """Receives the starts, the progress and the ends of handlers from executors."""
 
     def begin(self, execution: Execution) -> bool:
-        """The handler is about to run; False if it must not run any more."""
+        """Record that the handler is about to run; return False if it must not run any more."""
         ...
 
     def begun(self, execution: Execution) -> None:
-        """The handler has begun to run, in another thread."""
+        """Record that the handler has begun to run in another thread."""
         ...
 
     def advanced(self, lease: int, progress: Progress) -> None:
-        """The attempt made progress. Called from any thread."""
+        """Record progress of the attempt. Any thread may call this method."""
         ...
 
     def ended(self, execution: Execution, report: Transition) -> None:
-        """The handler has ended, and its slot is free."""
+        """Send the report of the handler's end to the server, and free its slot."""
         ...
 
 
 class Endings:
-    """Makes the report of a handler's end."""
+    """Makes the reports about the ends of attempts."""
 
     def __init__(self, max_result_bytes: int) -> None:
         self.max_result_bytes = max_result_bytes
 
     def returned(self, execution: Execution, value: Any) -> Transition:
+        """Return a report of success with the value that the handler returned.
+
+        The report is a failure if the value cannot be encoded or is too large.
+        """
         assert execution.definition is not None
         try:
             result = execution.definition.encode_result(value)
@@ -201,25 +213,30 @@ class Endings:
         return self.succeeded(execution, result)
 
     def succeeded(self, execution: Execution, result: bytes | None) -> Transition:
-        """Report success, or failure if the result is too large."""
+        """Return a report of success with this encoded result, or of failure if it is too large."""
         job = execution.assignment
         if result is not None and len(result) > self.max_result_bytes:
             return self.failed(execution, too_large(len(result), self.max_result_bytes), False)
         return Transition.succeeded(job.seq, job.lease, result, execution.ran_for())
 
     def raised(self, execution: Execution, error: BaseException) -> Transition:
+        """Return a report of the failure of a handler that raised this error."""
         execution.error = error
         return self.reported(execution, describe(error), kinds(error), retry_after(error))
 
     def reported(
         self, execution: Execution, error: str, kinds: Sequence[str], retry_after: float | None
     ) -> Transition:
-        """Report an error of these kinds, raised here or in another process."""
+        """Return a report of the failure of a handler, which may have run in another process.
+
+        ``error`` is the text of the error. ``kinds`` names its class and the base classes.
+        """
         task = execution.definition
         options = DEFAULT_OPTIONS if task is None else task.options
         return self.failed(execution, error, may_retry(kinds, options), retry_after)
 
     def timed_out(self, execution: Execution) -> Transition:
+        """Return a report that the attempt has run longer than its timeout."""
         job = execution.assignment
         text = f"timed out after {execution.timeout:g} s"
         return Transition.timed_out(
@@ -227,9 +244,10 @@ class Endings:
         )
 
     def cancelled(self, execution: Execution, report: Transition, unaware: bool) -> Transition:
-        """Report the end of a handler that was asked to cancel; ``report`` is its own end.
+        """Return the final report of a handler that was told to cancel.
 
-        An ``unaware`` handler may have overlooked the cancel: then its success counts.
+        ``report`` describes how the handler ended. ``unaware`` is True if the handler may not have
+        noticed the cancel. If such a handler succeeded, ``report`` itself is returned.
         """
         job, context = execution.assignment, execution.context
         noticed = context is not None and context.cancel_noticed
@@ -244,6 +262,10 @@ class Endings:
         retryable: bool = True,
         retry_after: float | None = None,
     ) -> Transition:
+        """Return a report of a failure with this error text.
+
+        ``retry_after`` None means the delay that the task or its queue defines.
+        """
         job = execution.assignment
         if retry_after is None and retryable:
             retry_after = execution.retry_wait()
@@ -258,21 +280,31 @@ class Endings:
 
 
 def too_large(size: int, limit: int) -> str:
+    """Return the error text for a result with ``size`` bytes."""
     return f"result: {size} bytes, more than the {limit} allowed"
 
 
 def retryable(error: BaseException, options: TaskOptions = DEFAULT_OPTIONS) -> bool:
-    """True if another attempt could end differently, by the error and its task's options."""
+    """Return True if a job that failed with this error is retried.
+
+    ``options`` are the options of the job's task.
+    """
     return may_retry(kinds(error), options)
 
 
 def kinds(error: BaseException) -> list[str]:
-    """Name an error's class and its bases. Another process reports names, not classes."""
+    """Return the names of an error's class and of its base classes.
+
+    Names are used because another process cannot send classes.
+    """
     return _names(type(error).__mro__)
 
 
 def may_retry(kinds: Sequence[str], options: TaskOptions) -> bool:
-    """True if errors of these kinds are retried. Abort and RetryLater override the options."""
+    """Return True if a job is retried after an error whose classes have these names.
+
+    ``Abort``, ``RetryLater`` and ``InvalidArgument`` override the options of the task.
+    """
     if not _FINAL.isdisjoint(kinds):
         return False
     if not _ASKED.isdisjoint(kinds):
@@ -291,31 +323,31 @@ _ASKED = frozenset(_names((RetryLater,)))
 
 
 def retry_after(error: BaseException) -> float | None:
-    """Return the delay that the handler asked for."""
+    """Return the delay in seconds that the handler requested by raising ``RetryLater``, or None."""
     return error.after if isinstance(error, RetryLater) else None
 
 
 def describe(error: BaseException) -> str:
-    """Write an error as text: its type and message, then the innermost frames of the handler.
+    """Return an error as text: its type and message, then the innermost frames of the handler.
 
-    Its causes follow in the same form.
+    The causes of the error follow in the same form.
     """
     if isinstance(error, PlainFailure):
         return bounded(_message(error), _MAX_MESSAGE_BYTES)
     head = _head(error, _MAX_MESSAGE_BYTES)
     if isinstance(error, UnknownTask | InvalidArgument):
-        return head  # its message is enough
+        return head  # without frames
     causes = bounded("".join(f"\n{link}" for link in _causes(error)), _MAX_CAUSES_BYTES)
     if isinstance(error, Abort | RetryLater):
-        return head + causes  # raised on purpose: its place does not matter
-    text = _frames(error, skip=1)  # the first one is ours
+        return head + causes  # raised on purpose: without frames
+    text = _frames(error, skip=1)  # the first frame is the executor's
     room = MAX_ERROR_BYTES - len(head.encode()) - len(causes.encode()) - 1
     tail = text.encode(errors="replace")[-room:].decode(errors="ignore")
     return f"{head}\n{tail}{causes}" if tail else head + causes
 
 
 def _causes(error: BaseException) -> Iterator[str]:
-    """Write the causes of an error, the nearest first, by ``__cause__`` and ``__context__``."""
+    """Yield the causes of an error as text, the direct cause first."""
     seen = {id(error)}
     while len(seen) <= _LINKS:
         how, cause = "caused by", error.__cause__

@@ -1,4 +1,4 @@
-"""The worker's log: every line has the worker's id, and the end of every attempt has a line."""
+"""Write the worker's log: lines with the worker's id, and one line for each attempt that ends."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ if TYPE_CHECKING:
 log = logging.getLogger("jobqueue.worker")
 
 _FIELDS = ("job_id", "type", "queue", "attempt", "duration", "worker_id")
-_DELIBERATE = (Abort, RetryLater, UnknownTask)  # their message is enough
+_DELIBERATE = (Abort, RetryLater, UnknownTask)  # logged without a traceback
 _CAUSE = {Move.FAIL: Reason.HANDLER_FAILED, Move.TIME_OUT: Reason.TIMED_OUT}
 
 
 class WorkerLog(logging.LoggerAdapter[logging.Logger]):
-    """Adds the worker's id to the fields of each line."""
+    """Adds the worker's id to the fields of each log line."""
 
     def __init__(self, worker_id: str) -> None:
         super().__init__(log)
-        self._worker_id = worker_id
+        self.worker_id = worker_id
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**kwargs.get("extra", {}), "worker_id": self._worker_id}
+        kwargs["extra"] = {**kwargs.get("extra", {}), "worker_id": self.worker_id}
         return msg, kwargs
 
 
 class AttemptFigures:
-    """Counts the attempts of one worker, by queue, as its server does."""
+    """Counts the attempts of one worker by queue, in the same metrics as a server does."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
     def assigned(self, assignments: Sequence[Assignment]) -> None:
+        """Count jobs that were assigned to this worker."""
         for queue, count in Counter([job.queue for job in assignments]).items():
             self._observer.entered(queue, State.ASSIGNED, count)
 
@@ -55,7 +56,7 @@ class AttemptFigures:
         reports: Sequence[Transition],
         accepted: Sequence[bool],
     ) -> None:
-        """Count reports that the server has answered; ``held`` has the attempts by lease."""
+        """Count attempts whose end the server has answered. ``held`` has the attempts by lease."""
         counts: Counter[tuple[str, State]] = Counter()
         ran: dict[str, list[float]] = {}
         for report, applied in zip(reports, accepted, strict=False):
@@ -73,14 +74,16 @@ class AttemptFigures:
 
 
 class AttemptLog:
-    """Writes the line of each attempt. A failure that is retried is a warning, a dead letter an
-    error."""
+    """Writes one log line for the end of each attempt.
+
+    A failure that is retried is a warning. A failure that makes the job a dead letter is an error.
+    """
 
     def __init__(self, worker_id: str) -> None:
         self._worker_id = worker_id
 
     def ended(self, execution: Execution, report: Transition) -> None:
-        """The attempt ended, and ``report`` tells the server."""
+        """Log the end of an attempt, which ``report`` describes."""
         if report.move is Move.SUCCEED:
             if log.isEnabledFor(logging.DEBUG):
                 self._write(logging.DEBUG, execution, "succeeded", report.ran_for)
@@ -88,34 +91,34 @@ class AttemptLog:
             self._write(logging.INFO, execution, "was cancelled", report.ran_for)
         elif report.move is Move.HAND_BACK:
             if log.isEnabledFor(logging.DEBUG):
-                self._write(logging.DEBUG, execution, "is handed back, not started", None)
+                self._write(logging.DEBUG, execution, "is handed back before its start", None)
         else:
             self._failed(execution, report, execution.error)
 
     def result_refused(self, execution: Execution, report: Transition) -> None:
-        """The server refused the attempt's result; the attempt counts as failed."""
+        """Log that the server refused the attempt's result, so that the attempt has failed."""
         self._failed(execution, report, None)
 
     def lease_lost(self, execution: Execution) -> None:
-        """The server gave the attempt up while its handler runs."""
-        told = "is not this worker's any more (its lease is gone); it is stopped, its result is not"
-        self._write(logging.WARNING, execution, f"{told} taken", execution.ran_for())
+        """Log that the server has given the attempt up while its handler runs."""
+        told = "was given up by the server (its lease is gone); it is stopped, its result ignored"
+        self._write(logging.WARNING, execution, told, execution.ran_for())
 
     def end_not_accepted(self, execution: Execution, report: Transition) -> None:
-        """The server gave the attempt up before its end was reported."""
-        told = "ended, but the server did not accept its end: it has given the attempt up"
+        """Log that the server had given the attempt up before its end was reported."""
+        told = "ended, but its result is ignored: the server had given the attempt up"
         self._write(logging.WARNING, execution, told, report.ran_for)
 
     def abandoned(self, execution: Execution) -> None:
-        """The worker stops before the attempt ends."""
-        told = "did not end in time; it is abandoned, and the server will reclaim the job"
+        """Log that the worker stops before the attempt ends."""
+        told = "did not end in time; the worker abandons it, and the server retries it if it can"
         self._write(logging.WARNING, execution, told, execution.ran_for())
 
     def _failed(
         self, execution: Execution, report: Transition, error: BaseException | None
     ) -> None:
         job = execution.assignment
-        # The server decides by the same function, from the same figures.
+        # The server decides with the same function and the same numbers.
         given_up = after_failure(
             _CAUSE[report.move],
             retry_count=job.retry_count,
@@ -167,7 +170,10 @@ class AttemptLog:
 
 
 def _handlers_part(error: BaseException | None) -> TracebackType | None:
-    """The handler's frames; None if there are none, or if the error's message is enough."""
+    """Return the part of the traceback that belongs to the handler.
+
+    Return None if there is none, or if the error was raised on purpose, as ``Abort`` is.
+    """
     if error is None or (isinstance(error, _DELIBERATE) and error.__cause__ is None):
         return None
     trace = error.__traceback__

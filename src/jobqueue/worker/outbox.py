@@ -1,8 +1,8 @@
-"""Reports on their way to the server.
+"""Send the worker's reports to the server in batches, and keep each until it is answered.
 
-One ``link.report`` is in flight at a time while the next batch fills: no timers, and no waiting
-when idle. A start is reported only if the job still runs when its batch leaves; otherwise its end
-reports both. A report is kept until it is answered.
+Only one call of ``link.report`` runs at a time, and the next batch collects during the call. There
+are no timers, and an idle worker sends a report at once. A start is reported only if the job still
+runs when its batch is sent. If the job has ended, only its end is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_DELAY = 2.0
 
 
 class Outbox:
-    """Sends reports, in order, until each is answered."""
+    """Sends reports in order, and repeats each until the server has answered it."""
 
     def __init__(
         self,
@@ -34,43 +34,45 @@ class Outbox:
         result_refused: Callable[[Transition], None],
     ) -> None:
         self._log = log
-        # Called with ends, a bool for each (it was accepted), and a bool: refusals prove nothing.
+        # Called with ends, with a bool for each end (True: accepted), and with a bool that is True
+        # if an end was perhaps reported before, so that a refusal has no meaning.
         self._answered = answered
-        self._refused = refused  # called when a refused start shows that the lease is gone
-        self._result_refused = result_refused  # called with the failure reported instead
+        self._refused = refused  # called when the server refused a start: the lease is gone
+        self._result_refused = result_refused  # called with the failure that is reported instead
         self._link: Link | None = None
         self._ends: list[Transition] = []
         self._starts: list[Execution] = []
         self._freed = 0
         self._offering = True
-        self.offers = 0  # how often the offer of slots was replaced or taken back
+        self.offers = 0  # how often the offer of slots was replaced or withdrawn
         self._work = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._task: asyncio.Task[None] | None = None
         self._pause = GrowingPause(FIRST_DELAY, MAX_DELAY)
-        self._failing = False  # while the server cannot be reached
-        self._suspects = 0  # the number of ends to send one by one, because one of them is bad
+        self._failing = False  # True while the server cannot be reached
+        self._one_by_one = 0  # the number of ends to send one by one after a refused batch
 
     # -- filling -----------------------------------------------------------------------------
 
     def started(self, execution: Execution) -> None:
-        """Report the start, unless the job has ended when the next batch leaves."""
+        """Report the start of an attempt, unless the attempt has ended before the next batch."""
         self._starts.append(execution)
         self._wake()
 
     def end(self, report: Transition) -> None:
+        """Report the end of an attempt."""
         self._ends.append(report)
         self._wake()
 
     def free(self, slots: int = 1) -> None:
-        """Offer slots again, together with the reports that leave with them."""
+        """Offer slots that have become free, together with the next reports."""
         if self._offering:
             self._freed += slots
             self._wake()
 
     def _wake(self) -> None:
-        # The sender runs after the callbacks that are ready now, so their ends join the batch.
+        # The sender runs after the callbacks that are ready now, so it also sends their reports.
         if not self._work.is_set():
             self._work.set()
             self._quiet.clear()
@@ -78,7 +80,11 @@ class Outbox:
     # -- life --------------------------------------------------------------------------------
 
     def attach(self, link: Link, slots: int, *, offering: bool = True) -> None:
-        """Use this link from now on, and offer it these slots instead of those not yet offered."""
+        """Send to this link from now on.
+
+        The link is offered ``slots`` slots, in place of slots that were not offered yet. Without
+        ``offering`` it is offered none.
+        """
         self._link = link
         self._reached()
         if self._task is None:
@@ -89,32 +95,35 @@ class Outbox:
             self.stop_offering()
 
     def offer(self, slots: int) -> None:
-        """Offer slots now, and later those that come free."""
+        """Offer these slots now, and from now on also slots that become free."""
         self._offering = True
         self.offers += 1
         self._freed = 0
         if self._link is not None:
-            self._link.grant(slots)  # also 0: slots that come free are offered with reports
+            self._link.grant(slots)  # even 0: slots that become free are offered with reports
 
     def stop_offering(self) -> None:
-        """Offer no slots that come free."""
+        """Offer no slots from now on, even if slots become free."""
         self._offering = False
         self.offers += 1
         self._freed = 0
 
     async def flushed(self) -> None:
-        """Wait until every report is answered."""
+        """Wait until the server has answered every report."""
         await self._quiet.wait()
 
     async def close(self) -> None:
-        """Stop sending. Reports without an answer are lost."""
+        """Stop sending. Reports that have no answer yet are lost."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
         if self._ends:
             self._log.warning(
-                "%d reports were not delivered; the server will reclaim the jobs", len(self._ends)
+                "the ends of %d jobs could not be reported before worker %s stopped; the server"
+                " will retry those with retries left",
+                len(self._ends),
+                self._log.worker_id,
             )
 
     # -- sending -----------------------------------------------------------------------------
@@ -136,7 +145,7 @@ class Outbox:
         offers = self.offers
         ends = self._take_ends()
         starts = self._take_starts()
-        # A slot is offered with the report that ends its job, or after it.
+        # A slot is offered together with the report of its job's end, or later.
         freed = max(0, self._freed - len(self._ends))
         self._freed -= freed
         batch = [Transition.started(e.assignment.seq, e.assignment.lease) for e in starts]
@@ -152,8 +161,8 @@ class Outbox:
             if not isinstance(error, Exception):
                 raise
             if not isinstance(error, Unavailable):
-                # The starts may have been written: a refusal of a repeated one proves nothing.
-                # Heartbeats show if its lease is gone.
+                # The starts may have been stored, so the refusal of a repeated start has no
+                # meaning. Heartbeats show whether its lease is gone.
                 for execution in starts:
                     execution.start_unsure = True
             if isinstance(error, InvalidArgument):
@@ -164,14 +173,14 @@ class Outbox:
             self._settle(starts, ends, accepted)
 
     def _take_starts(self) -> list[Execution]:
-        if self._suspects:
+        if self._one_by_one:
             return []
         starts = [e for e in self._starts[:MAX_REPORTS] if not e.reported and e.stop is None]
         del self._starts[:MAX_REPORTS]
         return starts
 
     def _take_ends(self) -> list[Transition]:
-        limit = 1 if self._suspects else MAX_REPORTS
+        limit = 1 if self._one_by_one else MAX_REPORTS
         room, count = MAX_RESULT_BYTES, 0
         for report in self._ends:
             room -= len(report.result) if report.result is not None else 0
@@ -184,12 +193,12 @@ class Outbox:
     def _settle(
         self, starts: list[Execution], ends: list[Transition], accepted: Sequence[bool]
     ) -> None:
-        # A repeated report may have been accepted the first time: a refusal proves nothing.
-        again = self._failing or self._suspects > 0 or len(accepted) != len(starts) + len(ends)
+        # A repeated report may have been accepted the first time, so its refusal has no meaning.
+        again = self._failing or self._one_by_one > 0 or len(accepted) != len(starts) + len(ends)
         if self._failing:
-            self._log.info("reports are delivered again")
+            self._log.info("the server answers reports of worker %s again", self._log.worker_id)
         self._reached()
-        self._suspects = max(0, self._suspects - 1)
+        self._one_by_one = max(0, self._one_by_one - 1)
         self._answered(ends, accepted[len(starts) :], again)
         for execution, ok in zip(starts, accepted, strict=False):
             if not ok and not execution.start_unsure:
@@ -200,13 +209,15 @@ class Outbox:
     ) -> None:
         self._ends[:0] = ends
         self._starts[:0] = starts
-        if self._offering and offers == self.offers:  # else all free slots were offered since
+        if self._offering and offers == self.offers:  # otherwise all free slots were offered again
             self._freed += freed
 
     def _back_off(self, error: Exception) -> None:
         if not self._failing:
             self._log.warning(
-                "cannot deliver reports, trying again: %s", str(error) or type(error).__name__
+                "cannot send reports of worker %s to the server: %s; trying again",
+                self._log.worker_id,
+                str(error) or type(error).__name__,
             )
         self._failing = True
 
@@ -215,21 +226,30 @@ class Outbox:
         self._pause.reset()
 
     def _isolate(self, error: InvalidArgument, ends: list[Transition]) -> None:
-        """Find the report that the server cannot accept, so that it does not hold up the others."""
+        """Send the ends of a refused batch one by one, and drop or replace the refused one.
+
+        The refused report would otherwise block all other reports.
+        """
         if len(ends) != 1:
-            self._suspects = len(ends)
+            self._one_by_one = len(ends)
             return
         (report,) = ends
         assert report.lease is not None
-        if report.result is not None:  # the result is at fault; a failure can still be reported
-            text = f"the result was refused: {error.message}"
+        if report.result is not None:  # the result was refused; a failure can still be reported
+            text = f"the server refused the result: {error.message}"
             failure = Transition.failed(
                 report.seq, report.lease, text, retryable=False, ran_for=report.ran_for
             )
             self._ends[0] = failure
             self._result_refused(failure)
             return
-        self._log.error("a report was refused and is dropped: %s", error)
-        self._suspects = max(0, self._suspects - 1)
+        self._log.error(
+            "the server refused the report %r of the job with sequence number %d: %s; the report"
+            " is dropped",
+            report.move.value,
+            report.seq,
+            error,
+        )
+        self._one_by_one = max(0, self._one_by_one - 1)
         self._answered(ends, [False], True)
         del self._ends[0]

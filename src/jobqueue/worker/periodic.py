@@ -1,9 +1,9 @@
-"""Periodic tasks: at each fire time of a schedule, its job is submitted under the tick's own key.
+"""Submit a job at each fire time of a schedule. Fire times are also called ticks.
 
-Every worker process of an app runs this. The key, ``cron:<schedule>:<fire time in UTC>``, makes
-one job of a tick however many processes submit it: no leader is needed, only the job is stored,
-and a process may die at the tick while another one lives. Each process uses its own wall clock: a
-late one finds the job submitted already.
+Every worker process of an app submits the jobs of all schedules. The key of a job is
+``cron:<schedule>:<fire time in UTC>``, so that all processes together submit only one job for each
+tick. No leader is needed, nothing but the job is stored, and any of the processes may die. Each
+process uses its own wall clock. A process with a late clock finds that the job exists.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ CATCH_UP = 3600.0
 ON_TIME = 15.0  # seconds that a tick may be late without counting as missed
 LABEL = "cron"
 MAX_NAME_LENGTH = 200
-_LONGEST_WAIT = 10.0  # between two looks at the wall clock, which may be set at any time
-_SHORTEST_WAIT = 0.001  # a timer may end a little before the fire time
-_RETRIES = (1.0, 2.0, 4.0, 8.0)  # then every ``_LONGEST_WAIT``
+_LONGEST_WAIT = 10.0  # between two reads of the wall clock, which may be changed at any time
+_SHORTEST_WAIT = 0.001  # because a timer may fire a little too early
+_RETRIES = (1.0, 2.0, 4.0, 8.0)  # seconds; later retries wait ``_LONGEST_WAIT``
 _STOP_GRACE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A job and its fire times."""
+    """Describes a job of which a copy is submitted at each fire time of a cron expression."""
 
     name: str
     cron: Cron
     spec: JobSpec
 
     def tick(self, moment: float) -> JobSpec:
-        """Return the job of one fire time."""
+        """Return the job to submit for the fire time ``moment``, with the key of this fire time."""
         return replace(
             self.spec,
             key=f"{TICKS}{self.name}:{utc_text(moment)}",
@@ -51,17 +51,18 @@ class Schedule:
 
 
 class Submits(Protocol):
-    """The part of a backend that ticks need."""
+    """The part of a backend that ``Periodic`` calls."""
 
     async def submit(self, specs: Sequence[JobSpec]) -> list[SubmitResult]:
-        """Submit jobs; one result each, in order."""
+        """Submit jobs; return one result for each, in the same order."""
         ...
 
 
 class Track:
-    """Follows one schedule: the tick that is owed now, and the time of the next look.
+    """Tracks which tick of one schedule must be submitted now, and when the next tick is.
 
-    At most one tick is owed, the newest, however long this process slept.
+    At most one tick must be submitted at a time: the newest one, even if this process was suspended
+    for a long time. This tick is called due.
     """
 
     def __init__(self, schedule: Schedule, now: float, catch_up: float) -> None:
@@ -70,49 +71,59 @@ class Track:
         self._patience = max(catch_up, ON_TIME)
         self._failures = 0
         self.next = self._cron.next(now)
-        self._owed = self._newest(now, catch_up) if catch_up > 0 else None
+        self._due = self._newest(now, catch_up) if catch_up > 0 else None
         log.info(
-            "cron %r: next at %s; ticks before %s are not made up for",
+            "cron %r: the next job is submitted at %s; jobs for ticks before %s are not submitted",
             self.name,
             utc_text(self.next),
-            utc_text(self.next if self._owed is None else self._owed),
+            utc_text(self.next if self._due is None else self._due),
         )
 
     def look(self, now: float) -> float | None:
-        """Return the fire time to submit now, or None."""
+        """Return the fire time whose job must be submitted now, or None."""
         upcoming = self._cron.next(now)
         if upcoming < self.next:
-            log.info("cron %r: the clock was set back to %s", self.name, utc_text(now))
+            log.info(
+                "cron %r: the system clock was set back to %s; the next job is submitted at %s",
+                self.name,
+                utc_text(now),
+                utc_text(upcoming),
+            )
             self.next = upcoming
-            self._owed = self._newest(now, self._patience)
+            self._due = self._newest(now, self._patience)
         if now >= self.next:
             newest = self._cron.previous(now)
-            if self._owed is not None or newest > self.next:
-                first = self.next if self._owed is None else self._owed
-                self._skipped(first, newest, f"the newest one, {utc_text(newest)}, counts")
-            self._owed, self.next, self._failures = newest, upcoming, 0
-        if self._owed is not None and now - self._owed > self._patience:
-            self._skipped(self._owed, upcoming, f"later than {self._patience:g} s")
-            self._owed = None
-        return self._owed
+            if self._due is not None or newest > self.next:
+                first = self.next if self._due is None else self._due
+                self._skipped(
+                    first, newest, f"only the newest tick, {utc_text(newest)}, is submitted"
+                )
+            self._due, self.next, self._failures = newest, upcoming, 0
+        if self._due is not None and now - self._due > self._patience:
+            self._skipped(self._due, upcoming, f"they are more than {self._patience:g} s late")
+            self._due = None
+        return self._due
 
     def settled(self) -> None:
-        """The owed tick was submitted, by this or another process, or was refused for good."""
-        self._owed, self._failures = None, 0
+        """Record that the due tick was submitted, or refused for good: no submit is due now."""
+        self._due, self._failures = None, 0
 
     def failed(self) -> float:
-        """The owed tick could not be submitted; returns the seconds before the next try."""
+        """Record that a submit of the due tick failed; return the seconds before the next one."""
         self._failures += 1
         return _RETRIES[self._failures - 1] if self._failures <= len(_RETRIES) else _LONGEST_WAIT
 
     def _newest(self, now: float, patience: float) -> float | None:
-        """Return the latest tick, unless it is too old. It may have been submitted already."""
+        """Return the latest tick, or None if it is older than ``patience`` seconds.
+
+        Its job may have been submitted already.
+        """
         newest = self._cron.previous(now)
         return newest if now - newest <= patience else None
 
     def _skipped(self, first: float, end: float, why: str) -> None:
         log.warning(
-            "cron %r: skipped the ticks from %s on, before %s: %s",
+            "cron %r: the jobs for the ticks from %s to before %s are not submitted: %s",
             self.name,
             utc_text(first),
             utc_text(end),
@@ -121,7 +132,7 @@ class Track:
 
 
 class Periodic:
-    """Submits the jobs of schedules between ``start`` and ``stop``."""
+    """Submits the jobs of all schedules at their fire times, from ``start`` until ``stop``."""
 
     def __init__(
         self,
@@ -150,7 +161,7 @@ class Periodic:
             )
 
     async def stop(self) -> None:
-        """End every task; a submit under way gets a moment. May be called twice."""
+        """Stop submitting jobs; a running submit has a short time to end. May be called twice."""
         self._stopping.set()
         tasks, self._tasks = self._tasks, []
         if tasks:
@@ -163,14 +174,18 @@ class Periodic:
         while not self._stopping.is_set():
             try:
                 wait = await self._step(schedule, track)
-            except Exception:  # for example a clock beyond the calendar, until it is set right
-                log.exception("cron %r: cannot tell which tick is due", schedule.name)
+            except Exception:  # for example a clock that is set to a year beyond the calendar
                 wait = self._longest_wait
+                log.exception(
+                    "cron %r: cannot compute which job is due; trying again in %g s",
+                    schedule.name,
+                    wait,
+                )
             pause = min(max(wait, _SHORTEST_WAIT), self._longest_wait)
             await is_set_within(self._stopping, pause)
 
     async def _step(self, schedule: Schedule, track: Track) -> float:
-        """Submit the tick that is due; returns the seconds until the next step."""
+        """Submit the job of the due tick, if any; return the seconds until the next step."""
         now = self._clock.now()
         due = track.look(now)
         if due is None:
@@ -181,21 +196,30 @@ class Periodic:
         return track.failed()
 
     async def _submit(self, schedule: Schedule, moment: float) -> bool:
-        """Submit a tick; False if it is worth trying again."""
+        """Submit the job of a tick; return False if the submit must be tried again."""
         spec = schedule.tick(moment)
         try:
             (result,) = await self._backend.submit([spec])
             result.unwrap()
         except KeyConflict as error:
             # Another version of the app submitted this tick first, with other arguments.
-            log.info("cron %r: job %s has this tick already", schedule.name, error.job_id)
+            log.info(
+                "cron %r: another version of the app has already submitted job %s for %s",
+                schedule.name,
+                error.job_id,
+                utc_text(moment),
+            )
             return True
         except InvalidArgument:
-            log.exception("cron %r: the job of %s was refused", schedule.name, utc_text(moment))
+            log.exception(
+                "cron %r: the job for %s was refused and is not submitted again",
+                schedule.name,
+                utc_text(moment),
+            )
             return True
         except JobQueueError as error:
             log.warning(
-                "cron %r: the job of %s is not submitted yet: %s",
+                "cron %r: cannot submit the job for %s: %s; trying again",
                 schedule.name,
                 utc_text(moment),
                 error,
@@ -203,15 +227,16 @@ class Periodic:
             return False
         except Exception:
             log.exception(
-                "cron %r: cannot submit the job of %s, trying again",
+                "cron %r: cannot submit the job for %s; trying again",
                 schedule.name,
                 utc_text(moment),
             )
             return False
         if result.status is SubmitStatus.ACCEPTED:
             log.info(
-                "cron %r: submitted the job of %s",
+                "cron %r: submitted job %s for %s",
                 schedule.name,
+                result.job_id,
                 utc_text(moment),
                 extra={"job_id": result.job_id, "queue": spec.queue},
             )

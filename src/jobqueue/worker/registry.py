@@ -1,4 +1,4 @@
-"""The tasks that a worker can execute, the built-in ones among them, and the schedules."""
+"""Keep the tasks that a worker can execute, with the built-in tasks, and the schedules."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAX_SIMULATED_BYTES = 16 * 1024 * 1024
 
 
 async def echo(payload: bytes) -> bytes:
-    """Return the payload as it is."""
+    """Return the job's payload unchanged."""
     return payload
 
 
 async def sleep(seconds: float = 1.0) -> dict[str, Any]:
-    """Do nothing for a while; a cancel ends it at once."""
+    """Wait for ``seconds``. A cancel ends the wait at once."""
     if seconds < 0:
         raise InvalidArgument("seconds", f"must not be negative, got {seconds}")
     await asyncio.sleep(seconds)
@@ -32,14 +32,14 @@ async def sleep(seconds: float = 1.0) -> dict[str, Any]:
 async def fail(
     ctx: Context, message: str = "failed on purpose", times: int | None = None
 ) -> dict[str, Any]:
-    """Fail the first ``times`` attempts, or every one."""
+    """Fail the first ``times`` attempts of the job, or every attempt if ``times`` is None."""
     if times is None or ctx.attempt <= times:
         raise RuntimeError(message)
     return {"attempts": ctx.attempt}
 
 
 async def simulate(work_duration_ms: int = 0, payload_size_bytes: int = 0) -> dict[str, Any]:
-    """Take that long and return that much."""
+    """Wait for ``work_duration_ms``, then return an output of ``payload_size_bytes``."""
     if work_duration_ms < 0:
         raise InvalidArgument("work_duration_ms", f"must not be negative, got {work_duration_ms}")
     if not 0 <= payload_size_bytes <= MAX_SIMULATED_BYTES:
@@ -51,26 +51,32 @@ async def simulate(work_duration_ms: int = 0, payload_size_bytes: int = 0) -> di
 
 
 class Registry:
-    """A user's tasks over the built-in ones; a user's task may take a built-in's name."""
+    """Holds the user's tasks, the built-in tasks, the schedules and the declared queues.
+
+    A user's task may have the name of a built-in task, and then replaces it.
+    """
 
     def __init__(self) -> None:
         self._builtin = {fn.__name__: define(fn) for fn in (echo, sleep, fail, simulate)}
         self._tasks: dict[str, TaskDefinition] = {}
         self._provided: dict[str, TaskDefinition] = {}
         self._default: TaskDefinition | None = None
-        # Called, in any thread, when a task is added: running workers register it.
+        # Called when a task is added, in the adding thread. Running workers register the task.
         self.listeners: list[Callable[[], None]] = []
         self._queues: dict[str, QueueSpec] = {}
         self.schedules: dict[str, Schedule] = {}
-        self.catch_up = CATCH_UP  # seconds; the app sets it, and a setting goes before it
+        self.catch_up = CATCH_UP  # seconds; set by the app, overridden by a setting
 
     def add(self, definition: TaskDefinition, *, default: bool = False) -> TaskDefinition:
-        """Register a task; ``default`` makes it the handler of jobs that name none."""
+        """Register a task. With ``default`` the task runs the jobs that have no type."""
         if definition.name in self._tasks:
-            raise AlreadyExists(f"task {definition.name!r} is defined twice")
+            raise AlreadyExists(
+                f"task {definition.name!r} is defined twice: give one of them a name="
+            )
         if default and self._default is not None:
             raise AlreadyExists(
-                f"task {definition.name!r} cannot be the default: {self._default.name!r} is"
+                f"task {definition.name!r} cannot be the default task, because task"
+                f" {self._default.name!r} is the default task already"
             )
         self._tasks[definition.name] = definition
         if default:
@@ -80,54 +86,65 @@ class Registry:
         return definition
 
     def provide(self, definition: TaskDefinition) -> None:
-        """Add a task of the process itself: workers execute its jobs, and no error text names it.
+        """Add an internal task of this process, which workers execute but error texts do not name.
 
-        Its queue is created with the first such job. A user's task may take its name.
+        A server creates the task's queue with the first such job. A user's task may have the same
+        name, and then replaces this task.
         """
         self._provided[definition.name] = definition
 
     def provided_queues(self) -> frozenset[str]:
+        """Return the queues of the internal tasks that ``provide`` added."""
         return frozenset(task.options.queue for task in self._provided.values())
 
     def add_schedule(self, schedule: Schedule) -> None:
-        """Let every worker's process submit a task's job at the schedule's times."""
+        """Add a schedule. Every worker process submits the schedule's job at each fire time."""
         self.check_schedule(schedule.name)
         self.schedules[schedule.name] = schedule
 
     def check_schedule(self, name: str) -> None:
-        """Refuse a name that is taken: it is part of the key that makes one job of a tick."""
+        """Raise AlreadyExists if a schedule with this name exists.
+
+        The name must be unique, because the key of each fire time's job contains it.
+        """
         if name in self.schedules:
             raise AlreadyExists(f"schedule {name!r} is defined twice; give one of them a name=")
 
     def get(self, type: str) -> TaskDefinition | None:
-        """Find a task by name; an empty name finds the default."""
+        """Return the task for jobs of this type, or None. An empty type means the default task."""
         if not type:
             return self.default
         return self._tasks.get(type) or self._builtin.get(type) or self._provided.get(type)
 
     @property
     def default(self) -> TaskDefinition:
-        """The handler of jobs without a type: the user's choice, or ``echo``."""
+        """Return the task for jobs without a type: the user's default task, else ``echo``."""
         return self._default or self._tasks.get("echo") or self._builtin["echo"]
 
     def names(self) -> list[str]:
-        """The user's tasks and the built-in ones, by name."""
+        """Return the sorted names of the user's tasks and of the built-in tasks."""
         return sorted({*self._tasks, *self._builtin})
 
     def types(self) -> frozenset[str]:
-        """The types of jobs that have a task here; the empty type finds the default."""
+        """Return the types of the jobs that this process can execute.
+
+        The empty type stands for jobs without a type, which the default task executes.
+        """
         return frozenset(("", *self._tasks, *self._builtin, *self._provided))
 
     def declare(self, queue: QueueSpec) -> None:
-        """Set how a queue is created; it need not be the queue of a task."""
+        """Declare the settings with which a queue is created, even if no task uses the queue."""
         self._queues[queue.name] = queue
 
     def declared(self) -> dict[str, QueueSpec]:
-        """The queues to create for the user's tasks and schedules, and those declared, by name."""
+        """Return the queues to create, by name.
+
+        These are the queues of the user's tasks and schedules, and the declared queues.
+        """
         return {name: QueueSpec(name=name) for name in sorted(self._named())} | self._queues
 
     def queues(self) -> tuple[str, ...]:
-        """The queues of the user's tasks and schedules, by name; ``default`` without any."""
+        """Return the sorted queues of the user's tasks and schedules; ``default`` if none exist."""
         return tuple(sorted(self._named())) or (DEFAULT_QUEUE,)
 
     def _named(self) -> set[str]:

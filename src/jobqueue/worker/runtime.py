@@ -1,7 +1,8 @@
-"""The worker: takes assignments, runs them, reports their ends.
+"""Implement a worker: receive assigned jobs, run their handlers, and report their ends.
 
-Everything here runs on the loop. A slot is taken when a job is delivered, and comes free when its
-handler has ended. The server never assigns more jobs than there are slots.
+All methods run on the event loop, unless they say otherwise. A job takes a slot when it arrives,
+and frees the slot when its handler has ended. The server never assigns more jobs than the worker
+has free slots.
 """
 
 from __future__ import annotations
@@ -38,19 +39,23 @@ from jobqueue.worker.log import AttemptFigures, AttemptLog, WorkerLog, log
 from jobqueue.worker.outbox import Outbox
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
-from jobqueue.worker.side_threads import HeartbeatThread, LoopWatch, ProgressNews
+from jobqueue.worker.side_threads import HeartbeatThread, LoopWatch, UnsentProgress
 from jobqueue.worker.slots import OverrunSlots, WaitingSlots
 from jobqueue.worker.suspects import SUSPECT_AFTER, SuspectExecutor
 
 _FIRST_RECONNECT = 0.1
 _MAX_RECONNECT = 1.0
-_FINAL = (Conflict, InvalidArgument, PermissionDenied)  # registering again would not help
-_SUCCEED = Move.SUCCEED  # an enum's attribute is slow on the path of every job
-_CLOSE_SECONDS = 2.0  # of a stop's time, kept for killing, the last reports and deregistering
+# Errors after which another try to register is useless.
+_FINAL = (Conflict, InvalidArgument, PermissionDenied)
+_SUCCEED = Move.SUCCEED  # reading it from the enum for every job is slow
+_CLOSE_SECONDS = 2.0  # part of a stop's time: for kills, the last reports and deregistering
 
 
 class WorkerRuntime:
-    """Runs the jobs of some queues. Implements ``Inbox``, and ``Host`` for its executors."""
+    """Runs the jobs of the worker's queues.
+
+    Implements ``Inbox`` for the server, and ``Host`` for the executors.
+    """
 
     def __init__(
         self,
@@ -59,7 +64,10 @@ class WorkerRuntime:
         settings: WorkerSettings,
         observer: Observer | None = None,
     ) -> None:
-        """``observer`` counts the attempts, if no engine in this process does."""
+        """Create a worker, which ``start`` connects.
+
+        ``observer`` counts the attempts; None if an engine in this process counts them.
+        """
         self.settings = settings
         self._log = WorkerLog(settings.id)
         self._figures = None if observer is None else AttemptFigures(observer)
@@ -67,24 +75,24 @@ class WorkerRuntime:
         self._dispatch = dispatch
         self._registry = registry
         self._unknown = _unknown_task(registry)
-        self._types: frozenset[str] | None = None  # as registered at the server
+        self._types: frozenset[str] | None = None  # the types that the server knows
         self._endings = Endings(settings.max_result_bytes)
         self._attempts = AttemptLog(settings.id)
         self._link: Link | None = None
-        # Leases the server counts on: listed in heartbeats until their end is answered.
+        # Attempts by lease. Heartbeats list them until the server has answered their end.
         self._held: dict[int, Execution] = {}
-        self._progress = ProgressNews()
-        # Executions that occupy a slot. One that timed out may stay here after its report.
+        self._progress = UnsentProgress()
+        # Executions that take a slot. After a timeout, an execution may stay here after its report.
         self._running: dict[int, Execution] = {}
         self._taking = False
         self._withdrawing: asyncio.Task[None] | None = None
-        self._pushes = 0  # how often the server pushed a status
+        self._pushes = 0  # how often the server has sent a status by itself
         self._pushes_at_beat = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconnecting = False
-        self.exhausted = False  # the worker ends because no slot is left
+        self.exhausted = False  # True if the worker stops because all slots are blocked
         self._closing: asyncio.Task[None] | None = None
-        self._deadline = math.inf  # of a stop
+        self._deadline = math.inf  # monotonic time at which a stop must be complete
         self._hurry = asyncio.Event()
         self._idle = asyncio.Event()
         self._finished = asyncio.Event()
@@ -93,26 +101,26 @@ class WorkerRuntime:
 
     @property
     def running(self) -> int:
-        """The number of slots in use."""
+        """Return the number of slots in use."""
         return len(self._running)
 
     @property
     def unended(self) -> int:
-        """The number of attempts that arrived and whose end was not answered."""
+        """Return the number of attempts whose end the server has not answered yet."""
         return len(self._held)
 
     @property
     def overrun(self) -> int:
-        """The number of slots of attempts that are over and whose function still runs."""
+        """Return the number of slots whose function still runs after its attempt was given up."""
         return 0 if self._link is None else self._overruns.count()
 
     @property
     def finished(self) -> Coroutine[Any, Any, Any]:
-        """Await it until the worker has stopped, by ``stop`` or by an operator."""
+        """Return an awaitable that completes when the worker has stopped."""
         return self._finished.wait()
 
     async def finished_or(self, stop: asyncio.Event) -> None:
-        """Wait until the worker has stopped, or the event is set."""
+        """Wait until the worker has stopped or the event ``stop`` is set."""
         waits = [asyncio.ensure_future(self.finished), asyncio.ensure_future(stop.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -122,7 +130,7 @@ class WorkerRuntime:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def start(self) -> None:
-        """Register, offer every slot, and run."""
+        """Register at the server, offer all slots, and start the heartbeats."""
         if self._link is not None or self._finished.is_set():
             return
         self._loop = asyncio.get_running_loop()
@@ -132,7 +140,7 @@ class WorkerRuntime:
         self._overruns = OverrunSlots(self.settings, self._running.values, self._exhaust)
         self._executors = ExecutorSet(self, self._endings, self.settings)
         link = await self._connect(time.monotonic() + self.settings.connect_timeout)
-        if self._finished.is_set():  # stopped meanwhile
+        if self._finished.is_set():  # ``stop`` was called meanwhile
             await link.close()
             return
         self._link = link
@@ -153,9 +161,9 @@ class WorkerRuntime:
         )
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Drain: hand back jobs that have not started, finish the others, report, deregister.
+        """Stop the worker: hand back jobs that have not started, finish the others, and deregister.
 
-        The server reclaims the jobs that still run when the time is up.
+        The server retries the jobs that still run after ``timeout`` seconds.
         """
         if self._link is None:
             self._finished.set()
@@ -180,7 +188,12 @@ class WorkerRuntime:
         await self._or_hurry(hurry, self._settled(), "finish its jobs")
         hurry.cancel()
         if left := len(self._running) - self._overruns.count():
-            self._log.warning("%d jobs did not end in time and are left to be reclaimed", left)
+            self._log.warning(
+                "%d jobs of worker %s did not end in time and are left behind; the server will"
+                " retry those with retries left",
+                left,
+                self.settings.id,
+            )
         for task in self._tasks:
             task.cancel()
         self._waiting.close()
@@ -199,27 +212,29 @@ class WorkerRuntime:
         await self._outbox.flushed()
 
     def _left(self) -> float:
-        """Seconds for one of the last steps, which share the rest of a stop's time."""
+        """Return how many seconds one of the last steps of a stop may take."""
         return min(_CLOSE_SECONDS, max(0.1, self._deadline - time.monotonic()))
 
     async def _or_hurry(
         self, hurry: asyncio.Task[bool], step: Coroutine[Any, Any, None], what: str
     ) -> None:
-        """Do one step of the drain, until its time is up."""
+        """Run one step of a stop until it ends or the time for the stop is over."""
         task = self._loop.create_task(step)
         await asyncio.wait({task, hurry}, return_when=asyncio.FIRST_COMPLETED)
         task.cancel()
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._log.warning("the worker could not %s: %s", what, error)
+            self._log.warning(
+                "worker %s could not %s: %s; it goes on to stop", self.settings.id, what, error
+            )
 
     async def _abandon(self) -> None:
-        """Stop the handlers that can be stopped, and release the executors."""
+        """Stop the handlers that can be stopped, and close the executors."""
         abandoned = list(self._running.values())
         for execution in abandoned:
             if execution.stop is None:
                 self._attempts.abandoned(execution)
-            # Not ``execution.interrupt``: a shutdown is no cancel, and the context must not say so.
+            # Not ``execution.interrupt``, which would set ``ctx.cancelled``: this is not a cancel.
             execution.stop = Stop.SHUTDOWN
             execution.executor.interrupt(execution)
         tasks = {e.handle for e in abandoned if isinstance(e.handle, asyncio.Task)}
@@ -255,19 +270,27 @@ class WorkerRuntime:
                 ):
                     raise
                 if not pause.grown:
-                    self._log.warning("cannot register, trying again: %s", error)
+                    self._log.warning(
+                        "cannot register worker %s at the server: %s; trying again",
+                        self.settings.id,
+                        error,
+                    )
             await pause.wait()
 
     async def _reconnect(self) -> None:
-        """Register again: the server has forgotten this worker, or does not know its new tasks."""
+        """Register again: the server has dropped this worker or does not know its new tasks."""
         try:
-            await self._deregister()  # the old link; closing it later would end the new one
+            await self._deregister()  # close the old link first: later that would close the new one
             self._link = await self._connect(None)
             offering = self._taking and self._suspects.suspect is None
             slots = self.settings.concurrency - len(self._running) if offering else 0
             self._outbox.attach(self._link, slots, offering=offering)
-        except _FINAL as error:  # the server will never take it back
-            self._log.error("the server refuses this worker; it stops: %s", error)
+        except _FINAL as error:  # another try to register would be refused, too
+            self._log.error(
+                "the server refuses to register worker %s: %s; the worker stops",
+                self.settings.id,
+                error,
+            )
             self.spawn(self.stop())
         finally:
             self._reconnecting = False
@@ -281,20 +304,25 @@ class WorkerRuntime:
                 await link.close()
         except (JobQueueError, TimeoutError, OSError) as error:
             self._log.warning(
-                "cannot deregister: %s; the server drops this worker when it misses its heartbeats",
+                "cannot deregister worker %s: %s; the server drops it when its heartbeats are"
+                " missing",
+                self.settings.id,
                 error,
             )
 
     def _beat(self, awake: bool) -> Pulse:
-        """Send a heartbeat, in its thread. ``awake``: the loop runs, so the list is complete."""
+        """Send a heartbeat and return the server's answer. Runs in the heartbeat thread.
+
+        ``awake`` is True if the event loop has run recently: then the list of leases is complete.
+        """
         link = self._link
         assert link is not None
         self._pushes_at_beat = self._pushes
-        held = list(self._held.items())  # copying a dict to a list is atomic
+        held = list(self._held.items())  # atomic, so another thread may do it
         begun = [lease for lease, execution in held if execution.begun]
         suspect = self._suspects.suspect
         if suspect is not None and not suspect.begun:
-            begun.append(suspect.assignment.lease)  # it waits for its turn: not to be timed out
+            begun.append(suspect.assignment.lease)  # waiting to run alone: it must not time out
         progress = self._progress.take(self._held)
         known = False
         try:
@@ -315,7 +343,7 @@ class WorkerRuntime:
         if not pulse.known:
             self._register_again()
             return
-        if self._pushes == self._pushes_at_beat:  # else the status pushed since then counts
+        if self._pushes == self._pushes_at_beat:  # else a newer status has arrived
             self._obey(pulse.status)
         self.cancel(pulse.cancelled)
         for lease in pulse.lost:
@@ -326,27 +354,35 @@ class WorkerRuntime:
         if not self._reconnecting and self._closing is None:
             self._reconnecting = True
             if why:
-                self._log.info("registering again: %s", why)
+                self._log.info("worker %s registers again: %s", self.settings.id, why)
             else:
-                self._log.warning("the server has given up this worker's link: registering again")
+                self._log.warning(
+                    "the server has closed the link of worker %s; the worker registers again",
+                    self.settings.id,
+                )
             self.spawn(self._reconnect())
 
     def _task_added(self) -> None:
-        """A task was defined while the worker runs. Called from any thread."""
+        """Register again after a task was defined. Any thread may call this method."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._register_new_tasks)
 
     def _register_new_tasks(self) -> None:
         if self._types is not None and self._types != self._registry.types():
-            self._register_again("there are new tasks")
+            self._register_again("the app has defined new tasks")
 
     async def _withdraw_slots(self, *, pause: bool = False) -> None:
         link = self._link
         assert link is not None
         try:
             await link.drain(pause=pause)
-        except (JobQueueError, OSError) as error:  # the next heartbeat's answer repeats it
-            self._log.warning("cannot withdraw the free slots: %s", error)
+        except (JobQueueError, OSError) as error:  # the next heartbeat repeats the request
+            self._log.warning(
+                "cannot withdraw the free slots of worker %s: %s; it hands back jobs that still"
+                " arrive",
+                self.settings.id,
+                error,
+            )
 
     def _obey(self, status: WorkerStatus) -> None:
         if self._closing is not None:
@@ -355,22 +391,24 @@ class WorkerRuntime:
             self.spawn(self.stop())
         elif status is WorkerStatus.DRAINING and self._taking:
             self._stop_taking()
-            self._log.info("draining: it finishes its jobs and takes no more")
+            self._log.info(
+                "draining: worker %s finishes its jobs and takes no new jobs", self.settings.id
+            )
             self._withdrawing = self.spawn(self._withdraw_slots())
         elif status is WorkerStatus.ONLINE and not self._taking and self._link is not None:
             self._taking = True
-            self._log.info("taking jobs again")
+            self._log.info("worker %s is taking jobs again", self.settings.id)
             self.spawn(self._offer_again(self._withdrawing))
 
     async def _offer_again(self, withdrawing: asyncio.Task[None] | None) -> None:
-        """Offer every free slot, once the earlier offers are withdrawn."""
+        """Offer all free slots after earlier offers have been withdrawn."""
         if withdrawing is not None:
             await asyncio.wait({withdrawing})
         if self._withdrawing is withdrawing and self._suspects.suspect is None:
             self._offer(self.settings.concurrency - len(self._running))
 
     def _offer(self, slots: int) -> None:
-        if self._taking and not self._reconnecting:  # else they are offered when that is over
+        if self._taking and not self._reconnecting:  # else ``_reconnect`` offers them
             self._outbox.offer(slots)
 
     # -- Inbox -------------------------------------------------------------------------------
@@ -381,7 +419,7 @@ class WorkerRuntime:
         if self._figures is not None:
             self._figures.assigned(assignments)
         for job in assignments:
-            if job.lease in self._held:  # delivered twice
+            if job.lease in self._held:  # it was delivered twice
                 continue
             execution = self._prepare(job, now)
             self._held[job.lease] = execution
@@ -464,27 +502,30 @@ class WorkerRuntime:
     # -- for suspects ------------------------------------------------------------------------
 
     def neighbours(self, execution: Execution) -> int:
-        """Count the other attempts that run here, without those that the server has given up."""
+        """Return how many other attempts this worker runs, without those that were given up."""
         return sum(other is not execution and not other.over for other in self._running.values())
 
     async def take_back_slots(self) -> None:
-        """Offer no slots any more; no job is delivered after this returns."""
+        """Withdraw all free slots. No job arrives after this method has returned."""
         self._outbox.stop_offering()
         await self._withdraw_slots(pause=True)
 
     async def reports_answered(self) -> None:
-        """Wait until every report is answered."""
+        """Wait until the server has answered every report."""
         await self._outbox.flushed()
 
     def announce(self, execution: Execution) -> None:
-        """Report the start before the handler begins."""
+        """Report the start of an attempt before its handler begins."""
         execution.announced = True
         execution.begun = time.monotonic()
         execution.assignment.expires_in = None  # the TTL ends at the first start
         self._outbox.started(execution)
 
     async def offer_one_then_all(self, probe: float) -> None:
-        """Offer one slot, and the others ``probe`` seconds later, unless a suspect comes."""
+        """Offer one slot, and the other free slots ``probe`` seconds later.
+
+        The other slots are not offered if a suspect has arrived: a job that may kill its worker.
+        """
         free = self.settings.concurrency - len(self._running)
         self._offer(min(1, free))
         offers = self._outbox.offers
@@ -493,7 +534,7 @@ class WorkerRuntime:
             self._outbox.free(free - 1)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a task that ends with the worker."""
+        """Start an asyncio task that is cancelled when the worker stops."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -508,10 +549,13 @@ class WorkerRuntime:
         self._outbox.end(report)
 
     def _report_stopped(self, execution: Execution, report: Transition) -> None:
-        """Report the end of an attempt that was asked to stop."""
+        """Report the end of an attempt that was told to stop.
+
+        Nothing is reported if the server has a report already or would not accept one.
+        """
         if execution.stop is Stop.TIMED_OUT:
-            return  # reported at the deadline
-        if execution.stop is not Stop.CANCELLED:  # the server takes no report
+            return  # it was reported at the timeout
+        if execution.stop is not Stop.CANCELLED:  # the server accepts no report
             if execution.stop is Stop.LOST:
                 self._held.pop(execution.assignment.lease, None)
             return
@@ -532,7 +576,7 @@ class WorkerRuntime:
         self._give_up(execution, Stop.TIMED_OUT)
 
     def _exhaust(self) -> None:
-        """Drain at once: the functions that take the slots may never end."""
+        """Stop the worker without waiting for its functions, because they may never end."""
         if self._closing is None:
             self.exhausted = True
             self.spawn(self.stop(_CLOSE_SECONDS))
@@ -540,7 +584,10 @@ class WorkerRuntime:
     def _answered(
         self, reports: Sequence[Transition], accepted: Sequence[bool], again: bool
     ) -> None:
-        """The server answered these ends. An end that it did not accept came too late, or twice."""
+        """Forget attempts whose end the server has answered, and log those that it did not accept.
+
+        ``again`` is True if an end may have been reported before; its refusal then has no meaning.
+        """
         if self._figures is not None:
             self._figures.ended(self._held, reports, accepted)
         if not again and not all(accepted):
@@ -553,12 +600,12 @@ class WorkerRuntime:
                 self._held.pop(report.lease, None)
 
     def _result_refused(self, report: Transition) -> None:
-        """The server refused a result; log the failure that is reported in its place."""
+        """Log the failure that is reported in place of a result that the server refused."""
         if report.lease is not None and (execution := self._held.get(report.lease)) is not None:
             self._attempts.result_refused(execution, report)
 
     def _refused(self, execution: Execution) -> None:
-        """The lease is gone: stop the attempt without a report."""
+        """Stop an attempt without a report, because its lease is gone."""
         if execution.reported or execution.stop is Stop.LOST or execution.ended:
             return
         if not self._hand_back_unstarted(execution):
@@ -567,7 +614,7 @@ class WorkerRuntime:
             self._give_up(execution, Stop.LOST)
 
     def _give_up(self, execution: Execution, why: Stop) -> None:
-        """The attempt is over, but its slot is taken until the function ends."""
+        """Stop an attempt that was given up. Its slot stays in use until the function ends."""
         execution.interrupt(why)
         self._overruns.watch(execution)
         self._suspects.look()
@@ -585,17 +632,17 @@ class WorkerRuntime:
 
 
 def _unknown_task(registry: Registry) -> TaskDefinition:
-    """Define the task that runs in place of one that this worker does not have.
+    """Define the task that fails the jobs for which this worker has no task.
 
-    Only a server that ignores a worker's types sends such a job. It would send the job again at
-    once if it were handed back, so the attempt fails, with the usual delay before the next one.
+    Only a server that ignores the worker's types sends such a job. It would send the job again at
+    once if the worker handed it back. The attempt therefore fails, so that the usual delay applies.
     """
 
     async def unknown(payload: bytes, ctx: Context) -> None:
         known = ", ".join(registry.names())
         raise UnknownTask(
-            f"this worker has no task named {ctx.type!r}, and said so when it registered; it knows"
-            f" {known}. A server older than the worker does not heed that: update the server"
+            f"this worker has no task named {ctx.type!r}; it has {known}. An older server ignores"
+            " which tasks a worker has: update the server"
         )
 
     return define(unknown)

@@ -1,5 +1,7 @@
-"""The queues that a worker serves: creates those that its tasks declare, and warns of those that do
-not exist. The server takes jobs from a queue as soon as it exists."""
+"""Create the queues that a worker's tasks declare, and warn of queues that do not exist.
+
+The server gives the worker jobs from a queue as soon as the queue exists.
+"""
 
 from __future__ import annotations
 
@@ -14,35 +16,38 @@ from jobqueue.core.store import ALL_QUEUES
 from jobqueue.core.waiting import GrowingPause, is_set_within, jittered
 from jobqueue.worker.log import WorkerLog
 
-_LOOK = 30.0  # seconds between two looks
-_FIRST_LOOK, _LONGEST_LOOK = 1.0, 5.0  # while a queue is missing
+_LOOK = 30.0  # seconds between two checks
+_FIRST_LOOK, _LONGEST_LOOK = 1.0, 5.0  # seconds between two checks while a queue is missing
 
 
 class CreatesQueues(Protocol):
-    """The part of a backend that creates declared queues."""
+    """The part of a backend that ``create_queues`` calls."""
 
     async def create_queue(self, spec: QueueSpec) -> Queue:
-        """Create a queue; AlreadyExists if the name is taken."""
+        """Create a queue. AlreadyExists means that a queue with this name exists."""
         ...
 
 
 class KnowsQueues(CreatesQueues, Protocol):
-    """The part of a backend that ``ServedQueues`` needs."""
+    """The part of a backend that ``ServedQueues`` calls."""
 
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
-        """Return those of these queues that do not exist."""
+        """Return the names of the queues that do not exist."""
         ...
 
 
 async def create_queues(backend: CreatesQueues, queues: Iterable[QueueSpec]) -> None:
-    """Create queues, and leave existing ones as they are. Raises the first error."""
+    """Create the queues that do not exist; existing queues stay unchanged.
+
+    The first error is raised, and the later queues are not created.
+    """
     for queue in queues:
         with contextlib.suppress(AlreadyExists):
             await backend.create_queue(queue)
 
 
 class ServedQueues:
-    """Creates and checks the queues of one worker between ``start`` and ``stop``."""
+    """Creates and checks the queues of one worker, from ``start`` until ``stop``."""
 
     def __init__(
         self,
@@ -53,7 +58,11 @@ class ServedQueues:
         *,
         on_demand: Collection[str] = (),
     ) -> None:
-        """``on_demand``: queues that a server creates with their first job; none is missing."""
+        """Prepare the checks.
+
+        ``on_demand`` names queues that a server creates with their first job, so that they are
+        never reported as missing.
+        """
         self._backend = backend
         self._log = WorkerLog(worker_id)
         self._served = [name for name in served if name != ALL_QUEUES and name not in on_demand]
@@ -64,13 +73,16 @@ class ServedQueues:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Create declared queues and warn of missing ones. InvalidArgument: a bad declaration."""
+        """Create the declared queues, warn of missing queues, and start to check regularly.
+
+        InvalidArgument means that the server refuses the settings of a declared queue.
+        """
         await self._create()
         await self._look()
         self._task = asyncio.create_task(self._follow(), name="worker-queues")
 
     async def stop(self) -> None:
-        """May be called twice, or before ``start``."""
+        """Stop the checks. May be called twice, or before ``start``."""
         self._stopping.set()
         task, self._task = self._task, None
         if task is not None:
@@ -88,10 +100,12 @@ class ServedQueues:
                 await self._create()
                 await self._look()
             except Exception:
-                self._log.exception("cannot check the queues, trying again")
+                self._log.exception(
+                    "cannot check the queues of worker %s; trying again", self._log.worker_id
+                )
 
     async def _create(self) -> None:
-        """Create declared queues once: a queue that an operator deletes later stays deleted."""
+        """Create the declared queues once, so that a queue that is deleted later stays deleted."""
         if not self._to_create:
             return
         try:
@@ -99,11 +113,16 @@ class ServedQueues:
         except InvalidArgument:
             raise
         except PermissionDenied as error:
-            self._log.debug("queues are left for an operator to create: %s", error)
+            self._log.debug(
+                "worker %s may not create the queues that its tasks declare: %s; an operator must"
+                " create them",
+                self._log.worker_id,
+                error,
+            )
         except JobQueueError as error:
             if not self._failing:
                 self._log.warning(
-                    "cannot create the queues that the tasks declare, trying again: %s", error
+                    "cannot create the queues that the tasks declare: %s; trying again", error
                 )
             self._failing = True
             return
@@ -115,18 +134,26 @@ class ServedQueues:
         try:
             missing = set(await self._backend.missing_queues(self._served))
         except JobQueueError as error:
-            self._log.debug("cannot check the queues: %s", error)
+            self._log.debug(
+                "cannot check the queues of worker %s: %s; trying again", self._log.worker_id, error
+            )
             return
         for name in self._served:
             extra = {"queue": name}
             if name in missing and name not in self._missing:
                 self._log.warning(
-                    "queue %r does not exist: no job comes from it until it does; create it with:"
+                    "queue %r does not exist, so worker %s gets no jobs from it; create it with:"
                     " jq-ctl queue create %s",
                     name,
+                    self._log.worker_id,
                     name,
                     extra=extra,
                 )
             elif name in self._missing and name not in missing:
-                self._log.info("queue %r exists now: its jobs are taken", name, extra=extra)
+                self._log.info(
+                    "queue %r exists now, and worker %s takes jobs from it",
+                    name,
+                    self._log.worker_id,
+                    extra=extra,
+                )
         self._missing = missing

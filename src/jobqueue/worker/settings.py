@@ -1,4 +1,4 @@
-"""How a worker runs."""
+"""Define the settings of a worker."""
 
 from __future__ import annotations
 
@@ -13,27 +13,29 @@ MAX_RESULT_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Settings of one worker. Times are seconds."""
+    """Holds and checks the settings of one worker. All times are in seconds."""
 
     id: str
     queues: tuple[str, ...] = (DEFAULT_QUEUE,)
-    concurrency: int = 4  # jobs held at once
+    concurrency: int = 4  # slots: the number of jobs at the same time
     heartbeat_interval: float = 5.0
-    shutdown_timeout: float = 60.0  # for ``stop`` and an operator's shutdown
-    connect_timeout: float = 30.0  # how long ``start`` tries to reach the server
-    cancel_grace: float = 5.0  # between asking a process to stop and killing it
-    process_start_timeout: float = 60.0  # for a process to come up
+    shutdown_timeout: float = 60.0  # time to stop, by ``stop`` or on an operator's request
+    connect_timeout: float = 30.0  # time in which ``start`` must reach the server
+    cancel_grace: float = 5.0  # time between the request that a process stops and its kill
+    process_start_timeout: float = 60.0  # time in which a handler's process must be ready
     exec_command: tuple[str, ...] | list[str] | None = None  # run this program for every job
     max_result_bytes: int = MAX_RESULT_BYTES
     version: str = ""
-    fallback: bool = False  # leave queues alone that another worker takes from
-    recycle: bool = False  # end when every slot is taken by a function that does not end
+    fallback: bool = False  # take jobs only from queues that no other worker serves
+    recycle: bool = False  # stop when functions that do not end block all slots
 
     def __post_init__(self) -> None:
         if not self.id:
             raise InvalidArgument("worker.id", "must not be empty")
         if not self.queues or not all(self.queues):
-            raise InvalidArgument("worker.queues", "expected at least one queue name")
+            raise InvalidArgument(
+                "worker.queues", "must have at least one queue name, and no empty name"
+            )
         if not 1 <= self.concurrency <= MAX_CONCURRENCY:
             raise InvalidArgument(
                 "worker.concurrency", f"must be 1 to {MAX_CONCURRENCY}, got {self.concurrency}"
@@ -45,4 +47,4 @@ class WorkerSettings:
             if (value := getattr(self, name)) < 0:
                 raise InvalidArgument(f"worker.{name}", f"must not be negative, got {value}")
         if self.exec_command is not None and not self.exec_command:
-            raise InvalidArgument("worker.exec", "expected a command")
+            raise InvalidArgument("worker.exec", "must be a command, got an empty list")

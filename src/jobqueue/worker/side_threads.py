@@ -1,6 +1,6 @@
-"""The worker's two threads beside the event loop: heartbeats, and the watch of a blocked loop.
+"""Run two threads of a worker beside its event loop: heartbeats, and a watch of the loop.
 
-Both go on while a handler blocks the loop.
+The watch logs a warning when a handler blocks the event loop. Both threads go on meanwhile.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from jobqueue.core.progress import Progress
 from jobqueue.worker.execution import Execution
 from jobqueue.worker.log import WorkerLog
 
-_PAUSE = 1.0  # the least seconds between two heartbeats, unless the interval is shorter
-_REST = 10  # a pause lasts this many times the last answer's time, to spare a slow server
+_PAUSE = 1.0  # minimum seconds between two heartbeats, unless the interval is shorter
+_REST = 10  # the minimum pause is this many times the server's last response time
 BLOCKED_AFTER = 1.0  # seconds
 _LOOK_EVERY = 0.25
-_SAY_EVERY = 60.0  # for the same task
+_SAY_EVERY = 60.0  # seconds between two warnings of the same task
 
 
 class SideThread:
-    """A daemon thread beside the event loop that creates it."""
+    """Runs a daemon thread beside the event loop that created it."""
 
     def __init__(self, name: str, log: WorkerLog) -> None:
         self._log = log
@@ -38,17 +38,18 @@ class SideThread:
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._gone = self._loop.create_future()
         self._thread.start()
 
     async def stop(self, timeout: float = 2.0) -> None:
-        """Ask the thread to end, and wait for it at most ``timeout`` seconds."""
+        """Tell the thread to end, and wait at most ``timeout`` seconds for its end."""
         self._halt.set()
         if self._gone is not None:
             await asyncio.wait({self._gone}, timeout=timeout)
 
     def _run(self) -> None:
-        """The thread's work, until ``_halt`` is set."""
+        """Do the thread's work until ``_halt`` is set."""
         raise NotImplementedError
 
     def _main(self) -> None:
@@ -64,20 +65,21 @@ class SideThread:
             self._gone.set_result(None)
 
 
-class ProgressNews:
-    """The latest progress of each attempt that no heartbeat has reported. Usable from any thread.
+class UnsentProgress:
+    """Holds the latest progress of each attempt that no heartbeat has sent yet.
 
-    Each operation on the dictionary is atomic.
+    Any thread may use this class, because each operation on its dictionary is atomic.
     """
 
     def __init__(self) -> None:
         self._latest: dict[int, Progress] = {}  # by lease
 
     def add(self, lease: int, progress: Progress) -> None:
+        """Keep this progress for the next heartbeat, instead of an earlier one of the attempt."""
         self._latest[lease] = progress
 
     def take(self, held: Container[int]) -> dict[int, Progress]:
-        """Remove all news, and return those of attempts that are held."""
+        """Remove all progress; return the progress of the attempts whose leases are in ``held``."""
         taken: dict[int, Progress] = {}
         for lease in list(self._latest):
             progress = self._latest.pop(lease)  # only the heartbeat's thread removes any
@@ -86,17 +88,17 @@ class ProgressNews:
         return taken
 
     def give_back(self, taken: Mapping[int, Progress]) -> None:
-        """Keep news whose heartbeat failed for the next one, except where newer ones came."""
+        """Keep unsent progress for the next heartbeat, unless newer progress exists."""
         for lease, progress in taken.items():
             self._latest.setdefault(lease, progress)
 
 
 class HeartbeatThread(SideThread):
-    """Calls ``beat`` at an interval, or earlier for news, and hands its answer to the loop.
+    """Calls ``beat`` at an interval, or earlier after ``hurry``, and passes the answer to the loop.
 
-    A complete heartbeat lists all leases held, and is sent at the interval only: a job on its way
-    to the worker has two intervals to arrive before it counts as lost. An early heartbeat is not
-    complete.
+    A complete heartbeat lists the leases of all attempts that the worker has. It is sent only at
+    the interval, so that an assigned job has two intervals to arrive before it counts as lost. A
+    heartbeat that is sent earlier is not complete.
     """
 
     def __init__(
@@ -109,31 +111,33 @@ class HeartbeatThread(SideThread):
         super().__init__("worker-heartbeat", log)
         self._interval = interval
         self._pause = min(interval, _PAUSE)  # before the next heartbeat
-        self._beat = beat  # its argument: the loop has run since the last complete heartbeat
+        self._beat = (
+            beat  # its argument: True if the loop has run since the last complete heartbeat
+        )
         self._deliver = deliver
-        self._news = threading.Event()
+        self._hurried = threading.Event()
         self._awake = True
 
     def hurry(self) -> None:
-        """Send the next heartbeat soon. Usable from any thread."""
-        if not self._news.is_set():  # asking is much cheaper
-            self._news.set()
+        """Send the next heartbeat soon. Any thread may call this method."""
+        if not self._hurried.is_set():  # reading the flag is much cheaper than setting it
+            self._hurried.set()
 
     async def stop(self, timeout: float = 2.0) -> None:
         self._halt.set()
-        self._news.set()
+        self._hurried.set()
         await super().stop(timeout)
 
     def _run(self) -> None:
-        silent = False  # the server did not answer the last heartbeat
+        silent = False  # True if the server did not answer the last heartbeat
         complete_at = time.monotonic() + self._interval
         while not self._halt.wait(self._pause):
             left = complete_at - time.monotonic()
             # A server that does not answer gets no early heartbeats.
-            early = left > 0 and (self._halt if silent else self._news).wait(left)
+            early = left > 0 and (self._halt if silent else self._hurried).wait(left)
             if self._halt.is_set():
                 break
-            self._news.clear()
+            self._hurried.clear()
             if early:
                 silent = not self._answered(False, silent)
                 continue
@@ -143,18 +147,22 @@ class HeartbeatThread(SideThread):
             complete_at = time.monotonic() + self._interval
 
     def _answered(self, complete: bool, silent: bool) -> bool:
-        """Send a heartbeat and deliver its answer; False if there is none."""
+        """Send a heartbeat and deliver its answer; return False if the heartbeat fails."""
         began = time.monotonic()
         try:
             pulse = self._beat(complete)
         except Exception as error:
             if not silent:
-                self._log.warning("heartbeat failed: %s", error)
+                self._log.warning(
+                    "cannot send heartbeats of worker %s to the server: %s; trying again",
+                    self._log.worker_id,
+                    str(error) or type(error).__name__,
+                )
             return False
         took = time.monotonic() - began
         self._pause = min(self._interval, max(_PAUSE, _REST * took))
         if silent:
-            self._log.info("heartbeats are answered again")
+            self._log.info("the server answers heartbeats of worker %s again", self._log.worker_id)
         self._call(self._deliver, pulse)
         return True
 
@@ -163,11 +171,11 @@ class HeartbeatThread(SideThread):
 
 
 class LoopWatch(SideThread):
-    """Names the task that blocks the event loop, while it does.
+    """Logs a warning that names the handler which blocks the event loop.
 
-    The thread asks the loop for an answer, and looks at the running handler if none comes. A loop
-    that is short of processor time is not the handler's fault, so the same handler must be seen
-    at every look.
+    The thread schedules a callback on the loop. If the callback does not run, the thread reads
+    which handler the loop runs. A loop without enough processor time is not the handler's fault, so
+    the thread must find the same handler at every check.
     """
 
     def __init__(self, log: WorkerLog, running: Callable[[], list[Execution]]) -> None:
@@ -194,7 +202,7 @@ class LoopWatch(SideThread):
                 self._say(at_work, blocked)
 
     def _at_work(self) -> Execution | None:
-        """The execution whose task the loop runs now."""
+        """Return the execution whose task the loop runs now, or None."""
         task = asyncio.current_task(self._loop)
         if task is None:
             return None
@@ -207,9 +215,9 @@ class LoopWatch(SideThread):
             return
         self._said[name] = now
         self._log.warning(
-            "task %s blocks the event loop, for %.1f s so far%s: no other `async def` task of this"
-            " worker runs meanwhile; await what takes long, or make it a `def` task, which runs in"
-            " a thread",
+            "task %s has blocked the event loop for %.1f s%s, and no other `async def` task of this"
+            " worker runs meanwhile; await slow calls, or make it a `def` task, which runs in a"
+            " thread",
             name,
             blocked,
             self._place(execution),
@@ -217,7 +225,7 @@ class LoopWatch(SideThread):
         )
 
     def _place(self, execution: Execution) -> str:
-        """The handler's current file and line."""
+        """Return the handler's current file and line as text; empty if unknown."""
         frame = sys._current_frames().get(self._loop_thread)
         fn = execution.definition.fn if execution.definition else None
         found = _frame_of(frame, getattr(fn, "__code__", None))
@@ -232,7 +240,10 @@ class LoopWatch(SideThread):
 
 
 def _frame_of(frame: FrameType | None, code: CodeType | None) -> FrameType | None:
-    """The frame that runs the handler's code, or the innermost one for a decorated handler."""
+    """Return the frame that runs this code, or the innermost frame if none does.
+
+    The handler's code is not found if the handler is decorated.
+    """
     innermost = frame
     while frame is not None:
         if frame.f_code is code:

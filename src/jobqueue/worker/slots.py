@@ -1,4 +1,4 @@
-"""Warns when slots of a worker are taken and nothing will free them."""
+"""Log a warning when all slots of a worker are in use and may never become free."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jobqueue.worker.settings import WorkerSettings
 if TYPE_CHECKING:
     from jobqueue.worker.execution import Execution
 
-_PATIENCE = 2.0  # seconds that all slots wait, without any change, before the warning
+_PATIENCE = 2.0  # seconds that all slots must wait without a change before the warning
 
 
 class WaitingSlots:
-    """Counts the slots whose handler waits in ``JobHandle.result``. Usable from any thread.
+    """Counts the slots whose handler waits for another job in ``JobHandle.result``.
 
-    When all of them wait, only another worker can run the jobs that they wait for. That is logged
-    once, and once more after the situation has ended and come again.
+    When the handlers of all slots wait, only another worker can run the jobs that they wait for. A
+    warning says so, once for each time that this happens. Any thread may use this class.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class WaitingSlots:
     ) -> None:
         self._settings = settings
         self._log = WorkerLog(settings.id)
-        self._began = began  # called on the loop with the lease of a handler that begins to wait
+        self._began = began  # called on the loop when a handler begins to wait, with its lease
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._queues: dict[int, list[str | None]] = {}  # lease -> queues of the jobs awaited
@@ -40,7 +40,7 @@ class WaitingSlots:
 
     @contextlib.contextmanager
     def waits(self, lease: int, queue: str | None) -> Iterator[None]:
-        """The handler that holds the lease waits for a job while the block runs."""
+        """Record that the handler with this lease waits for a job of the queue during the block."""
         self.begin(lease, queue)
         try:
             yield
@@ -48,7 +48,10 @@ class WaitingSlots:
             self.end(lease, queue)
 
     def begin(self, lease: int, queue: str | None) -> None:
-        """A handler begins to wait. A job of a queue served elsewhere needs no slot here."""
+        """Record that the handler with this lease begins to wait for a job of the queue.
+
+        A queue that this worker does not serve is ignored, because its jobs need no slot here.
+        """
         if not self._served(queue):
             return
         with self._lock:
@@ -62,6 +65,7 @@ class WaitingSlots:
                 self._loop.call_soon_threadsafe(self._began, lease)
 
     def end(self, lease: int, queue: str | None) -> None:
+        """Record that the handler with this lease no longer waits for a job of the queue."""
         with self._lock:
             waiting = self._queues.get(lease, [])
             if queue in waiting:
@@ -71,13 +75,13 @@ class WaitingSlots:
                 self._drop(lease)
 
     def forget(self, lease: int) -> None:
-        """The attempt has ended, and waits for nothing."""
+        """Forget the attempt with this lease, because it has ended."""
         if lease in self._queues:  # false for most jobs
             with self._lock:
                 self._drop(lease)
 
     def close(self) -> None:
-        """Write no more warnings."""
+        """Stop writing warnings."""
         if self._timer is not None:
             self._timer.cancel()
         self._told = True
@@ -111,22 +115,23 @@ class WaitingSlots:
         self._told = True
         slots = self._settings.concurrency
         self._log.warning(
-            "%d of %d slots wait for jobs%s: this worker has no slot left to run them, and unless"
-            " another worker does they wait forever; raise concurrency, or give those jobs a queue"
-            " and a worker of their own",
+            "the handlers in %d of %d slots wait for other jobs%s, and worker %s has no slot left"
+            " to run those jobs: unless another worker runs them, the handlers wait forever; raise"
+            " concurrency, or give those jobs their own queue and worker",
             len(self._queues),
             slots,
             f" of queue {', '.join(names)}" if names else "",
+            self._settings.id,
             extra={"slots": slots, "queues": names},
         )
 
 
 class OverrunSlots:
-    """Counts the slots of attempts that are over and whose function still runs.
+    """Counts the slots whose function still runs although the server has given its attempt up.
 
-    A thread cannot be stopped. When its job times out, or its lease is lost, the server has given
-    the attempt up, but the slot is not free before the function returns. A worker without any
-    other slot would do nothing for ever, and look well.
+    A thread cannot be stopped. When its job has timed out or its lease is lost, the slot becomes
+    free only when the function returns. A worker whose slots are all blocked like this would run
+    no jobs, and still look healthy.
     """
 
     def __init__(
@@ -138,16 +143,19 @@ class OverrunSlots:
         self._settings = settings
         self._log = WorkerLog(settings.id)
         self._running = running
-        self._end = end  # called when no slot is left, if the settings say ``recycle``
+        self._end = end  # called when no slot is left, if the setting ``recycle`` is on
         self._loop = asyncio.get_running_loop()
         self._told = False
 
     def count(self) -> int:
-        """Usable from any thread."""
+        """Return the number of slots whose function still runs after its attempt was given up.
+
+        Any thread may call this method.
+        """
         return sum(execution.over for execution in list(self._running()))
 
     def watch(self, execution: Execution) -> None:
-        """The attempt is over. Its function has ``cancel_grace`` seconds to return."""
+        """Log a warning if the function still runs ``cancel_grace`` seconds from now."""
         self._loop.call_later(self._settings.cancel_grace, self._look, execution)
 
     def _look(self, execution: Execution) -> None:
@@ -156,9 +164,9 @@ class OverrunSlots:
         taken, slots = self.count(), self._settings.concurrency
         job = execution.assignment
         self._log.warning(
-            "the function of job %s (%s) still runs %g s after the attempt was over (%s), and keeps"
-            " its slot until it returns: %d of %d slots are taken like that; let it look at"
-            ' ctx.cancelled, or use executor="process"',
+            "the function of job %s (%s) still runs %g s after the attempt was given up (%s), and"
+            " blocks its slot until it returns: %d of %d slots are blocked like this; let the"
+            ' function check ctx.cancelled, or use executor="process"',
             job.id,
             job.type or job.queue,
             self._settings.cancel_grace,
@@ -175,14 +183,15 @@ class OverrunSlots:
 
     def _full(self, slots: int) -> None:
         then = (
-            "it ends now, to be started again by its supervisor"
+            "the worker stops now, so that its supervisor starts it again"
             if self._settings.recycle
-            else "nothing runs here until one of them returns or this program is started again"
+            else "this worker runs no jobs until one of them returns or the worker is restarted"
         )
         self._log.error(
-            "all %d slots of this worker are taken by functions that did not end when their attempt"
-            " was over; %s",
+            "all %d slots of worker %s are blocked by functions that still run although their"
+            " attempts were given up; %s",
             slots,
+            self._settings.id,
             then,
             extra={"overrun": slots},
         )

@@ -1,9 +1,11 @@
-"""Runs a job under which workers died with nothing beside it.
+"""Run a job alone if earlier workers died while they had it: the job may have killed them.
 
-If a worker dies under it once more, the job is to blame, and no other job loses a retry. Before it
-starts, the worker takes back its free slots, hands back the jobs that it has not started, finishes
-those that run, and reports all of that. The start itself is reported and answered before the
-handler begins, because only a job that was RUNNING is called poison.
+A job that is suspected of killing its worker is called a suspect here. While a suspect runs, the
+worker runs no other job. If the worker dies, the suspect is to blame, and no other job loses a
+retry. Before the suspect starts, the worker withdraws its free slots, hands back jobs that have not
+started, waits for running jobs to end, and waits until the server has answered all reports. The
+start is reported and answered before the handler begins, because only a job that was RUNNING can
+become a dead letter with the reason POISON.
 """
 
 from __future__ import annotations
@@ -18,16 +20,22 @@ from jobqueue.worker.log import WorkerLog
 if TYPE_CHECKING:
     from jobqueue.worker.runtime import WorkerRuntime
 
-SUSPECT_AFTER = 2  # deaths
-_PATIENCE = 15.0  # seconds that a suspect waits for its neighbours to end, the first time
-_MORE_PATIENCE = 4  # factor by which that grows with each hand-back: at last it has its turn
+SUSPECT_AFTER = 2  # workers that died while they had the job
+_PATIENCE = 15.0  # seconds that a suspect waits for other jobs to end, the first time
+_MORE_PATIENCE = (
+    4  # factor by which the wait grows with each hand-back, so that the job runs at last
+)
 _MOST_HAND_BACKS = 8
-_STEP_ASIDE = 1.0  # seconds that another worker has to take the job that was handed back
-_PROBE = 0.5  # seconds with one slot on offer: the next suspect comes without neighbours
+_STEP_ASIDE = 1.0  # seconds without offers, so that another worker gets the handed-back job
+_PROBE = 0.5  # seconds with only one slot on offer, so that the next suspect comes alone
 
 
 class SuspectExecutor(Executor):
-    """Runs one suspect at a time. Its executor until the handler begins."""
+    """Runs one suspect at a time, while the worker runs no other job.
+
+    A suspect is a job that may have killed earlier workers. This executor replaces the suspect's
+    own executor until its handler may begin.
+    """
 
     def __init__(self, runtime: WorkerRuntime, log: WorkerLog) -> None:
         self._runtime = runtime
@@ -41,13 +49,14 @@ class SuspectExecutor(Executor):
         self._runtime.spawn(self._run(execution, member))
 
     def look(self) -> None:
-        """An attempt of this worker has ended, or was given up."""
+        """Check again whether the suspect may start, after another attempt has ended."""
         self._changed.set()
 
     def waits(self, lease: int) -> None:
-        """A handler waits for another job, which may need a slot here.
+        """Let other jobs run again if the suspect's handler waits for another job.
 
-        A suspect that waits for a job does nothing itself, and must not wait for ever.
+        The other job may need a slot of this worker, and the suspect would wait forever without it.
+        ``lease`` is the lease of the attempt whose handler waits.
         """
         if self.suspect is not None and self.suspect.assignment.lease == lease:
             self.suspect = None
@@ -57,24 +66,37 @@ class SuspectExecutor(Executor):
         try:
             if await self._has_room(execution):
                 if await self._announced(execution):
-                    self._say(execution, "runs with nothing beside it")
+                    self._say(
+                        execution, "this worker runs it alone, because it may have killed them"
+                    )
                     execution.executor = member
                     member.submit(execution)
                     await self._over(execution)
             elif not execution.ended:
-                self._say(execution, "is handed back: other jobs of this worker take too long")
+                self._say(
+                    execution,
+                    "it is handed back, because other jobs of this worker take too long for it to"
+                    " run alone",
+                )
                 self._hand_back(execution)
                 await asyncio.sleep(_STEP_ASIDE)
         except Exception:
-            self._log.exception("a job could not be run apart")
+            self._log.exception(
+                "cannot run job %s alone; this worker offers its slots again",
+                execution.assignment.id,
+                extra=execution.log_fields(),
+            )
         if self.suspect is execution:
             self.suspect = None
         if self.suspect is None:
-            # Only one slot at first: the next job is often a suspect, too.
+            # Offer only one slot at first, because the next job is often a suspect, too.
             await self._runtime.offer_one_then_all(_PROBE)
 
     async def _has_room(self, execution: Execution) -> bool:
-        """Wait until nothing runs beside it; False if that takes too long, or it was withdrawn."""
+        """Wait until no other job runs in this worker, so that the suspect may start.
+
+        Return False if the wait takes too long, or if the suspect has ended meanwhile.
+        """
         runtime = self._runtime
         try:
             async with asyncio.timeout(_patience(execution.assignment)):
@@ -82,14 +104,17 @@ class SuspectExecutor(Executor):
                 while not execution.ended and runtime.neighbours(execution):
                     self._changed.clear()
                     await self._changed.wait()
-                    await runtime.take_back_slots()  # also the slot that came free
-                await runtime.reports_answered()  # also of jobs that were handed back
+                    await runtime.take_back_slots()  # also the slot that has just become free
+                await runtime.reports_answered()  # also the reports of jobs that were handed back
         except TimeoutError:
             return False
         return not execution.ended
 
     async def _announced(self, execution: Execution) -> bool:
-        """Report the start and wait for the answer; False if it must not start any more."""
+        """Report the start of the job and wait for the server's answer.
+
+        Return False if the job was stopped meanwhile and must not start.
+        """
         self._runtime.announce(execution)
         await self._runtime.reports_answered()
         if execution.stop is None:
@@ -98,15 +123,17 @@ class SuspectExecutor(Executor):
         return False
 
     async def _over(self, execution: Execution) -> None:
-        """Wait until its end is answered, or until it was given up or waits for another job.
+        """Wait until the server has answered the report of the suspect's end.
 
-        A function that does not end when its attempt is over keeps its own slot only.
+        Return earlier if the attempt was given up, or if the suspect waits for another job. A
+        function that still runs after its attempt was given up blocks only its own slot.
         """
         while self.suspect is execution and not (execution.ended or execution.over):
             self._changed.clear()
             await self._changed.wait()
         if self.suspect is execution:
-            await self._runtime.reports_answered()  # its end is safe before another job begins
+            # The server must know its end before another job begins.
+            await self._runtime.reports_answered()
 
     def _hand_back(self, execution: Execution) -> None:
         job = execution.assignment
@@ -115,7 +142,7 @@ class SuspectExecutor(Executor):
     def _say(self, execution: Execution, what: str) -> None:
         job = execution.assignment
         self._log.warning(
-            "%d workers died while they held job %s (%s); it %s",
+            "%d workers died while they had job %s (%s); %s",
             job.deaths,
             job.id,
             job.type or job.queue,
@@ -125,6 +152,6 @@ class SuspectExecutor(Executor):
 
 
 def _patience(job: Assignment) -> float:
-    """Seconds that it may keep others waiting: more with each hand-over that was no retry."""
+    """Return how many seconds a suspect may delay other jobs: longer after each hand-back."""
     hand_backs = max(0, job.attempt - 1 - job.retry_count)
     return _PATIENCE * float(_MORE_PATIENCE ** min(hand_backs, _MOST_HAND_BACKS))

@@ -1,1 +1,1 @@
-"""Ways to run a handler: on the loop, in a thread, in a process, or as an external program."""
+"""Run handlers on the event loop, in threads, in processes, or as external programs."""

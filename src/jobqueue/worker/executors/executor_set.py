@@ -1,4 +1,4 @@
-"""The executors of one worker, and the choice between them."""
+"""Create the executors of one worker, and choose the executor for each task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobqueue.worker.settings import WorkerSettings
 
 
 class ExecutorSet:
-    """An executor of each kind."""
+    """Holds one executor of each kind for one worker."""
 
     def __init__(self, host: Host, endings: Endings, settings: WorkerSettings) -> None:
         self.coroutines = CoroutineExecutor(host, endings)
@@ -32,14 +32,18 @@ class ExecutorSet:
         return self.coroutines if definition.is_async else self.threads
 
     def shares_fate(self, execution: Execution) -> bool:
-        """True if the handler runs in the worker's process: a crash of one ends both."""
+        """Return True if the handler runs in the worker's process: its crash kills the worker."""
         return execution.executor in (self.coroutines, self.threads)
 
     def may_overlook_cancel(self, execution: Execution) -> bool:
-        """True if a cancel only raises a flag. A coroutine or a program cannot overlook it."""
+        """Return True if a cancel only sets a flag that the handler may ignore.
+
+        A coroutine gets an exception, and an external program gets a signal.
+        """
         return execution.executor in (self.threads, self.processes)
 
     async def close(self) -> None:
+        """Close all executors."""
         for member in (self.coroutines, self.threads, self.processes, self.program):
             if member is not None:
                 await member.close()

@@ -1,4 +1,4 @@
-"""Handlers in the worker's own process: ``async def`` on the loop, ``def`` in threads."""
+"""Run handlers in the worker's process: ``async def`` on the event loop, ``def`` in threads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jobqueue.worker.execution import Endings, Execution, Executor, Host
 
 
 class CoroutineExecutor(Executor):
-    """A task for each job, with its own context variables and its own cancellation."""
+    """Runs each ``async def`` handler in an asyncio task with its own context variables."""
 
     def __init__(self, host: Host, endings: Endings) -> None:
         self._host = host
         self._endings = endings
         self._create_task = asyncio.get_running_loop().create_task
-        # Every handler begins with these variables: a handler that submits a job may deliver it
-        # here itself, and its own variables are not that job's.
+        # Every handler starts with these context variables. ``submit`` may be called from another
+        # handler, which has just submitted a job, and whose variables must not be inherited.
         self._context = contextvars.copy_context()
 
     def submit(self, execution: Execution) -> None:
@@ -46,19 +46,19 @@ class CoroutineExecutor(Executor):
         except (Exception, SystemExit, asyncio.CancelledError) as error:
             report = self._endings.raised(execution, error)
         self._host.ended(execution, report)
-        execution.handle = None  # the task's context holds the execution: no cycle is left behind
+        execution.handle = None  # the task refers to the execution: break the reference cycle
 
     def interrupt(self, execution: Execution) -> None:
-        """Cancel the task. A handler that ignores the cancel goes on, and keeps its slot."""
+        """Cancel the asyncio task. A handler that ignores the cancel goes on and keeps its slot."""
         execution.handle.cancel()
 
 
 class ThreadExecutor(Executor):
-    """Threads started on demand, at most ``limit``, and reused.
+    """Runs ``def`` handlers in at most ``limit`` threads, which are started on demand and reused.
 
-    A thread cannot be stopped: at a timeout or a cancel the flag of its context is raised, and
-    the job keeps its slot until the handler returns. Threads are daemons, so that a handler that
-    never returns does not keep the process alive.
+    A thread cannot be stopped. At a timeout or a cancel, the executor sets the flag
+    ``ctx.cancelled``, and the job keeps its slot until the handler returns. The threads are
+    daemons, so that a handler that never returns does not keep the process alive.
     """
 
     def __init__(self, host: Host, endings: Endings, limit: int) -> None:
@@ -66,13 +66,13 @@ class ThreadExecutor(Executor):
         self._endings = endings
         self._limit = limit
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.copy_context()  # of every handler
+        self._context = contextvars.copy_context()  # every handler gets a copy
         self._jobs: queue.SimpleQueue[Execution | None] = queue.SimpleQueue()
         self._threads = 0
         self._unfinished = 0
         self._closed = False
-        # News from the threads: an execution that began, or one with its report.
-        self._news: deque[tuple[Execution, Transition | None]] = deque()
+        # Messages from the threads: an execution that has begun (None), or its report.
+        self._messages: deque[tuple[Execution, Transition | None]] = deque()
         self._told = False
 
     def submit(self, execution: Execution) -> None:
@@ -91,12 +91,12 @@ class ThreadExecutor(Executor):
         return True
 
     def interrupt(self, execution: Execution) -> None:
-        """Raise the flag of the handler's context: a thread cannot be stopped."""
+        """Set the flag ``ctx.cancelled`` of the handler, because a thread cannot be stopped."""
         if execution.context is not None:
             execution.context.request_cancel()
 
     async def close(self) -> None:
-        """Let idle threads end; a busy thread ends when its handler returns."""
+        """End the idle threads. A busy thread ends when its handler returns."""
         if not self._closed:
             self._closed = True
             for _ in range(self._threads):
@@ -139,8 +139,8 @@ class ThreadExecutor(Executor):
         return False
 
     def _tell(self, execution: Execution, report: Transition | None) -> None:
-        self._news.append((execution, report))
-        if not self._told:  # waking the loop is expensive: once until it has listened is enough
+        self._messages.append((execution, report))
+        if not self._told:  # waking the loop is expensive: wake it once until it reads
             self._told = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._listen)
@@ -148,9 +148,9 @@ class ThreadExecutor(Executor):
     # -- on the loop -------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        self._told = False  # first: news that comes after this line wakes the loop again
-        while self._news:
-            execution, report = self._news.popleft()
+        self._told = False  # first, so that a later message wakes the loop again
+        while self._messages:
+            execution, report = self._messages.popleft()
             if report is None:
                 self._host.begun(execution)
             else:

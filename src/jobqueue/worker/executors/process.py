@@ -1,8 +1,8 @@
-"""Handlers in processes of their own, which can be killed.
+"""Run handlers in separate processes, which can be killed.
 
-Processes are started one by one when needed, and reused. They are plain ``python -m
-jobqueue.worker.child``, not forks: a fork of a process with threads and open connections is not
-safe.
+Processes are started when they are needed, and reused. Each process is a new ``python -m
+jobqueue.worker.child`` and not a fork, because the fork of a process with threads and open
+connections is not safe.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _EXIT_SECONDS = 2.0
 
 
 def _import_path() -> str:
-    """Return where this process imports from; an empty entry is the folder that it is in."""
+    """Return ``sys.path`` as PYTHONPATH, with an explicit name for the current folder."""
     return os.pathsep.join(entry or os.curdir for entry in sys.path)
 
 
 class ChildProcess:
-    """The worker's end of one process."""
+    """Controls one process that runs handlers, from the worker's side."""
 
     def __init__(
         self,
@@ -61,7 +61,10 @@ class ChildProcess:
 
     @classmethod
     async def start(cls, timeout: float) -> ChildProcess:
-        """Start a process and wait until it is ready."""
+        """Start a process and wait at most ``timeout`` seconds until it is ready.
+
+        Unavailable means that the process was not ready in time, or has ended.
+        """
         ours, theirs = socket.socketpair()
         setup = logs.applied()
         try:
@@ -69,13 +72,15 @@ class ChildProcess:
                 process = Spawned.start(
                     [
                         sys.executable,
-                        "-P",  # imports come from where ours do, not from the folder we are in
+                        "-P",  # do not import from the current folder, unless sys.path has it
                         "-m",
                         "jobqueue.worker.child",
                         str(theirs.fileno()),
                         str(os.getpid()),
                         os.environ.get("PYTHONPATH", ""),
-                        json.dumps(setup and asdict(setup)),  # its log goes where ours does
+                        json.dumps(
+                            setup and asdict(setup)
+                        ),  # the same log settings as this process
                     ],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
@@ -91,26 +96,30 @@ class ChildProcess:
                 message = await child.receive()
         except TimeoutError:
             await child.kill()
-            raise Unavailable(f"a process did not come up within {timeout:g} s") from None
+            raise Unavailable(
+                f"a process for the job was not ready within {timeout:g} s, and was killed"
+            ) from None
         except BaseException:
             await child.kill()
             raise
         if not isinstance(message, ProcessReady):
-            raise Unavailable(f"a process did not come up: {await child.kill()}")
+            raise Unavailable(
+                f"a process for the job ended before it was ready: {await child.kill()}"
+            )
         return child
 
     async def send(self, message: Run | Cancel) -> None:
-        """Send a message. If the process is gone, the next ``receive`` returns None."""
+        """Send a message. If the process has ended, the next ``receive`` returns None."""
         with contextlib.suppress(ConnectionError):
             self._writer.write(frame(message))
             await self._writer.drain()
 
     def ask_to_stop(self, lease: int) -> None:
-        """Raise the flag of a job's context."""
+        """Tell the process to set the flag ``ctx.cancelled`` of the job with this lease."""
         self._writer.write(frame(Cancel(lease)))
 
     async def receive(self) -> FromChild | None:
-        """Return the next message; None when the process is gone."""
+        """Return the next message from the process; None if the process has ended."""
         try:
             prefix = await self._reader.readexactly(PREFIX.size)
             body = await self._reader.readexactly(body_length(prefix))
@@ -119,12 +128,12 @@ class ChildProcess:
         return read_from_child(body)
 
     def kill_now(self) -> None:
-        """Kill the process and all that its handler started."""
+        """Kill the process and all processes that its handler started."""
         kill_group(self._process.pid)
 
     async def kill(self) -> str:
-        """Kill the process and wait until it is gone; returns its exit status in words."""
-        # A process that is already ending gets the time to end by itself.
+        """Kill the process and wait for its end; return its exit status in words."""
+        # A process that has closed its connection is given time to end by itself.
         if not self._reader.at_eof():
             self.kill_now()
         try:
@@ -133,7 +142,7 @@ class ChildProcess:
         except TimeoutError:
             self.kill_now()
             status = await self._process.wait()
-        self.kill_now()  # its handler's children
+        self.kill_now()  # processes that its handler started
         self._writer.close()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
@@ -141,7 +150,7 @@ class ChildProcess:
 
 
 class ProcessExecutor(Executor):
-    """Processes started on demand; never more than there are slots."""
+    """Runs handlers in processes, which are started on demand: at most one for each slot."""
 
     def __init__(
         self, host: Host, endings: Endings, start_timeout: float, cancel_grace: float
@@ -162,7 +171,7 @@ class ProcessExecutor(Executor):
         task.add_done_callback(self._tasks.discard)
 
     def interrupt(self, execution: Execution) -> None:
-        """Kill the process. A cancelled handler is asked first, and killed after the grace."""
+        """Kill the process. On a cancel, set the handler's flag and kill after the grace time."""
         child = self._busy.get(execution.assignment.lease)
         if child is None:
             return
@@ -223,13 +232,15 @@ class ProcessExecutor(Executor):
         await child.send(self._request(execution, execution.definition))
         while isinstance(message := await child.receive(), Advance | ProcessReady | Waiting):
             if isinstance(message, Advance):
-                if message.lease == execution.assignment.lease:  # not a late one of another job
+                if (
+                    message.lease == execution.assignment.lease
+                ):  # ignore late progress of an earlier job
                     context.progress(message.value, message.text)
             elif isinstance(message, Waiting):
                 wait = execution.waiting.begin if message.begins else execution.waiting.end
                 wait(execution.assignment.lease, message.queue)
         if message is None:
-            text = f"the process ended while it ran the job: {await child.kill()}"
+            text = f"the process that ran the job has ended: {await child.kill()}"
             return self._endings.failed(execution, text), False
         if isinstance(message, HandlerFailed):
             if not message.kinds:
@@ -265,7 +276,7 @@ class ProcessExecutor(Executor):
 
 
 def whereabouts(fn: Any) -> tuple[str, str | None]:
-    """Return a function's module, and the path of the script if that is where it is defined."""
+    """Return the module of a function, and the script's path if a script defines the function."""
     if fn.__module__ != "__main__":
         return fn.__module__, None
     main = sys.modules["__main__"]
@@ -275,6 +286,8 @@ def whereabouts(fn: Any) -> tuple[str, str | None]:
     script = getattr(main, "__file__", None) or inspect.getfile(fn)
     if not os.path.isfile(script):
         raise InvalidArgument(
-            "executor", "a process cannot import a handler from an interactive session"
+            "executor",
+            "a process cannot import a handler that is defined in an interactive session; define it"
+            " in a file",
         )
     return "__main__", os.path.abspath(script)

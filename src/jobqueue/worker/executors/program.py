@@ -1,4 +1,7 @@
-"""External programs as handlers: payload on stdin, result on stdout, exit status as outcome."""
+"""Run an external program for each job.
+
+The program reads the payload on stdin and writes the result to stdout. Exit status 0 means success.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ log = logging.getLogger("jobqueue.worker")
 _STDERR_TAIL = MAX_ERROR_BYTES - 100
 _CHUNK = 64 * 1024
 _PROGRESS_PAUSE = 0.2
-_IGNORED = "ignored a line of progress; further ones of this job are not logged: %s"
-_DRAIN_SECONDS = 1.0  # for output that the program's own children hold open after its end
+_IGNORED = "ignored a line of progress of job %s: %s; further such lines are ignored silently"
+_DRAIN_SECONDS = 1.0  # to read the output after the program's end, if its children keep it open
 
 
 class ProgramExecutor(Executor):
-    """Starts the program once for each job, in a process group of its own."""
+    """Runs the configured program once for each job, in a new process group."""
 
     def __init__(
         self, host: Host, endings: Endings, command: Sequence[str], cancel_grace: float
@@ -48,7 +51,7 @@ class ProgramExecutor(Executor):
         task.add_done_callback(self._tasks.discard)
 
     def interrupt(self, execution: Execution) -> None:
-        """Kill the program. A cancelled one gets SIGTERM first, and is killed after the grace."""
+        """Kill the program. On a cancel, send SIGTERM and kill after the grace time."""
         pid = self._pids.get(execution.assignment.lease)
         if pid is None:  # its process is being started: _execute reads ``stop`` afterwards
             return
@@ -70,7 +73,9 @@ class ProgramExecutor(Executor):
         try:
             report = await self._execute(execution)
         except OSError as error:
-            report = self._endings.failed(execution, f"cannot run {self._command[0]!r}: {error}")
+            report = self._endings.failed(
+                execution, f"cannot start the program {self._command[0]!r}: {error}"
+            )
         except Exception as error:
             report = self._endings.raised(execution, error)
         self._host.ended(execution, report)
@@ -116,15 +121,15 @@ class ProgramExecutor(Executor):
 
 
 _SECRET = re.compile(r"PASSWORD|SECRET|KEY|TOKEN|_URL$")
-"""Part of the name of a ``JQ_`` variable that a program does not get."""
+"""Matches the names of ``JQ_`` variables that are hidden from programs."""
 
 
 def environment(job: Assignment) -> dict[str, str]:
-    """Return the worker's environment without its secrets, and with the job's variables."""
+    """Return the worker's environment without its secrets, plus the variables of the job."""
     inherited = {
         name: value
         for name, value in os.environ.items()
-        # The address of a store may have its password in it, whatever its variable is called.
+        # The URL of a store may contain a password, in a variable of any name.
         if not (name.startswith("JQ_") and (_SECRET.search(name) or holds_secret(value)))
     }
     return inherited | {
@@ -136,7 +141,7 @@ def environment(job: Assignment) -> dict[str, str]:
 
 
 class ProgressPipe:
-    """The pipe in which a program reports progress, as lines like ``0.4 12 of 30 files``."""
+    """Reads the progress that a program writes to a pipe, as lines like ``0.4 12 of 30 files``."""
 
     def __init__(self, job: Assignment, advanced: Callable[[int, Progress], None]) -> None:
         self._reading, self.writing = os.pipe()
@@ -150,19 +155,19 @@ class ProgressPipe:
         self._complained = False
 
     def listen(self) -> None:
-        """Read from the pipe. The program has the writing end, or could not be started."""
+        """Start reading from the pipe, and close the writing end in this process."""
         os.close(self.writing)
         self._loop.add_reader(self._reading, self._read)
 
     def close(self) -> None:
-        """Stop reading. Processes that the program started may hold the pipe open."""
+        """Stop reading, even if processes that the program started keep the pipe open."""
         self._loop.remove_reader(self._reading)
         if self._pause is not None:
             self._pause.cancel()
         os.close(self._reading)
 
     def _read(self) -> None:
-        """Pass on the last line that came, then pause: a program may write a lot."""
+        """Handle the latest line, then pause, because a program may write many lines."""
         try:
             chunk = os.read(self._reading, _CHUNK)
         except BlockingIOError:
@@ -185,7 +190,7 @@ class ProgressPipe:
             if not self._complained:
                 self._complained = True
                 fields = {"job_id": self._job.id, "queue": self._job.queue}
-                log.warning(_IGNORED, error, extra=fields)
+                log.warning(_IGNORED, self._job.id, error, extra=fields)
             return
         if progress != self._last:
             self._last = progress
@@ -193,19 +198,23 @@ class ProgressPipe:
 
 
 def read_progress(line: str) -> Progress:
-    """Read progress from a line: a value or ``-``, then an optional text."""
+    """Return the progress that a line contains: a value or ``-``, then an optional text."""
     first, _, text = line.strip().partition(" ")
     try:
         value = None if first == "-" else float(first)
     except ValueError:
         raise InvalidArgument(
-            "progress", f"expected a value from 0 to 1, or -, and then a text; got {line[:50]!r}"
+            "progress",
+            f"expected a value from 0 to 1 or -, then a space and a text; got {line[:50]!r}",
         ) from None
     return Progress.of(value, text.strip())
 
 
 class Conversation:
-    """Feeds a program and collects its output, within bounds."""
+    """Writes the payload to a running program, and collects its result and error output.
+
+    A program that writes more than ``limit`` bytes of result is killed.
+    """
 
     def __init__(self, process: Spawned, limit: int) -> None:
         self.limit = limit
@@ -217,7 +226,7 @@ class Conversation:
         self._transports: list[asyncio.BaseTransport] = []
 
     async def hold(self, payload: bytes) -> int:
-        """Run until the program has ended; returns its exit status."""
+        """Exchange data with the program until it has ended; return its exit status."""
         talk = {
             self._loop.create_task(self._feed(payload)),
             self._loop.create_task(self._read_result()),
@@ -225,7 +234,7 @@ class Conversation:
         }
         try:
             status = await self._process.wait()
-            # Processes that the program left running must not hold its output open.
+            # Kill processes that the program left running if they keep its output open.
             _, open_still = await asyncio.wait(talk, timeout=_DRAIN_SECONDS)
             if open_still:
                 kill_group(self._process.pid)
@@ -244,7 +253,7 @@ class Conversation:
         )
         self._transports.append(transport)
         writer = asyncio.StreamWriter(transport, protocol, None, self._loop)
-        # A program need not read its input, and may have ended already.
+        # The program may have ended, or may not read its input.
         with contextlib.suppress(OSError, RuntimeError):
             writer.write(payload)
             await writer.drain()

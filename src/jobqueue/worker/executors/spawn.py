@@ -1,8 +1,8 @@
-"""Starts processes and waits for their end, on any event loop.
+"""Start processes and wait for their end, on any event loop.
 
-The loop's own ``subprocess_exec`` is not used: uvloop forks the whole process and runs fork
-handlers in the child before it becomes the program, and gRPC's handlers crash there now and then.
-``Popen`` runs none of our code between the old program and the new one.
+The event loop's own ``subprocess_exec`` is not used, because uvloop runs fork handlers in the new
+process before it executes the program, and gRPC's fork handlers sometimes crash there. ``Popen``
+runs no Python code between the fork and the start of the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 
 class Spawned:
-    """A process that leads a group of its own."""
+    """Represents a process that was started as the leader of a new process group."""
 
     def __init__(self, popen: subprocess.Popen[bytes]) -> None:
         self.popen = popen
@@ -27,7 +27,7 @@ class Spawned:
         self._ended: asyncio.Future[int] = self._loop.create_future()
         try:
             self._descriptor = os.pidfd_open(self.pid)
-        except (AttributeError, OSError):  # not Linux, or an old one: a thread waits
+        except (AttributeError, OSError):  # not Linux, or an old Linux: wait in a thread
             self._descriptor = -1
             threading.Thread(target=self._wait, name="worker-waiter", daemon=True).start()
         else:
@@ -35,15 +35,16 @@ class Spawned:
 
     @classmethod
     def start(cls, command: Sequence[str], **options: Any) -> Spawned:
-        """Start a program; OSError if there is none."""
+        """Start a program. OSError means that the program cannot be started."""
         return cls(subprocess.Popen(command, start_new_session=True, **options))
 
     @property
     def status(self) -> int | None:
-        """The exit status as ``Popen`` has it; None while the process runs."""
+        """Return the exit status in the form of ``Popen``; None while the process runs."""
         return self.popen.returncode
 
     async def wait(self) -> int:
+        """Wait for the end of the process; return its exit status."""
         return await asyncio.shield(self._ended)
 
     def _reap(self) -> None:
@@ -62,7 +63,7 @@ class Spawned:
 
 
 def kill_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    """Send a signal to a process that leads its own group, and to the rest of the group."""
+    """Send a signal to a process group. ``pid`` is the id of the process that leads the group."""
     if pid <= 1:  # 0 is the caller's own group
         raise ValueError(f"{pid} is not the id of a process that leads a group")
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -70,7 +71,7 @@ def kill_group(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 
 
 def describe_exit(status: int) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     if status >= 0:
         return f"exit status {status}"
     try:
