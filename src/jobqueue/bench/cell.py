@@ -49,10 +49,10 @@ class Cell:
     callers: int = 8
     rate: float | None = None  # requests started per second; None: callers wait for answers
     work_ms: int = 0
-    payload_bytes: int = 0  # of a job's output
+    payload_bytes: int = 0  # the size of a job's output
     mix: Mapping[Method, int] = field(default_factory=lambda: {Method.SUBMIT: 1})
     key_ratio: float = 0.0  # the share of submits that have an idempotency key
-    key_skew: float = 0.0  # 0: every key is new; above: Zipf's exponent, over a thousand keys
+    key_skew: float = 0.0  # 0: every key is new; else Zipf's exponent over a thousand keys
     batch: int = 1  # jobs in a submit
     rows: int = 0  # finished jobs in the table before the run
     pressure: Pressure = Pressure.NONE

@@ -111,7 +111,7 @@ async def up(folder: Path, topology: str) -> AsyncIterator[list[Container]]:
         await _said(*compose, "up", "--detach", "--no-build")
         yield await _healthy(compose, topology)
     finally:
-        # No grace period: no data of the containers is kept. `down` also runs after a failure.
+        # No grace period, because no data is kept. `down` removes the rest, also after a failure.
         with contextlib.suppress(Unavailable):
             await _said(*compose, "kill")
         await _said(*compose, "down", "--volumes", "--timeout", "1")

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-GENERATOR = "generator"  # the part that is the load, not the system under it
+GENERATOR = "generator"  # the part that generates the load, not a part of the measured system
 _GLANCE = 0.5
 _IDLE = 0.3  # of a core
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -59,8 +59,8 @@ class Outage:
     topology: str
     killed: str
     before: dict[str, Counts]  # requests by method, while all parts were running
-    during: dict[str, Counts]  # from the kill on
-    accepted: int  # jobs, before and during
+    during: dict[str, Counts]  # requests by method, after the kill
+    accepted: int  # jobs submitted before and after the kill
     done: int
     canceled: int
     failed: int

@@ -74,14 +74,14 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
     sizes: dict[str, Any] = {}  # of the scenarios
     warm_up: Seconds = 1.0
     seconds: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 5.0
-    job_seconds: Seconds = 2.0  # callers that wait for each job's end; 0: none
+    job_seconds: Seconds = 2.0  # how long callers submit job after job; 0: not measured
     listings: Count = 20  # calls of list, one after another
-    drain: Seconds = 10.0  # how long the jobs of a run are waited for
+    drain: Seconds = 10.0  # the longest wait for the end of a run's jobs
     repetitions: Some = 3
     seed: int = 1
-    calm: Seconds = 10.0  # how long an idle machine is waited for
-    others: Annotated[float, msgspec.Meta(ge=0)] = 0.25  # cores: more disturbs a run
-    repeats: Count = 10  # disturbed runs that are made again
+    calm: Seconds = 10.0  # the longest wait for an idle machine
+    others: Annotated[float, msgspec.Meta(ge=0)] = 0.25  # cores of others that disturb no run
+    repeats: Count = 10  # the most disturbed runs that are made again
 
     def shapes(self) -> list[Topology]:
         """Return the topologies of the profile with their sizes."""

@@ -56,8 +56,8 @@ class JobEnds:
     done: int = 0
     failed: int = 0
     canceled: int = 0
-    open: int = 0  # when the run gave up waiting
-    a_second: float = 0.0  # done, from the stretch's begin to the end of the last one
+    open: int = 0  # not ended when the run stopped waiting
+    a_second: float = 0.0  # jobs done per second, until the end of the last job
 
     @property
     def ended(self) -> int:

@@ -252,7 +252,7 @@ async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> Ru
     profile, cell = wish.profile, run.cell
     record = _begun(wish, cell, run.repetition)
     seed = record.seed
-    # The keys are the same in every topology, so that they have the same owners.
+    # The keys are the same in every topology, so that the same nodes own them.
     tag = f"{wish.stamp}-{seed:x}-{run.attempt}"
     async with contextlib.AsyncExitStack() as stack:
         load = stack.enter_context(LoadGenerator(ground.target, cell, profile, seed=seed, tag=tag))

@@ -14,7 +14,7 @@ from jobqueue.bench.records import TO_DONE, RunRecord, histogram
 from jobqueue.bench.run import described
 
 PERCENTILES = (50, 95, 99)
-_NAMES = (*PRIMARY, TO_DONE, Method.LIST)  # listings last: they are apart
+_NAMES = (*PRIMARY, TO_DONE, Method.LIST)  # listings last: they are measured separately
 
 
 def values(record: RunRecord) -> dict[str, tuple[float, str]]:

@@ -73,8 +73,8 @@ class Kept:
     """Describes a setting, and what the system keeps and loses of a job with this setting."""
 
     how: str
-    keeps: str  # once a job has ended
-    lost: str  # with a worker that dies
+    keeps: str  # what the system keeps after a job has ended
+    lost: str  # what happens to the job of a worker that dies
     unlogged: bool = False  # PostgreSQL does not write these tables to its log
 
 

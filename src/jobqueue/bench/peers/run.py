@@ -32,9 +32,9 @@ class PeerWork:
     repetitions: int = 3
     callers: int = 50
     paced: int = 60  # jobs for the latency
-    every: float = 0.02  # seconds between the end of one and the next
-    pacing: float = 2.0  # seconds at most
-    submitting: float = 1.0  # seconds at most
+    every: float = 0.02  # seconds between the end of one job and the submit of the next
+    pacing: float = 2.0  # the longest time of the latency step, in seconds
+    submitting: float = 1.0  # the longest time of each submit step, in seconds
     draining: float = 3.0
     fsync: Fsync = Fsync.NEVER  # of Redis
 
@@ -48,13 +48,13 @@ class PeerRun:
     repetition: int
     order: int
     version: str = ""
-    processes: int = 0  # that took part
-    slots: int = 0  # jobs at once in all of them; 0: no bound
+    processes: int = 0  # worker processes that took part
+    slots: int = 0  # jobs at once in all worker processes; 0: no limit
     rates: dict[str, dict[str, float]] = field(default_factory=dict)  # jobs and seconds
     started_ms: list[float] = field(default_factory=list)  # from before the submit
     done_ms: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    others: float = 0.0  # cores that something else used, or the host took
+    others: float = 0.0  # cores that other programs used, or the host took
     failed: str = ""
 
     @property

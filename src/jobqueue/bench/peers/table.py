@@ -20,8 +20,8 @@ class PeerMeasure:
 
     name: str
     heads: tuple[str, str]  # two lines over its column
-    times: str = ""  # the field of a run that holds them
-    share: float = 0.0  # of them that lie below
+    times: str = ""  # the field of a run with the times; empty for a rate
+    share: float = 0.0  # the share of the times that lie below the figure
 
     @property
     def title(self) -> str:

@@ -50,7 +50,7 @@ _PART_COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377
 _SHARES = [n / 100 for n in range(1, 100)] + [0.995, 0.999]
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text
-    "text.parse_math": False,  # a name with a dollar sign is a name
+    "text.parse_math": False,  # a dollar sign in a name does not start a formula
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.spines.top": False,

@@ -25,7 +25,7 @@ BASE = "base"  # the load whose factors have their most frequent values
 LATE = 10.0  # ms: a report names open-loop requests that start later than this
 
 _MEASURED = "fdatasync_ms"  # a measured value of a machine, different each time
-# The axis of plots is the first of these with more than one value.
+# The x axis of plots is the first of these factors with more than one value.
 _AXES = {
     "callers": "callers",
     "rate": "arrivals a second",

@@ -46,7 +46,7 @@ class TcpProxy:
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
         self.url = ""
-        self.silent = False  # connections stay; what is sent on them, and on new ones, is lost
+        self.silent = False  # if True, connections stay open, and all bytes sent on them are lost
         self.delay = 0.0  # seconds, each way
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -251,7 +251,7 @@ async def silent(stand: Stand) -> list[Figure]:
     seconds = stand.sizes.silent_seconds
     async with _cluster(stand, 1, 0, relayed=True) as cluster:
         backend = GrpcBackend(cluster.ground.grpc[0], timeout=_PATIENCE)
-        back, answered = math.inf, asyncio.Event()  # since the network is back
+        back, answered = math.inf, asyncio.Event()  # set by an answer after ``back``
         ready: list[tuple[float, bool]] = []
 
         async def submit() -> None:

@@ -163,7 +163,7 @@ def own_topics(stand: Stand) -> tuple[KafkaSettings, Topics]:
 @contextlib.asynccontextmanager
 async def _place(stand: Stand, store: str) -> AsyncIterator[str]:
     if store == "sqlite":
-        yield f"sqlite:///{stand.folder}/{stand.prefix()}jobs.db"  # the folder goes in the end
+        yield f"sqlite:///{stand.folder}/{stand.prefix()}jobs.db"  # removed with the folder
     else:
         async with stand.database() as site:
             yield site.url
@@ -179,7 +179,7 @@ async def _publish(stand: Stand, url: str) -> tuple[float, str]:
         watch.left = jobs * _EVENTS + len(await store.queues.stats())  # queues are published, too
         told, topics = own_topics(stand)
         publisher = KafkaPublisher(told)
-        await publisher.open()  # making topics is no part of it
+        await publisher.open()  # creates the topics, before the measurement starts
         running = Relay(publisher, topics, watch)
         stand.say("publishing")
         cpu, began = stand.cpu(), time.perf_counter()

@@ -49,7 +49,7 @@ _PATIENCE = 60.0
 _STUCK = 120.0  # seconds in which nothing was published
 _TRANSACTION = 100  # jobs
 _STEP = 0.1  # seconds
-_BURST = 0.5  # seconds' worth of jobs at once, at most
+_BURST = 0.5  # at most the jobs of this many seconds are submitted at once
 _SETTINGS = {
     "JQ_QUEUE_RETRY_PROFILE": "scheduler",
     "JQ_SCHEDULER_LEADER_TTL": "1",
@@ -211,7 +211,7 @@ class ScenarioResult:
     """Holds the result of a fault scenario: the comparison, a duration, and delays of events."""
 
     comparison: StreamComparison
-    seconds: float  # how long whatever was asked about took
+    seconds: float  # the duration that the scenario measured
     delays: list[float]  # from an event's own time until it was read from Kafka
 
 
@@ -248,7 +248,7 @@ async def outage(
         await asyncio.to_thread(broker.stop)
         back_at = time.monotonic() + seconds
         await play.load.run(jobs // 3)
-        await play.load.settled()  # jobs go on
+        await play.load.settled()  # jobs end also without Kafka
         if not await play.lag():
             raise StreamDiffers("the stream has every event although Kafka is stopped")
         if meanwhile is not None:

@@ -24,7 +24,7 @@ T = TypeVar("T")
 URL = os.environ["BENCH_URL"]
 FASTEST = os.environ["BENCH_SETTING"] == "fastest"
 WORKERS = int(os.environ["BENCH_WORKERS"])
-SLOTS = int(os.environ.get("BENCH_SLOTS", "0"))  # in all workers; 0: as many as the setting has
+SLOTS = int(os.environ.get("BENCH_SLOTS", "0"))  # of all workers; 0: the setting's default
 
 _MARK = struct.Struct("<qqq")
 _marks: int | None = None

@@ -51,7 +51,7 @@ class JobQueuePeer(AsyncPeer):
 
     def workers(self) -> list[list[str]]:
         command = [program("jq-worker"), "--url", URL, "--app", "with_jobqueue:app"]
-        command += ["--metrics-port", "0"]  # two workers cannot have the usual one
+        command += ["--metrics-port", "0"]  # two workers cannot share the default port
         if FASTEST or SLOTS:
             command += ["--concurrency", str(self.slots)]
         if FASTEST:

@@ -34,7 +34,7 @@ async def work() -> None:
 
     batch = 250 if FASTEST else 10
     if SLOTS:
-        most = slots_of_each(0)  # a batch may be half of it
+        most = slots_of_each(0)  # PgQueuer allows batches of up to half of it
         await queue.run(batch_size=min(batch, max(1, most // 2)), max_concurrent_tasks=most)
     else:
         await queue.run(batch_size=batch)
