@@ -131,7 +131,7 @@ class Scheduler:
             self._wake.set()
 
     def _note(self, work: Work | None) -> bool:
-        """Record news; return True if a scope is not dry any more because of it."""
+        """Record that jobs may have become claimable; return True if fewer scopes are dry now."""
         self._news += 1
         self._recent.append(work)
         before = len(self._dry)

@@ -110,7 +110,7 @@ class Plan:
         return cls([], [], {}, 0, False)
 
     def filled(self, assigned: Sequence[Assignment]) -> list[tuple[Scope, bool]]:
-        """Return each claim's scope, with True if the claim got a job for every slot."""
+        """Return for each claim its scope, and True if the claim got a job for every slot."""
         if len(assigned) == self.asked or not assigned:
             return [(scope, bool(assigned)) for scope in self.scopes]
         got: dict[str, int] = {}

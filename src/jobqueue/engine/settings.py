@@ -12,7 +12,7 @@ from jobqueue.core.queue import Queue
 
 
 class Dispatch(enum.Enum):
-    """Names the way by which jobs are assigned to workers."""
+    """Says which process assigns jobs, and how workers learn of their jobs."""
 
     LINKS = "links"  # this process assigns them to the workers connected to it
     ROSTER = "roster"  # the leader assigns them to all workers, which learn of it by the stream

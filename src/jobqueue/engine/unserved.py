@@ -30,7 +30,7 @@ _MOST_TOLD = 100  # types in the log
 
 
 class Takers:
-    """Knows which queues and types the connected workers take jobs of."""
+    """Holds the queues and types of jobs that the connected workers take."""
 
     def __init__(self, scopes: Iterable[Scope]) -> None:
         self._scopes = set(scopes)

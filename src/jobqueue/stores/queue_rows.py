@@ -40,14 +40,14 @@ def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
 
 
 def write_value(kind: Kind, value: Any) -> Any:
-    """Return a setting's value as it is stored."""
+    """Convert a setting's value to the form in which stores keep it."""
     if kind is Kind.WEIGHTS:
         return json.dumps(dict(value)) if value else None
     return value
 
 
 def read_value(kind: Kind, value: Any) -> Any:
-    """Return a setting's value from the stored value, which is a text in Redis."""
+    """Convert a stored value of a setting to its value. Redis stores all values as texts."""
     if value is None:
         return None
     if kind is Kind.WEIGHTS:
@@ -89,7 +89,7 @@ def queue_stats(
     run_seconds: float,
     timed: int | None = None,
 ) -> QueueStats:
-    """Return a queue with its figures. ``depth`` has the number of jobs in each state, in order."""
+    """Return a queue with its figures. ``depth`` has the number of jobs for each ``State``."""
     return QueueStats(
         queue=queue,
         depth=dict(zip(State, depth, strict=True)),

@@ -129,7 +129,7 @@ async def test_an_older_replica_goes_on_with_a_warning(postgres_dsn, db, caplog)
         await store.open()
         await store.ping()
         await store.close()
-    assert "newer than this version knows" in caplog.text
+    assert "newer than this version of jobqueue" in caplog.text
 
 
 async def test_an_older_replica_stays_out_where_a_migration_says_so(postgres_dsn, db):

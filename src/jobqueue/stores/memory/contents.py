@@ -132,7 +132,7 @@ class Contents:
 
 
 class MemoryPart:
-    """The base of the store's parts: gives their methods short names for shared contents."""
+    """Gives each part of a memory store short names for the contents that all parts share."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -223,7 +223,8 @@ class EventLog:
     def put(self, item: StreamItem, now: float, after: int | None = None) -> None:
         """Add a change to the outbox, if there is a stream.
 
-        The stream has the change after the event number ``after``; None is the latest event.
+        The stream publishes the change after the event number ``after``, or if this is None, after
+        the latest event.
         """
         if self.mark is not None:
             self._number += 1

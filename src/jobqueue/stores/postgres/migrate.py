@@ -195,7 +195,7 @@ def _check_newer(mine: int, rows: list[Any]) -> None:
     oldest = max(row[3] for row in rows)
     if oldest > mine:
         raise Conflict(
-            f"the database's schema needs a jobqueue that knows migration V{oldest}; this version"
+            f"the database's schema needs a version of jobqueue that knows V{oldest}; this version"
             f" knows migrations up to V{mine}: update jobqueue"
         )
     _log.warning(

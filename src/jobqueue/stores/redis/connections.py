@@ -165,12 +165,12 @@ _REPLICA_CODES = ("READONLY", "MASTERDOWN")
 
 
 def passes(error: BaseException) -> bool:
-    """Return True if Redis did not run the command, but will probably run it soon."""
+    """Return True if Redis did not run the command now, but can run it a little later."""
     return isinstance(error, BusyLoadingError) or _begins(error, _PASSING_CODES)
 
 
 def refused(error: BaseException) -> bool:
-    """Return True if Redis did not run the command and an operator must correct the reason."""
+    """Return True if Redis will not run the command until an operator corrects the reason."""
     return isinstance(error, _REFUSED) or _begins(error, _REFUSED_CODES)
 
 

@@ -240,7 +240,7 @@ def packed_term(term: Term | None) -> tuple[str, str] | None:
 
 
 def settings_of(queue: Queue) -> dict[str, Any]:
-    """Return a queue's document without its times and figures."""
+    """Return the fields of a queue's document, except its times and figures."""
     said = {
         setting.name: write_value(setting.kind, getattr(queue, setting.name))
         for setting in SETTINGS.values()

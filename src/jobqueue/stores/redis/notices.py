@@ -38,11 +38,11 @@ class RedisListener:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the task that listens."""
+        """Start the task that listens for hints."""
         self._task = asyncio.create_task(self._run(), name="jobqueue-redis-listen")
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening for hints, and close the connection."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -84,7 +84,7 @@ def script(name: str) -> Script:
 
 @cache
 def _sections() -> Mapping[str, tuple[Sequence[str], str]]:
-    """Return the needs and the text of each section of ``scripts/*.lua``, by the section's name.
+    """Return by name, for each section of ``scripts/*.lua``, the sections it needs and its text.
 
     A section begins with the line ``--# name: needed, needed``, which names the sections that it
     needs. All sections need ``common``.
@@ -188,7 +188,7 @@ class ScriptRunner:
         return await self._measured(name, command, in_doubt=False, patience=patience)
 
     def arguments(self, name: str, asked: Asked, sequence: str, call: int) -> tuple[Any, ...]:
-        """Return the script ``name`` and its arguments in the order of ``scripts/calls.lua``."""
+        """Return the script ``name`` and its arguments as ``scripts/calls.lua`` reads them."""
         found = script(name)
         now = "" if self._clock is None else repr(self._clock.now())
         return (found, 1, self.prefix, now, self.node, sequence, call, _encode(asked))

@@ -72,7 +72,9 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
     """Create, check or update the schema of a file. Several processes may do this at once."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         oldest = ".".join(map(str, OLDEST_SQLITE))
-        raise Unavailable(f"SQLite {sqlite3.sqlite_version} is too old; {oldest} is needed")
+        raise Unavailable(
+            f"SQLite {sqlite3.sqlite_version} is too old; version {oldest} or newer is needed"
+        )
     try:
         # One snapshot for all checks: another process may just be creating the schema.
         connection.execute("BEGIN")
@@ -82,7 +84,9 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
         mode = _to_wal(connection)
         if mode != "wal":
-            raise Unavailable(f"{path}: this file system does not support SQLite's WAL mode")
+            raise Unavailable(
+                f"{path}: its file system does not support SQLite's WAL mode; use a local disk"
+            )
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         connection.execute("BEGIN IMMEDIATE")
@@ -158,8 +162,8 @@ def _statements(script: str) -> list[str]:
 def translate(error: sqlite3.Error, *, committing: bool) -> JobQueueError:
     """Return the error to raise for a failed write.
 
-    OutcomeUnknown stands for a commit with an I/O error, which may or may not have taken place.
-    After any other error nothing was written.
+    If a commit failed with an I/O error, this is OutcomeUnknown, because the write may be stored.
+    Otherwise nothing was written, and this is Unavailable.
     """
     code = getattr(error, "sqlite_errorname", "") or type(error).__name__
     text = f"the SQLite store cannot write: {error} ({code})"

@@ -263,7 +263,7 @@ class SqliteDatabase:
 
 
 class SqlitePart:
-    """The base of the store's parts. ``reading`` and ``writing`` decorate their methods."""
+    """Gives each part of the store the database, the clock and the rules of the store."""
 
     def __init__(self, database: SqliteDatabase, rules: Rules) -> None:
         self._database = database
@@ -276,7 +276,7 @@ Call = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 
 
 def reading(name: str) -> Callable[[Method[S, P, T]], Call[S, P, T]]:
-    """Return a decorator: its methods run on a snapshot, in a reader's thread.
+    """Return a decorator that runs a method on a snapshot in a reader's thread.
 
     ``name`` is the method's name in metrics.
     """
@@ -292,7 +292,7 @@ def reading(name: str) -> Callable[[Method[S, P, T]], Call[S, P, T]]:
 
 
 def writing(name: str) -> Callable[[Method[S, P, T | Refused]], Call[S, P, T]]:
-    """Return a decorator: its methods run in a transaction, in the writer's thread.
+    """Return a decorator that runs a method in a transaction in the writer's thread.
 
     ``name`` is the method's name in metrics. A method returns a refusal as a value, because an
     exception would roll back the writes of other callers in the transaction. The decorated method

@@ -44,7 +44,7 @@ def _merged(name: str, arms: int) -> str:
 def read_merged(
     connection: sqlite3.Connection, name: str, values: Row, limit: int, each: Sequence[str]
 ) -> list[Row]:
-    """Run the ``{mark}`` query ``name`` for each text in ``each`` and merge the results.
+    """Run the query ``name`` with each text in ``each`` in place of ``{mark}``; merge the results.
 
     Return the first ``limit`` rows, ordered by their first two columns. ``values`` are the first
     four parameters of the query.
@@ -60,7 +60,10 @@ def read_merged(
 
 
 def write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Row]) -> None:
-    """Run the ``{rows}`` statement ``name`` for rows that all have the same number of values."""
+    """Run the statement ``name`` with ``rows`` in place of ``{rows}``.
+
+    All rows must have the same number of values.
+    """
     start = 0
     for size in _CHUNKS:
         while len(rows) - start >= size:
@@ -78,12 +81,12 @@ def _padded(values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def read_marked(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> Iterable[Row]:
-    """Run the ``{marks}`` query ``name`` for a set of values and yield its rows."""
+    """Run the query ``name`` with a set of values in place of ``{marks}``, and yield its rows."""
     for chunk in _padded(values):
         yield from connection.execute(_marks(name, len(chunk)), chunk).fetchall()
 
 
 def write_marked(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> None:
-    """Run the ``{marks}`` statement ``name``, which returns no rows, for a set of values."""
+    """Run the statement ``name``, which returns no rows, with values in place of ``{marks}``."""
     for chunk in _padded(values):
         connection.execute(_marks(name, len(chunk)), chunk)

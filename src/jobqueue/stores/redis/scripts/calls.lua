@@ -7,7 +7,8 @@
 -- ARGV[3]  the call sequence of a write, and ARGV[4] the number of the call in it
 -- ARGV[5]  the arguments of the script, in MessagePack
 --
--- Leases, incarnations and holders have 63 bits. They are text everywhere: Lua's numbers have 53.
+-- Leases, incarnations and holders have 63 bits. They are text everywhere, because Lua's numbers
+-- have 53 bits.
 local prefix = KEYS[1]
 local asked = cmsgpack.unpack(ARGV[5])
 local call = redis.call
@@ -19,8 +20,8 @@ if not now then
   now = time[1] + time[2] / 1000000
 end
 
--- A number as text, in full. RESP would cut it off at the point. A text that is written more than
--- once is made once, here or by tostring: redis.call takes long to convert numbers.
+-- Return a number as text with all its digits. RESP would cut off the fraction. Convert a number
+-- only once if it is written several times, because redis.call converts numbers slowly.
 local function exact(number)
   return string.format('%.17g', number)
 end
@@ -31,7 +32,7 @@ local function document(id)
   return prefix .. 'job:' .. id
 end
 
--- The table under a key of a table, which is made on first use.
+-- Return the table under a key of a table. Create it on the first call.
 local function table_of(tables, key)
   local found = tables[key]
   if not found then
@@ -41,7 +42,8 @@ local function table_of(tables, key)
   return found
 end
 
--- The key of a queue's jobs in one state, by number. Their counts are the queue's depth.
+-- Return the key of the sorted set with a queue's jobs in one state. The set's size is the queue's
+-- depth in this state.
 local indexes = {}
 
 local function index(state, queue)
@@ -58,7 +60,8 @@ local function id_of(seq)
   return call('ZRANGEBYSCORE', prefix .. 'jobs', seq, seq)[1]
 end
 
--- A time for people (RFC 3339), to the microsecond. The last one is kept: most are `now`.
+-- Return a time as a text in RFC 3339 with microseconds. The last result is cached, because most
+-- times are `now`.
 local iso_at, iso_text
 
 local function iso(at)
@@ -72,7 +75,7 @@ local function iso(at)
   end
   local days = math.floor(seconds / 86400)
   local rest = seconds - days * 86400
-  -- Days since 1970 to a date of the Gregorian calendar, with years that begin in March.
+  -- Convert days since 1970 to a date. The calculation uses years that begin in March.
   local z = days + 719468
   local era = math.floor(z / 146097)
   local day = z - era * 146097
@@ -93,7 +96,7 @@ local function iso(at)
 end
 
 --# news
--- Hints to other processes.
+-- Send hints to other processes.
 local WORK, ENDED, CONTROL, ASSIGNED = 1, 2, 4, 8 -- core.store.Change
 
 local function publish(change)
@@ -101,12 +104,12 @@ local function publish(change)
 end
 
 --# numbered: news
--- A write whose answer was lost is sent again, and must not happen twice.
+-- A write whose answer was lost is sent again, and must not take effect twice.
 --
--- Every process has a few sequences of numbered calls, with one call at a time in each. A sequence
--- keeps the number and the answer of its latest call that changed something, written together with
--- the change. The same number again gets the same answer; a lower one comes from a connection that
--- was given up.
+-- Every process has a few sequences of numbered calls. Each sequence has one call at a time. Redis
+-- stores the number and the answer of the latest call of a sequence together with its changes. If
+-- the same number comes again, it gets the stored answer. A lower number comes from a connection
+-- that its process has abandoned, and is refused.
 local sequence = prefix .. 'lane:' .. ARGV[3]
 
 local function answered()
@@ -128,7 +131,7 @@ local function tell(change)
   changes[change] = true
 end
 
--- Keep the answer, and tell other processes the changes.
+-- Store the answer, and publish the changes to other processes.
 local function answer(said)
   call('SET', sequence, ARGV[4] .. ':' .. cmsgpack.pack(said), 'EX', 3600)
   local all = 0
@@ -142,34 +145,34 @@ local function answer(said)
 end
 
 --# write: numbered
--- A write whose answer is kept as it is.
+-- A write whose answer is stored unchanged.
 local before = answered()
 if before then
   return before
 end
 
 --# term
--- Leadership: `leader` is HOLDER:EPOCH for as long as the term lasts, `term` is the latest term.
--- Its epoch outlives `leader`. Its `until` is the same end by the clock of the calls, which may be
--- a test's; Redis ends `leader` by its own clock.
+-- Leadership: the key `leader` has the value HOLDER:EPOCH and expires at the end of the term. The
+-- hash `term` describes the latest term and does not expire. Its `until` is the end of the term by
+-- the clock of the calls, which may be a test's clock; `leader` expires by the clock of Redis.
 local LEADER, TERM = prefix .. 'leader', prefix .. 'term'
 
--- Whether work may be done under a term {holder, epoch}: it is the latest one, and not over. Epochs
--- compare by equality: after a counter was wiped, no old leader comes back.
+-- Return true if a term {holder, epoch} is the latest term and not over. Epochs must be equal. So
+-- an old leader cannot continue after the counter of epochs was lost.
 local function stands(term)
   return call('GET', LEADER) == term[1] .. ':' .. term[2]
     and tonumber(call('HGET', TERM, 'until') or 0) > now
 end
 
 --# led_write: write, term
--- A write under a term, its first argument. Answers nothing when the term is over.
+-- A write under a term, which is its first argument. Returns nothing if the term is over.
 if not stands(asked[1]) then
   return false
 end
 
 --# lead: write, term
--- Take the lead, or renew it: SET NX PX, but a holder may renew late while no other took it.
--- Answers {epoch}, or nothing. asked: {holder, ttl, name}
+-- Take the lead, or renew it. A holder may renew late if no other server has taken the lead.
+-- Returns {epoch}, or nothing. asked: {holder, ttl, name}
 local holder, ttl = asked[1], asked[2]
 local life = math.max(1, math.floor(ttl * 1000 + 0.5))
 local kept = call('HMGET', TERM, 'holder', 'epoch', 'until')
@@ -195,8 +198,8 @@ call('HSET', TERM, 'holder', holder, 'epoch', epoch, 'until', exact(now + ttl))
 return answer({epoch})
 
 --# leader: term
--- The leader now: {epoch, name, since}, or nothing. A server of an earlier version leaves the name
--- of the leader before it: `named` is the epoch that the name belongs to.
+-- Return the current leader: {epoch, name, since}, or nothing. A server of an earlier version does
+-- not change the name, so `named` has the epoch that the name belongs to.
 local kept = call('HMGET', TERM, 'holder', 'epoch', 'name', 'since', 'named')
 if not kept[1] or not stands({kept[1], kept[2]}) then
   return false
@@ -214,6 +217,6 @@ if kept[1] ~= term[1] or kept[2] ~= term[2] then
   return false
 end
 call('DEL', LEADER)
-call('HDEL', TERM, 'holder', 'until') -- the epoch stays: it never comes back
+call('HDEL', TERM, 'holder', 'until') -- the epoch stays, so that it is never used again
 tell(CONTROL)
 return answer({1})

@@ -1,11 +1,12 @@
 --# claims: writing
--- PENDING -> ASSIGNED: priority first, then first in, first out; or by lot where a queue has
--- weights.
+-- PENDING -> ASSIGNED: by priority, then first in, first out. If a queue has weights, its
+-- priorities are drawn at random.
 --
--- Redis makes every function of a script anew in each call, at a price like that of a small command,
--- and most calls have no job to hand out. So the functions that only those need are inside hand_out.
+-- In each call Redis creates all functions of a script again, which costs about as much as a small
+-- command each. Most calls have no job to assign. So the functions for assigning are inside
+-- hand_out.
 
--- The fields of a job that a worker gets, then its version and status.
+-- The fields of a job that are sent to its worker, then its version and status.
 local function row_of(id)
   return call(
     'HMGET', document(id), 'seq', 'job_id', 'queue', 'type', 'payload', 'attempt', 'lease',
@@ -20,9 +21,10 @@ local function shown(row)
   return row
 end
 
--- The types of a queue that have jobs and that a claim means, each with its score in the index.
--- If a claim means many or all types: the next `count` (0: all) from a place in the index, and the
--- place to go on if there may be more. If one of these is not meant: all that are meant.
+-- Return those types of a claim that have jobs in a queue, each with its score in the index.
+-- If a claim has many or all types, return only the next `count` (0: all) types from a place in the
+-- index, and the place to continue from if there may be more. If one of these types is not in the
+-- claim, return all types of the claim that have jobs.
 local function types_of(name, meant, from, count)
   local key = ready_types(name)
   local few = meant and meant[1] and meant
@@ -57,10 +59,10 @@ local function types_of(name, meant, from, count)
   return types
 end
 
--- Give jobs to the slots of claims. `found` has for each claim the queues that have jobs for it:
--- {name, types, place where there are more types}.
+-- Assign jobs to the slots of claims. `found` has, for each claim, the queues with jobs for it:
+-- {name, types, place in the index where more types follow}.
 local function hand_out(claims, found, timeout, seed)
-  -- Heaps: the first item has the lowest `head`.
+  -- Heaps: the first item is the one with the lowest `head`.
 
   local function push(heap, one)
     local n = #heap + 1
@@ -75,7 +77,7 @@ local function hand_out(claims, found, timeout, seed)
     end
   end
 
-  -- Restore the order after the first item got another head, or lost it.
+  -- Restore the order of a heap after the `head` of its first item was changed or removed.
   local function settle(heap)
     local size = #heap
     if not heap[1].head then
@@ -97,9 +99,10 @@ local function hand_out(claims, found, timeout, seed)
     end
   end
 
-  -- A run is the jobs of one type in their order, or those of one rank among them, read in pages.
-  -- No job is removed before the end, and no two have the same score. `head` is the score of the
-  -- next job; before the first page it is that of the index, which may be too early.
+  -- A run has the jobs of one type (or of one type and rank) in claim order. It is read in pages.
+  -- No job is removed before the end of the script, and all scores are different. `head` is the
+  -- score of the next job. Before the first page is read, it is the score in the index, which may
+  -- be too low.
 
   local PAGE = 200
 
@@ -113,7 +116,7 @@ local function hand_out(claims, found, timeout, seed)
       run.page = call('ZRANGE', run.key, run.offset, run.offset + size - 1, 'WITHSCORES')
     end
     run.place, run.offset = 1, run.offset + size
-    run.size = #run.page == 2 * size and math.min(2 * size, PAGE) -- false: there are no more jobs
+    run.size = #run.page == 2 * size and math.min(2 * size, PAGE) -- false: no more jobs
     run.head = tonumber(run.page[2])
   end
 
@@ -128,7 +131,7 @@ local function hand_out(claims, found, timeout, seed)
     return id
   end
 
-  local queues = {} -- as this call sees them; their runs continue from claim to claim
+  local queues = {} -- by name; the runs of a queue continue from claim to claim
 
   local function queue_of(name)
     local known = queues[name]
@@ -144,7 +147,7 @@ local function hand_out(claims, found, timeout, seed)
     return known
   end
 
-  -- Add the runs of types, which are {type, score, ...} as in the index.
+  -- Add runs for the types in `types`: {type, score, ...}, as read from the index.
   local function push_types(heap, queue, types, size)
     for n = 1, #types, 2 do
       local type = types[n]
@@ -164,7 +167,7 @@ local function hand_out(claims, found, timeout, seed)
     end
   end
 
-  -- A queue with weights: a heap of runs for each rank, of all meant types.
+  -- For a queue with weights: a heap of runs for each rank, with all types of the claim.
   local function by_weight(queue, types, wanted)
     local lots = {queue = queue, ranks = {}}
 
@@ -238,14 +241,14 @@ local function hand_out(claims, found, timeout, seed)
     return look()
   end
 
-  -- The heap that a claim takes from: runs, queues with weights, and the further types of a queue,
-  -- which are read when the next job may be of one of them.
+  -- Return the heap from which a claim takes jobs. Its items are runs, queues with weights, and for
+  -- the types of a queue that were not read yet one item, which is read when its turn comes.
   local function heap_of(claim, present)
     local heap, wanted, count = {}, #claim[3], 0
     for _, one in ipairs(present) do
       count = count + #one[2] / 2
     end
-    local size = wanted + 1 -- to see whether there are more
+    local size = wanted + 1 -- one more, to find out if more types follow
     if count > 1 then
       size = math.min(size, math.max(4, math.ceil(2 * wanted / count))) -- its share
     end
@@ -319,7 +322,7 @@ local function hand_out(claims, found, timeout, seed)
     return shown(row)
   end
 
-  local MOST_EXPIRED = 1000 -- jobs passed over in one call: Redis does nothing else meanwhile
+  local MOST_EXPIRED = 1000 -- expired jobs in one call, because Redis does nothing else meanwhile
   local rows, kept = {}, {}
   local expired, ended = 0, nil
   math.randomseed(seed)
@@ -332,8 +335,8 @@ local function hand_out(claims, found, timeout, seed)
         break
       end
       local row = row_of(id)
-      -- An expired job stays PENDING, but not claimable, until the sweeper finds it. A job that is
-      -- not PENDING was ended by a server of an earlier version, which does not know this set.
+      -- An expired job stays PENDING, but is not claimable, until the sweeper ends it. If a job is
+      -- not PENDING, a server of an earlier version has ended it, which does not know this set.
       if row[19] == 'PENDING' and (not row[14] or tonumber(row[14]) > now) then
         rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2])
         kept[#kept + 1] = {id, slots[slot][2]}
@@ -354,7 +357,8 @@ local function hand_out(claims, found, timeout, seed)
       break
     end
   end
-  -- The index gets the scores of the types' first jobs; a single type may stay too early.
+  -- Write the score of each type's first job to the index. The score of a single type may stay too
+  -- low.
   for name, queue in pairs(queues) do
     for type, run in pairs(queue and not queue.weights and queue.runs or {}) do
       if not run.head then
@@ -368,10 +372,10 @@ local function hand_out(claims, found, timeout, seed)
   return rows, kept, ended
 end
 
--- Fill claims {queues (nil: all), queues that are not meant, slots {{worker, lease}, ...}, types (nil:
--- all; a list of few, or a set of many)}. Answers the rows for workers, {id, lease} of each to find it
--- again, and where it ended if it met too many expired jobs: {number of the claim, workers of its
--- slots that are left}.
+-- Fill claims {queues (nil: all), excluded queues, slots {{worker, lease}, ...}, types (nil: all; a
+-- list of few, or a set of many)}. Returns the rows of the assigned jobs, and {id, lease} of each
+-- job to find the row again. If there were too many expired jobs, also returns where the script
+-- stopped: {number of the claim, workers of its remaining slots}.
 local function fill(claims, timeout, seed)
   local found, some = {}, false
   for number, claim in ipairs(claims) do
@@ -387,7 +391,7 @@ local function fill(claims, timeout, seed)
           some = true
         end
       end
-      without[name] = true -- named twice, it is still one
+      without[name] = true -- a queue may be named twice
     end
     found[number] = present
   end
@@ -398,7 +402,8 @@ local function fill(claims, timeout, seed)
 end
 
 --# claiming: numbered, term, claims
--- A write that ends with filling claims. Its kept answer is {what it said, {id, lease} of each job}.
+-- A write that fills claims at its end. Its stored answer is {its own answer, {id, lease} of each
+-- job}.
 local before = answered()
 if before then
   if before.err then
@@ -407,14 +412,14 @@ if before then
   local rows = {}
   for _, one in ipairs(before[2]) do
     local row = row_of(one[1])
-    if row[7] == one[2] then -- the lease still stands
+    if row[7] == one[2] then -- the lease is still in force
       rows[#rows + 1] = shown(row)
     end
   end
   return {before[1], rows}
 end
 
--- Answers {said, rows}; `wrote`: whether there is something to keep beside the claims.
+-- Returns {said, rows}. `wrote` is true if the answer must be stored even if no job was assigned.
 local function finish(said, rows, kept, wrote)
   give_back()
   if wrote or #kept > 0 then
@@ -426,11 +431,11 @@ end
 --# claim: claiming
 -- PENDING -> ASSIGNED for free slots.
 --
--- asked: {claims, assignment timeout, seed, term or nil, whether workers are told}. Answers {where it
--- ended early, rows}, or nothing when the term is over.
+-- asked: {claims, assignment timeout, seed, term or nil, true to notify the workers}. Returns
+-- {where the script stopped early, rows}, or nothing if the term is over.
 --
--- Under a term, workers are not connected to the process that claims, and it hears late of their
--- end. A job for a worker that is not ONLINE any more would be lost with it.
+-- With a term, workers are not connected to the process that claims, which learns late that a
+-- worker has stopped. Jobs are not assigned to such a worker, because they would be lost with it.
 if asked[4] and not stands(asked[4]) then
   return false
 end
@@ -456,9 +461,9 @@ end
 return finish(ended or false, rows, kept, false)
 
 --# standing: claims
--- The jobs, of some, that are assigned to a worker and not started, as a claim shows them.
--- asked: {ids (nil: all of the worker's), worker, its incarnation (nil: any)}. An incarnation that
--- another one has replaced has none.
+-- Return the rows, as `claim` does, of jobs that are assigned to a worker and not started.
+-- asked: {ids (nil: all jobs of the worker), worker, its incarnation (nil: any)}. An incarnation
+-- that was replaced has no such jobs.
 local rows = {}
 if asked[3] and call('HGET', prefix .. 'worker:' .. asked[2], 'incarnation') ~= asked[3] then
   return rows
@@ -472,11 +477,12 @@ end
 return rows
 
 --# repeat_assignments: led_write, routes, outbox
--- Tell once more of assignments that were not started for longer than a time, each once in that
--- time. Answers {how many, how many were looked at}, or nothing when the term is over.
+-- Repeat the hints of assignments that were not started within some seconds. Each hint is repeated
+-- at most once in this time. Returns {hints repeated, assignments read}, or nothing if the term is
+-- over.
 -- asked: {term, seconds, limit}
 if call('EXISTS', MARK) == 0 then
-  return {0, 0} -- without a stream nobody hears of it
+  return {0, 0} -- hints need a stream
 end
 local old = call(
   'ZRANGEBYSCORE', UNSTARTED, '-inf', '(' .. exact(now - asked[2]), 'LIMIT', 0, asked[3]
@@ -485,7 +491,7 @@ local said = 0
 for _, id in ipairs(old) do
   local row = call('HMGET', document(id), 'queue', 'seq', 'attempt', 'assigned_worker')
   local route = route_of(row[4])
-  if route then -- else the worker is lost, and its jobs will be found
+  if route then -- else the worker is lost, and its jobs will be failed over
     put(
       'repeated', 'job_id', id, 'queue', row[1], 'seq', row[2], 'attempt', row[3],
       'worker_id', row[4], 'partition', route[1], 'incarnation', route[2]

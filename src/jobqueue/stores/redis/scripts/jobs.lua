@@ -1,10 +1,10 @@
 --# submit: claiming
--- (new) -> PENDING, each job on its own; then claims are filled.
+-- (new) -> PENDING. Each job is accepted or refused independently; then claims are filled.
 --
 -- asked: {jobs, life of a key, claims, assignment timeout, seed}
--- A job: {id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay, key,
--- fingerprint, the equal key without an owner, more}. Answers a word for each, with the id of the
--- original or the capacity.
+-- A job: {id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay,
+-- key, fingerprint, the same key without an owner, more}. Returns a word for each job, with the id
+-- of the original job or the capacity of the queue.
 local jobs, key_life = asked[1], asked[2]
 local expected = #jobs
 for _, claim in ipairs(asked[3]) do
@@ -33,7 +33,7 @@ local function queue_named(name)
   return known
 end
 
--- Times of creation never go back: lists by time rely on it.
+-- Times of creation never decrease in order of job numbers. Lists by time rely on this.
 local created = tonumber(call('HGET', prefix .. 'counters', 'latest') or 0)
 created = math.max(created, now)
 local created_at, updated_at = iso(created), iso(now)
@@ -57,7 +57,7 @@ local function insert(job, queue)
     id, '1', nil, 'PENDING', 'SUBMITTED', now_text, '0', nil, nil, name,
     run_at and '{"run_at":' .. exact(run_at) .. '}'
   )
-  local fields = { -- as spec_fields and live_fields in documents.py
+  local fields = { -- the same fields as in spec_fields and live_fields of documents.py
     'job_id', id, 'status', 'PENDING', 'queue', name, 'type', job[3], 'payload', job[4],
     'priority', priority, 'max_retries', job[7], 'retry_count', '0', 'attempt', '0', 'version', '1',
     'reason', 'SUBMITTED', 'seq', seq, 'created_at', created_at, 'updated_at', updated_at,
@@ -138,11 +138,11 @@ local rows, kept = fill(asked[3], asked[4], asked[5])
 return finish(results, rows, kept, wrote)
 
 --# apply: claiming
--- Moves of jobs, in order, each fenced; then claims are filled.
+-- Make transitions of jobs, in order, each fenced; then fill claims.
 --
--- The plain start and the plain success are made here. core.decide decided every other move, on a row
--- that was read before; it is written if the job is still as it was decided upon. Otherwise, and for
--- a move that turns out not to be plain, the answer is a row to decide upon.
+-- Plain starts and plain successes are decided here. core.decide decides all other transitions,
+-- from a row that was read before. Its decision is written only if the job has not changed since.
+-- Otherwise, and for a transition that is not plain, the script returns a row for core.decide.
 --
 -- asked: {items, claims, assignment timeout, seed, watchdog grace, term or nil}
 -- An item:
@@ -150,7 +150,7 @@ return finish(results, rows, kept, wrote)
 --   {'start', seq, lease, worker that must hold it (nil: any), ran_for}
 --   {'succeed', seq, lease, worker, ran_for, result, detail}
 --   {'write', seq, ...}, as write() reads it
--- Answers {items, rows of the claims}, or nothing when the term is over. Of an item:
+-- Returns {items, rows of the claims}, or nothing if the term is over. For each item:
 --   {'none'}, {'row', ...}, {'made', before, id, queue, worker, ran_for}, {'written'}
 if asked[6] and not stands(asked[6]) then
   return false
@@ -161,7 +161,7 @@ expect_events(2 * #items)
 local wrote = false
 local updated_at = iso(now)
 
--- The row of _DecidedJob in applying.py.
+-- Return the row that _DecidedJob in applying.py reads.
 local function read(seq)
   local id = id_of(seq)
   if not id then
@@ -201,7 +201,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
   local started_at
   local fields = {}
   if row[1] == 'ASSIGNED' then
-    ran_for = ran_for or 0 -- within one flush: close to nothing
+    ran_for = ran_for or 0 -- started and ended in one batch: the time is close to 0
     started_at = now - ran_for
     fields = {'event:' .. version, record(
       id, version, 'ASSIGNED', 'RUNNING', 'STARTED', now_text, row[4], worker, nil, queue
@@ -210,7 +210,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
   else
     local began = tonumber(row[8]) or now
     ran_for = ran_for or math.max(0, now - began)
-    -- The worker began before the store heard of it, and knows for how long it ran.
+    -- The worker began before the store recorded the start. The worker knows how long the job ran.
     started_at = math.min(began, now - ran_for)
   end
   local event = record(
@@ -237,7 +237,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
   return {'made', row[1], id, queue, worker, exact(ran_for)}
 end
 
-local put_off = {} -- jobs with a move that has to be decided: their later moves wait for it
+local put_off = {} -- jobs with a transition that core.decide must decide; their later ones wait
 
 local function plain(item)
   local move, seq, lease, worker, ran_for = item[1], exact(item[2]), item[3], item[4], item[5]
@@ -261,10 +261,10 @@ local function plain(item)
   return read(seq)
 end
 
--- {'write', seq, id, queue, version and cancel flag that were decided upon, whether the queue must
--- stand, before, after, at, fields to set, fields to remove, events {version, before, after, reason,
--- at, attempt, worker, detail, more}, due, priority, the worker whose lease ended, attempts that
--- ended {succeeded, ran_for}, news}
+-- {'write', seq, id, queue, version and cancel flag at the decision, true if the queue must exist,
+-- before, after, at, fields to set, fields to remove, events {version, before, after, reason, at,
+-- attempt, worker, detail, more}, due, priority, the worker whose lease ended, attempts that ended
+-- {succeeded, ran_for}, news}
 local function write(item)
   local seq, id, queue = item[2], item[3], item[4]
   local key = document(id)
@@ -321,7 +321,7 @@ local rows, kept = fill(asked[2], asked[3], asked[4])
 return finish(said, rows, kept, wrote)
 
 --# request_cancel: write, held, outbox
--- Flag a RUNNING job; answers its lease, or nothing. asked: {seq}
+-- Flag a RUNNING job to be cancelled. Returns its lease, or nothing. asked: {seq}
 local id = id_of(asked[1])
 local row = id and held_row(id)
 if not row or row[4] ~= 'RUNNING' then

@@ -1,5 +1,5 @@
 --# queue_write: write, outbox
--- A change of one queue, whose name is the first thing asked for.
+-- A write that changes one queue. Its first argument is the name of the queue.
 local name = asked[1]
 local key = prefix .. 'queue:' .. name
 local row = call('HMGET', key, 'name', 'deleted', 'paused')
@@ -12,20 +12,20 @@ local function changed(kind)
 end
 
 --# create_queue: queue_write
--- Create a queue; answers {the time}, or nothing if the name is taken. One that was deleted comes
--- back with its figures. asked: {name, fields to set, fields to remove}
+-- Create a queue. Returns {the time}, or nothing if the name is used. A queue that was deleted gets
+-- its old figures back. asked: {name, fields to set, fields to remove}
 if known then
   return false
 end
 call('HSET', key, 'created_at', now_text, unpack(asked[2]))
 call('HDEL', key, 'deleted', unpack(asked[3]))
 call('SADD', prefix .. 'queues', name)
-call('SADD', prefix .. 'every_queue', name) -- deleted ones too: their records stay
+call('SADD', prefix .. 'every_queue', name) -- it keeps deleted queues, because their jobs stay
 changed('queue_created')
 return answer({now_text})
 
 --# update_queue: queue_write
--- Give a queue other settings; answers {its settings}, or nothing if there is no such queue.
+-- Change settings of a queue. Returns {its settings}, or nothing if there is no such queue.
 -- asked: {name, fields to set, fields to remove}
 if not known then
   return false
@@ -44,7 +44,8 @@ end
 return answer({new})
 
 --# pause_queue: queue_write
--- Stop or resume claims; answers {1}, or nothing if there is no such queue. asked: {name, paused}
+-- Stop or resume claims from a queue. Returns {1}, or nothing if there is no such queue. asked:
+-- {name, paused}
 if not known then
   return false
 end
@@ -57,8 +58,8 @@ changed('queue_changed')
 return answer({1})
 
 --# delete_queue: queue_write
--- Remove a queue without unfinished jobs; answers {how many there are}, or nothing if it is not
--- known. Its records stay, and so do its figures. asked: {name}
+-- Remove a queue if it has no unfinished jobs. Returns {number of unfinished jobs}, or nothing if
+-- there is no such queue. Its jobs and figures stay. asked: {name}
 if not known then
   return false
 end
@@ -75,7 +76,7 @@ changed('queue_deleted')
 return answer({0})
 
 --# unfinished
--- The numbers of a queue's unfinished jobs. asked: {queue, limit}
+-- Return the numbers of a queue's unfinished jobs. asked: {queue, limit}
 local found = {}
 for _, state in ipairs({'PENDING', 'ASSIGNED', 'RUNNING', 'FAILED'}) do
   local rows = call('ZRANGE', index(state, asked[1]), 0, asked[2] - 1, 'WITHSCORES')
@@ -88,7 +89,8 @@ end
 return found
 
 --# stats
--- Queues with their figures: {fields of the queue, depth by state}. asked: {states, name or nil}
+-- Return queues with their figures: {fields of the queue, depth by state}. asked: {states, name or
+-- nil}
 local names = asked[2] and {asked[2]} or call('SMEMBERS', prefix .. 'queues')
 local found = {}
 for _, name in ipairs(names) do
@@ -108,7 +110,7 @@ end
 return found
 
 --# waiting_types: writing
--- Types that have something to claim: {queue, type, how many, up to a limit}.
+-- Return the types of claimable jobs: {queue, type, number of jobs, counted up to a limit}.
 -- asked: {the limit, name or nil}
 local names = asked[2] and {asked[2]} or call('SMEMBERS', prefix .. 'queues')
 local found = {}

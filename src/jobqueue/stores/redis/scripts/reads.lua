@@ -1,5 +1,5 @@
 --# documents
--- The fields of several jobs, as they are at one moment; of one that is gone, none. asked: {ids}
+-- Return the fields of several jobs at one moment. A removed job has no fields. asked: {ids}
 local found = {}
 for n, id in ipairs(asked[1]) do
   found[n] = call('HGETALL', document(id))
@@ -7,7 +7,7 @@ end
 return found
 
 --# history
--- The newest events of a job, in order. asked: {id, before this version or nil, how many}
+-- Return the newest events of a job, in order. asked: {id, before this version or nil, how many}
 local key = document(asked[1])
 local last = tonumber(call('HGET', key, 'version') or 0)
 if asked[2] then last = math.min(last, asked[2] - 1) end
@@ -19,7 +19,7 @@ end
 return found
 
 --# moved_on
--- Of these jobs, those that are over or not at the version that was seen.
+-- Return the numbers of those jobs that have ended or do not have the given version any more.
 -- asked: {numbers, versions (0: any)}
 local moved = {}
 for n, seq in ipairs(asked[1]) do
@@ -36,13 +36,13 @@ end
 return moved
 
 --# list
--- Walk over jobs by their number, and pick those that match.
+-- Read jobs in the order of their numbers, and return those that match.
 --
 -- asked: {indexes {state, queue} or nil for all jobs, down, after (exclusive) or nil, how many,
--- how many to look at, type or nil, cancelled or nil, what to tell, reasons or nil, error text or
+-- how many to read, type or nil, cancelled or nil, form of results, reasons or nil, error text or
 -- nil, ended since or nil, ended before or nil}
--- Answers {where it ended (nothing: there is no more), picked, how many it looked at}. Of each it
--- tells all fields ('whole'), number and version ('version'), or id and time of creation ('time').
+-- Returns {the last number read (nothing: no more jobs), results, how many were read}. A result has
+-- all fields ('whole'), number and version ('version'), or id and time of creation ('time').
 local down, wanted, budget = asked[2], asked[4], asked[5]
 local keys = {}
 if asked[1] then
@@ -61,7 +61,7 @@ local far_end = down and '-inf' or '+inf'
 
 local candidates = {}
 
--- The next ones of an index. Beyond the last of them nothing is known, unless it has no more.
+-- Read the next jobs of an index. Jobs after the last one read are not known yet.
 local function give(source, count)
   local rows = call(command, source.key, source.edge, far_end, 'WITHSCORES', 'LIMIT', 0, count)
   for n = 1, #rows, 2 do
@@ -74,7 +74,7 @@ local function give(source, count)
   end
 end
 
--- The index whose last known job comes first: what all of them have is known as far as there.
+-- Return the index whose last known job comes first. Up to this job, all indexes are known.
 local function shortest(sources)
   local found = nil
   for _, source in ipairs(sources) do
@@ -86,9 +86,9 @@ local function shortest(sources)
   return found
 end
 
--- Candidates of every index, merged. Each gives its share of what may be looked at; the shortest
--- gives more, twice as much each time, until it alone has enough or all together have: thousands
--- of indexes are no reason to read thousands of times as much.
+-- Merge candidates of all indexes. From each index an equal share is read at first. Then more is
+-- read from the index that is known least far, twice as much each time, until there are enough
+-- candidates. So thousands of indexes do not mean that thousands of times as many jobs are read.
 local share = math.max(4, math.ceil(budget / #keys))
 local sources = {}
 for n, key in ipairs(keys) do

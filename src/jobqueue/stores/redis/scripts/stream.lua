@@ -1,6 +1,7 @@
 --# outbox
--- Changes that are no events, kept for the event stream until its mark has passed them. Without a
--- stream nothing is kept. An entry's id is the event it comes after, and a number that grows.
+-- The outbox: changes that are no events, stored for the event stream until its mark has passed
+-- them. Without a stream nothing is stored. An entry's id has the number of the event that it comes
+-- after, and a number that increases.
 local MARK, OUTBOX = prefix .. 'stream', prefix .. 'outbox'
 
 local function place_of(after)
@@ -21,7 +22,7 @@ end
 
 local NO_SETTINGS = {deleted = true, succeeded = true, failed = true, run_seconds = true}
 
--- A queue's settings as fields of an entry, by name: the order in a hash says nothing.
+-- Return a queue's settings as fields of an entry, sorted by name, because a hash has no order.
 local function settings_of(name)
   local values = call('HGETALL', prefix .. 'queue:' .. name)
   local names, found = {}, {}
@@ -44,9 +45,9 @@ local function put_queue(kind, name)
 end
 
 --# instance: outbox
--- Which store this is, for readers of its event stream (core/identity.py): {id, generation, the
--- generations that it goes on from}. Drawn once; records of earlier versions do not say who wrote
--- them: those of a stream that is there are this store's.
+-- Return the identity of this store, for readers of its event stream (core/identity.py): {id,
+-- generation, the generations that it continues}. It is drawn once. Records of earlier versions do
+-- not name their store; those of an existing stream belong to this store.
 local INSTANCE = prefix .. 'instance'
 
 local function instance(drawn)
@@ -58,13 +59,13 @@ local function instance(drawn)
 end
 
 --# identity: instance
--- Which store this is; may be asked again. asked: {an id, for a store that has none}
+-- Return the identity of this store. May be repeated. asked: {an id, for a store that has none}
 return instance(asked[1])
 
 --# begin_stream: led_write, instance
--- The mark; the first time it is made, at the beginning. Every queue counts as just created then,
--- and every worker that is there as just registered.
--- Answers {event, entry, id, generation}, or nothing when the term is over.
+-- Return the mark. If there is none, start a stream with its mark before the first event. The
+-- outbox then begins with the creation of every queue and the registration of every worker. Returns
+-- {event, entry, id, generation}, or nothing if the term is over.
 -- asked: {term, an id, for a store that has none}
 local store = instance(asked[2]) -- before there is a mark
 if call('EXISTS', MARK) == 1 then
@@ -74,7 +75,7 @@ end
 call('HSET', MARK, 'event', '0', 'entry', '0', 'refused', '0')
 local queues = call('SMEMBERS', prefix .. 'queues')
 for _, name in ipairs(queues) do
-  -- Before every event: a queue comes before its jobs.
+  -- These entries come before all events, so that a queue comes before its jobs.
   call(
     'XADD', OUTBOX, place_of('0'), 'kind', 'queue_created', 'at', now_text,
     unpack(settings_of(name))
@@ -97,20 +98,21 @@ end
 return answer({'0', '0', store[1], store[2]})
 
 --# end_stream: led_write, outbox
--- Nothing is kept for a stream any more; answers {1}, or nothing when the term is over.
+-- End the stream: nothing is stored for it any more. Returns {1}, or nothing if the term is over.
 -- asked: {term}
 call('DEL', MARK, OUTBOX)
 return answer({1})
 
 --# changes: outbox
--- Events and entries of the outbox as they were committed, from a position on, each event with the
--- part of its job that never changes again. A job stays as long as its events: none is without.
+-- Return events and entries of the outbox in the order of their commits, from a position on. Each
+-- event comes with those fields of its job that never change again. A job exists as long as its
+-- events.
 --
--- asked: {event, entry, limit, bytes, the store that the position is of: {id, generation} or nothing}.
--- Answers {place, fields, parts or nil}. Of the first event the parts are those of CREATED below and the
--- end of the key's life, of a success those of DONE, of a dead letter those of LETTER. Answers nothing
--- when there never was such a position here: another Redis took over, without everything, or this one
--- was emptied.
+-- asked: {event, entry, limit, bytes, the store that the position is of: {id, generation} or
+-- nothing}. Returns {place, fields, parts or nil}. The parts of a first event are the fields
+-- CREATED below and the time when the key expires; those of a success are DONE, those of a dead
+-- letter LETTER. Returns nothing if this Redis never had the position: another Redis took over
+-- without all writes, or this Redis was emptied.
 local latest = call('HGET', prefix .. 'counters', 'events')
 if tonumber(asked[1]) > tonumber(latest or 0) then
   return false
@@ -179,10 +181,10 @@ end
 return found
 
 --# move_mark: led_write, outbox
--- The stream has come that far; answers {1}, or nothing when the term is over.
+-- Move the mark of the stream. Returns {1}, or nothing if the term is over.
 -- asked: {term, event, entry, refused}
 if call('EXISTS', MARK) == 0 then
-  return {1} -- it was given up
+  return {1} -- the stream was ended
 end
 call('HSET', MARK, 'event', asked[2], 'entry', asked[3])
 call('HINCRBY', MARK, 'refused', asked[4])
@@ -190,17 +192,17 @@ call('XTRIM', OUTBOX, 'MINID', asked[2] .. '-' .. string.format('%.0f', asked[3]
 return answer({1})
 
 --# stream_lag: outbox
--- How far the mark is behind: {events and entries, the time of the oldest, now, refused}, or nothing
--- if there is no stream.
+-- Return the lag of the mark: {events and entries after it, the time of the oldest, now, refused},
+-- or nothing if there is no stream.
 local mark = call('HMGET', MARK, 'event', 'refused')
 if not mark[1] then
   return false
 end
 local events, times = prefix .. 'events', {}
-local count = call('XLEN', OUTBOX) -- what the mark has passed is not in it
+local count = call('XLEN', OUTBOX) -- without the entries before the mark, which are removed
 local first = call('XRANGE', events, '(' .. mark[1] .. '-0', '+', 'COUNT', 1)[1]
 if first then
-  -- Numbers have no gaps but for jobs that were removed before there was a stream.
+  -- Numbers have no gaps, except for jobs that were removed before the stream began.
   local latest = call('HGET', prefix .. 'counters', 'events')
   local behind = latest - string.match(first[1], '^%d+') + 1
   count = count + math.min(behind, call('XLEN', events))
@@ -213,19 +215,20 @@ end
 return {count, #times > 0 and exact(math.min(unpack(times))) or now_text, now_text, mark[2]}
 
 --# restoring
--- A replay that has begun and not ended, by whom and since when. Nobody opens such a store.
+-- A replay in progress: its token and when it began. A store with an unfinished replay is not
+-- opened.
 local RESTORING = prefix .. 'restoring'
 
 --# restore_step: write, restoring
--- A step of the replay whose token is the first thing asked for. Answers nothing if this replay is not
--- the one under way.
+-- A step of the replay whose token is the first argument. Returns nothing if this replay is not the
+-- one in progress.
 if call('HGET', RESTORING, 'token') ~= asked[1] then
   return false
 end
 
 --# restore_begin: write, term, outbox, restoring
--- Begin to restore an empty store. Answers {'begun'}, or {what is there}. asked: {token, the queue
--- that every server makes}
+-- Begin to restore an empty store. Returns {'begun'}, or {what the store contains}. asked: {token,
+-- the queue that every server creates}
 if call('EXISTS', RESTORING) == 1 then
   return {'restoring'}
 end
@@ -252,7 +255,7 @@ call('HSET', RESTORING, 'token', asked[1], 'since', iso(now))
 return answer({'begun'})
 
 --# restore_jobs: restore_step, writing
--- Write rebuilt jobs. Answers {how many}, or nothing if another replay is under way.
+-- Write rebuilt jobs. Returns {their number}, or nothing if another replay is in progress.
 --
 -- asked: {token, jobs, keys}. A job: {id, seq, queue, type, priority, state, fields, events (as of
 -- `apply`), whether it is claimable, due, worker and lease that hold it, when it was done}. A key:
@@ -291,8 +294,8 @@ end
 return answer({#jobs})
 
 --# restore_end: restore_step, instance
--- The last step of a replay: queues, and the numbers that new jobs and changes go on from. Answers
--- {'done'}, or nothing if this replay is not the one under way.
+-- The last step of a replay: write the queues and the last numbers of jobs and changes. Returns
+-- {'done'}, or nothing if this replay is not the one in progress.
 --
 -- asked: {token, queues {name, fields, whether it was deleted}, the last number of a job, of a
 -- queue's change, the latest time of creation, whether the stream has all this, {id, generation and

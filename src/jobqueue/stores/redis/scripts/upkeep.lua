@@ -1,8 +1,8 @@
 --# due: writing
--- Promote delayed jobs, find what is due, forget keys whose time is over.
+-- Promote delayed jobs, find jobs that are due, and remove expired idempotency keys.
 --
--- asked: {limit, keys at most}. Answers {now, promoted, rows {state, seq, version, lease}, full,
--- the next time}. Repeated, it promotes nothing twice.
+-- asked: {limit, keys at most}. Returns {now, promoted, rows {state, seq, version, lease}, full,
+-- the next time}. It is safe to repeat.
 local limit = asked[1]
 local due = call('ZRANGEBYSCORE', DUE, '-inf', now_text, 'LIMIT', 0, limit)
 local rows, promoted = {}, 0
@@ -31,7 +31,7 @@ for n = 1, #expired, 2 do
   local queue, key = string.match(expired[n], '^([^%z]*)%z(.*)$')
   local keys = prefix .. 'idempotency:' .. queue
   local kept = call('HGET', keys, key)
-  -- It may have been taken anew meanwhile.
+  -- Another job may have the key meanwhile.
   if kept and tonumber(string.match(kept, '(%S+)$')) <= now then
     call('HDEL', keys, key)
   end
@@ -42,9 +42,9 @@ local following = call('ZRANGEBYSCORE', DUE, '(' .. now_text, '+inf', 'WITHSCORE
 return {now_text, promoted, rows, #due >= limit and 1 or 0, following[2] or false}
 
 --# sort_ready: writing
--- Move what can be claimed from where an earlier version has it: in one sorted set for each queue,
--- whatever the types. Answers {how many jobs were moved, 1 if there are more}. Asked again, it moves
--- nothing twice. asked: {jobs at most}
+-- Move claimable jobs from the index of an earlier version, which has one sorted set for each queue
+-- and all its types. Returns {number of moved jobs, 1 if there are more}. It is safe to repeat.
+-- asked: {jobs at most}
 local left, more = asked[1], 0
 for _, name in ipairs(call('SMEMBERS', prefix .. 'every_queue')) do
   local old = prefix .. 'ready:' .. name
@@ -77,7 +77,7 @@ return {asked[1] - left, more}
 --# removal: outbox
 local mark = call('HGET', MARK, 'event')
 
--- Whether the stream, if there is one, has got all events of a job.
+-- Return true if there is no stream, or the stream has published all events of a job.
 local function passed(id)
   if not mark then
     return true
@@ -86,7 +86,8 @@ local function passed(id)
   return tonumber(call('HGET', document(id), 'event:' .. version)) <= tonumber(mark)
 end
 
--- A job goes with its events. Its key stays to the end of its time, unless the caller frees it.
+-- Remove a job with its events. Its idempotency key stays until it expires, unless the caller frees
+-- it.
 local function forget(id, key_freed)
   local key = document(id)
   local row = call('HMGET', key, 'queue', 'status', 'version')
@@ -105,15 +106,16 @@ local function forget(id, key_freed)
   call('ZREM', index(row[2], row[1]), id)
   call('ZREM', prefix .. 'jobs', id)
   call('ZREM', prefix .. 'completed', id)
-  -- Last: a full Redis refuses to begin with what takes room, and this makes some.
+  -- This write comes last: a full Redis refuses a script whose first write needs memory.
   put(
     'deleted', 'job_id', id, 'queue', row[1], 'version', row[3], 'key_freed', key_freed and 1 or 0
   )
 end
 
 --# delete_job: write, removal
--- Remove a terminal job with its history and key; answers {its state, 1}, or nothing.
--- {its state, 0}: it is kept for the event stream. asked: {id, the version that it must have (nil: any)}
+-- Remove a terminal job with its history and key. Returns {its state, 1}, or nothing if there is no
+-- such job. {its state, 0}: the job is not removed, because the event stream needs it. asked: {id,
+-- the version that it must have (nil: any)}
 local id = asked[1]
 local row = call('HMGET', document(id), 'status', 'queue', 'idempotency_key', 'version')
 local other = asked[2] and row[4] ~= asked[2]
@@ -135,10 +137,10 @@ forget(id, true)
 return answer({row[1], 1})
 
 --# prune_done: led_write, removal
--- Remove DONE jobs that ended longer ago. Answers {how many, how many were passed over because they are
--- of other queues}, or nothing when the term is over.
--- asked: {term, seconds, seconds that it is not longer ago than (nil: any), how many to look at,
--- names of queues, whether all but these are meant, how many to pass over}
+-- Remove DONE jobs that ended more than some seconds ago. Returns {jobs removed, jobs left out
+-- because of their queue}, or nothing if the term is over.
+-- asked: {term, least seconds ago, most seconds ago (nil: any), how many to read, names of queues,
+-- true for all queues except these, how many to leave out at the beginning}
 local named = {}
 for _, name in ipairs(asked[5]) do
   named[name] = true
@@ -152,7 +154,7 @@ local removed, others = 0, 0
 for _, id in ipairs(old) do
   if not all and (named[call('HGET', document(id), 'queue')] or false) == asked[6] then
     others = others + 1
-  -- Others may lie behind those that are kept for the stream: they go once it has got these.
+  -- Jobs after those that the stream has not published yet are removed in a later call.
   elseif passed(id) then
     forget(id, false)
     removed = removed + 1

@@ -1,6 +1,6 @@
 --# owners
--- Who registered a worker: core.job.owner_allows. "owned:" has the workers of each caller, and
--- "offline:" those of them that are OFFLINE.
+-- The owner of a worker is the caller that registered it (core.job.owner_allows). "owned:" has the
+-- workers of each owner, and "offline:" the owner's workers that are OFFLINE.
 local function owner_allows(owner, asking)
   return asking == '' or asking == '\tin process' or not owner or owner == '' or owner == asking
 end
@@ -18,8 +18,8 @@ local function note_offline(owner, id)
   end
 end
 
--- Whether the owner may have one more. Those that are OFFLINE and hold nothing make room. Only some
--- are looked at, so that a caller who has many and asks again and again costs little.
+-- Return true if the owner may have one more worker. OFFLINE workers without leases are removed to
+-- make room. A call reads only some of them, so that an owner with many workers costs little.
 local function has_room(owner, id, most)
   local key = prefix .. 'owned:' .. owner
   if call('SISMEMBER', key, id) == 1 or call('SCARD', key) < most then
@@ -39,7 +39,8 @@ local function has_room(owner, id, most)
 end
 
 --# held
--- A lease in force: seq, lease, worker, state, cancel flag. One that ended is empty.
+-- Return a lease in force: seq, lease, worker, state, cancel flag; for a lease that has ended,
+-- nothing.
 local function held_row(id)
   local row = call(
     'HMGET', document(id), 'seq', 'lease', 'assigned_worker', 'status', 'cancel_requested'
@@ -47,7 +48,7 @@ local function held_row(id)
   return row[2] and row[2] ~= '' and row or nil
 end
 
--- The leases of one worker.
+-- Return the leases of one worker.
 local function held_by(worker)
   local rows = {}
   for _, id in ipairs(call('HKEYS', prefix .. 'current_jobs:' .. worker)) do
@@ -57,10 +58,10 @@ local function held_by(worker)
 end
 
 --# register_worker: write, held, outbox, owners
--- Record a worker; answers {'made', the leases of its earlier incarnation}, or {'denied'} if it is
--- another owner's, or {'full'} if its owner has too many.
--- asked: {id, incarnation, fields, how many partitions there are (0: none are allotted), owner, the
--- most that it may have (0: they are not counted)}
+-- Record a worker. Returns {'made', the leases of its earlier incarnation}, or {'denied'} if the
+-- worker belongs to another owner, or {'full'} if its owner has too many workers.
+-- asked: {id, incarnation, fields, number of partitions (0: workers get none), owner, the most
+-- workers of the owner (0: no limit)}
 local id, incarnation, partitions, owner, most = asked[1], asked[2], asked[4], asked[5], asked[6]
 local key = prefix .. 'worker:' .. id
 local known = call('HMGET', key, 'incarnation', 'status', 'partition', 'owner')
@@ -76,7 +77,7 @@ local back = same and known[2] ~= 'OFFLINE'
 local status = back and known[2] or 'ONLINE' -- a reconnect does not undo an operator's drain
 local at = iso(now)
 
--- The first partition that nobody else reads, or that the fewest do.
+-- Return the first partition that the fewest other workers read.
 local function allot()
   local readers = {}
   for _, other in ipairs(call('ZRANGE', prefix .. 'workers', 0, -1)) do
@@ -120,11 +121,10 @@ tell(CONTROL)
 return answer({'made', known[1] and not same and held_by(id) or {}})
 
 --# pulse: held, owners
--- A heartbeat. asked: {worker, incarnation, leases that are executed, assignment timeout, slots that
--- are withheld (nil: as before), progress {value ('': not known), text} by lease, owner, slots that are
--- overrun (nil: as before)}
--- Answers {status, leases in force}, {'denied'} if it is another owner's, or nothing if it must register
--- again. May be repeated.
+-- A heartbeat. asked: {worker, incarnation, leases that are executed, assignment timeout, slots
+-- that are withheld (nil: as before), progress {value ('': not known), text} by lease, owner, slots
+-- that are overrun (nil: as before)} Returns {status, leases in force}, {'denied'} if the worker
+-- belongs to another owner, or nothing if the worker must register again. It is safe to repeat.
 local id = asked[1]
 local key = prefix .. 'worker:' .. id
 local known = call('HMGET', key, 'incarnation', 'status', 'withheld', 'owner')
@@ -143,8 +143,9 @@ end
 if asked[8] then
   call('HSET', key, 'overrun', asked[8])
 end
--- Progress counts while its job is RUNNING under its lease. Nothing looks for it when an attempt
--- ends: "progress" has the jobs that it may have to be removed from, by the time of the last look.
+-- Progress is valid while its job is RUNNING under its lease. It is not removed when the attempt
+-- ends. "progress" has the jobs with progress, by the time of their last check; later calls remove
+-- it.
 local told = 0
 local PROGRESS = prefix .. 'progress'
 
@@ -190,8 +191,8 @@ end
 return {known[2], rows}
 
 --# set_worker_status: write, owners
--- Drain, take back, stop or retire a worker; answers {1}, or nothing if it is unknown, or if a stop
--- would be taken back.
+-- Drain, undrain, stop or retire a worker. Returns {1}, or nothing if the worker is unknown, or if
+-- it is STOPPING and would get an earlier status.
 -- asked: {id, status, incarnation (nil: any)}
 local key = prefix .. 'worker:' .. asked[1]
 local known = call('HGET', key, 'incarnation')
@@ -212,7 +213,8 @@ tell(CONTROL)
 return answer({1})
 
 --# retire_silent: led_write, outbox, owners
--- Mark workers OFFLINE that were silent for longer; answers {ids}, or nothing when the term is over.
+-- Set workers OFFLINE that sent no heartbeat for some seconds. Returns {ids}, or nothing if the
+-- term is over.
 -- asked: {term, silent for}
 local silent = call('ZRANGEBYSCORE', prefix .. 'workers', '-inf', '(' .. exact(now - asked[2]))
 local retired = {}
@@ -234,8 +236,9 @@ tell(CONTROL)
 return answer({retired})
 
 --# remove_worker: write, owners
--- Remove a worker: of an incarnation, if it holds nothing, or (no incarnation) if it is OFFLINE.
--- Answers {1}, {'denied'} if it is another owner's, or nothing. asked: {id, incarnation or nil, owner}
+-- Remove a worker. With an incarnation: if the worker has this incarnation and no leases. Without:
+-- if it is OFFLINE. Returns {1}, {'denied'} if the worker belongs to another owner, or nothing.
+-- asked: {id, incarnation or nil, owner}
 local id, incarnation = asked[1], asked[2]
 local key = prefix .. 'worker:' .. id
 local known = call('HMGET', key, 'incarnation', 'status', 'owner')
@@ -257,7 +260,7 @@ tell(CONTROL)
 return answer({1})
 
 --# held_leases: held
--- The leases in force, of one worker or of all. asked: {worker or nil}
+-- Return the leases in force of one worker or of all workers. asked: {worker or nil}
 if asked[1] then
   return held_by(asked[1])
 end
@@ -272,7 +275,7 @@ end
 return rows
 
 --# workers
--- Every worker: {fields, when it was last heard of, jobs it holds}.
+-- Return every worker: {fields, time of the last heartbeat, number of its leases}.
 local found = {}
 local known = call('ZRANGE', prefix .. 'workers', 0, -1, 'WITHSCORES')
 for n = 1, #known, 2 do

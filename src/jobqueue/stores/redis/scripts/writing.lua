@@ -1,6 +1,6 @@
 --# routes
--- The route on which a worker hears of its assignments: {partition, incarnation, status}, or nil if
--- it was allotted no partition.
+-- Return the route by which a worker learns of its assignments: {partition, incarnation, status},
+-- or nil if the worker has no partition.
 local routes = {}
 
 local function route_of(worker)
@@ -13,13 +13,13 @@ local function route_of(worker)
   return known
 end
 
--- Assignments that went out by a route and were not started, by the time they were last sent.
+-- Assignments that were sent by a route and not started, by the time when they were last sent.
 local UNSTARTED = prefix .. 'unstarted'
 
 --# writing: routes
--- Writing jobs: their indexes, events and figures.
+-- Functions that write jobs with their indexes, events and figures.
 
-local MOST = 2000 -- arguments of one command: Lua's stack is finite
+local MOST = 2000 -- arguments of one command, because Lua's stack is limited
 
 local function in_parts(command, key, arguments)
   for from = 1, #arguments, MOST do
@@ -27,8 +27,9 @@ local function in_parts(command, key, arguments)
   end
 end
 
--- Changes of sorted sets are collected and made together, by flush. For each member the last one
--- counts: `remove` forgets what was added before, and flush removes before it adds.
+-- Changes of sorted sets are collected, and `flush` makes them together. For each member the last
+-- change counts: `remove` drops an earlier addition, and `flush` removes members before it adds
+-- others.
 local adding, removing = {}, {}
 
 local function add(key, score, member)
@@ -42,8 +43,8 @@ local function remove(key, member)
   end
 end
 
--- The same of leases, by worker: {id, lease, ...} that begin, {id, ...} that end. A lease ends before
--- another one begins.
+-- The same for leases, by worker: {id, lease, ...} that begin, {id, ...} that end. A job's lease
+-- ends before its next lease begins.
 local held, released = {}, {}
 
 local function hold(worker, id, lease)
@@ -57,11 +58,11 @@ local function release(worker, id)
   jobs[#jobs + 1] = id
 end
 
--- The claimable jobs: a sorted set for each queue and type, in claim order; and for each queue those
--- of its types that have jobs. The score of a type is no later than that of its first job.
+-- The claimable jobs: each queue and type has a sorted set of jobs in claim order. Each queue has
+-- an index: a sorted set of its types with jobs. A type's score is not above that of its first job.
 local RANK = 562949953421312 -- 2^49
 
--- In claim order: the rank (9 - priority) first, then the number.
+-- Return the score of a job in claim order: by rank (9 - priority), then by number.
 local function ready_score(priority, seq)
   return (9 - priority) * RANK + seq
 end
@@ -82,7 +83,7 @@ local function enter_ready(queue, type, score, id)
   types[type] = math.min(score, types[type] or score)
 end
 
--- Note that jobs of a type left, and maybe its last one.
+-- Record that jobs of a type were removed, perhaps including the last one.
 local function note_left(queue, type)
   table_of(left_by, queue)[type] = true
 end
@@ -136,7 +137,7 @@ local function enter(id, seq, queue, before, after)
   add(index(after, queue), seq, id)
 end
 
--- Set when the sweeper must look at a job; nil: never.
+-- Set the time when a job is due for the sweeper; nil: never.
 local function set_due(id, at)
   if at then
     add(DUE, at, id)
@@ -145,8 +146,8 @@ local function set_due(id, at)
   end
 end
 
--- Numbers of events are drawn in blocks, so that a batch draws once. No other call draws meanwhile:
--- the rest of a block goes back at the end of the script, and the numbers have no gaps.
+-- Numbers of events are reserved in blocks, so that a batch reserves them once. No other call runs
+-- meanwhile. At the end of the script the rest of the block is given back, so numbers have no gaps.
 local drawn, left, block = 0, 0, 1
 
 local function expect_events(count)
@@ -160,9 +161,9 @@ local function give_back()
   end
 end
 
--- Write an event. The log of events is a stream, in the order of commit, and an outbox: `more` is
--- the part of the event that the job's document may lose again, as JSON (`_more_of` in documents.py).
--- Answers its number.
+-- Write an event and return its number. The Redis stream of events is in the order of commits.
+-- `more` has, as JSON, the fields of the event that later transitions may change (`_more_of` in
+-- documents.py).
 local function record(id, version, before, after, reason, at, attempt, worker, detail, queue, more)
   if left == 0 then
     drawn = call('HINCRBY', prefix .. 'counters', 'events', block) - block
