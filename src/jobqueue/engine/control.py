@@ -29,7 +29,7 @@ class Control(Background):
         self._workers = workers
         self._scheduler = scheduler
         self._wake = asyncio.Event()
-        self._told: frozenset[int] = frozenset()  # leases whose cancel was passed on
+        self._told: frozenset[int] = frozenset()  # leases whose worker got the cancel
 
     def start(self) -> None:
         self._begin(self._run(), "control")
@@ -80,14 +80,14 @@ class Control(Background):
         self._told = frozenset(flagged)
         for lease in delivered.keys() - {one.lease for one in held}:
             session = delivered[lease]
-            if lease in session.held:  # it ended, and not by a report through this session
+            if lease in session.held:  # the lease ended without a report through this session
                 self._scheduler.relieve(session, [lease])
                 session.inbox.cancel([lease])
 
     def _compare(self, session: Session, worker: Worker | None, tells: int) -> None:
         info = session.info
         if worker is None or worker.status is WorkerStatus.OFFLINE:
-            self._scheduler.dismiss(info.id)  # its next heartbeat is answered: register again
+            self._scheduler.dismiss(info.id)  # the answer to its next heartbeat: register again
         elif worker.info.incarnation != info.incarnation:
             _log.warning(
                 "another process has registered worker %s at another server; stopping the process"
@@ -98,8 +98,8 @@ class Control(Background):
             self._scheduler.dismiss(info.id)
             session.inbox.set_status(WorkerStatus.STOPPING)
         elif worker.info.link not in (info.link, 0):
-            # Its jobs and slots are at the other server. If it still listens here (because its
-            # registration arrived there late), it connects again.
+            # The worker's jobs and slots are at the other server. If the worker still listens here
+            # (because its registration arrived there late), it connects again.
             self._scheduler.dismiss(info.id)
             session.inbox.moved()
         elif worker.status is not session.told and session.tells == tells:

@@ -66,7 +66,7 @@ from jobqueue.engine.worker_names import WorkerNames
 
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine")
-_LANES = 2  # batches in flight, if the store's writes run beside each other
+_LANES = 2  # batches in progress, if the store's writes run in parallel
 _CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
 
 
@@ -188,7 +188,7 @@ class Engine(OperatorCalls):
             if self._hints is not None:
                 await self._hints.stop()
             await self._roster.stop()
-        if self._stream is not None:  # before the sweeper, whose term it works under
+        if self._stream is not None:  # before the sweeper, because the stream needs its term
             await self._stream.stop()
         await self._unserved.stop()
         await self._sweeper.stop()
@@ -216,7 +216,7 @@ class Engine(OperatorCalls):
         return self._stream is not None and self._stream.flows()
 
     async def _another_publishes(self) -> bool:
-        # A leader without a stream runner would keep the server that has one from publishing.
+        # If a server without a stream runner leads, no server can publish events.
         return await self._store.stream.lag() is not None
 
     def _changed_elsewhere(self, changed: Change) -> None:
@@ -251,7 +251,7 @@ class Engine(OperatorCalls):
             return None
 
         results = await in_turns(refusal, specs)
-        # Only now: some stores cannot read every name that is asked for.
+        # After the checks, because some stores cannot read invalid names.
         places = [place for place, result in enumerate(results) if result is None]
         if ttls := await self._queue_ttls.of([specs[place] for place in places]):
             for place in places:
@@ -279,7 +279,7 @@ class Engine(OperatorCalls):
         for queue, type in {(job.spec.queue, job.spec.type) for job in jobs}:
             work.setdefault(queue, set()).add(type)
         parallel = self._store.parallel
-        if self._roster is not None:  # its claims are fenced by its term, a submit is not
+        if self._roster is not None:  # its claims are fenced, but a submit has no fence
             plan = Plan.nothing()
         elif parallel:
             plan = self._scheduler.plan_hand_off(work, len(jobs))
@@ -315,7 +315,7 @@ class Engine(OperatorCalls):
             self._observer.entered(queue, State.PENDING, count)
         self._wake_stream()
         if sum(accepted.values()) > assigned:
-            # Slots may have come free during the write.
+            # Slots may have become free during the write.
             self._scheduler.wake(work)
 
     async def get(self, job_id: str) -> Job:
@@ -403,7 +403,7 @@ class Engine(OperatorCalls):
                     raise no_such_job(job_id)
                 ended = events[-1].to_state in TERMINAL
                 news = deque(event for event in events if event.version > version)
-                del events  # free those that are old
+                del events  # frees the old events
                 while news:
                     version = news[0].version
                     yield news.popleft()
@@ -436,15 +436,15 @@ class Engine(OperatorCalls):
         session = Session(info, inbox)
         known = {worker.info.id: worker.status for worker in await self._store.workers.all()}
         if known.get(info.id, WorkerStatus.ONLINE) is not WorkerStatus.ONLINE:
-            session.open = False  # an operator drained it before it connected
+            session.open = False  # an operator drained the worker before it connected
             session.told = known[info.id]
-        # Leases from another server, or from before a break, are part of its load.
+        # Leases from another server, or from the worker's last connection, are part of its load.
         session.held.update(one.lease for one in await self._store.workers.held(info.id))
         session.inherited = frozenset(session.held)
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
             replaced.open = False
-            self._scheduler.wake()  # it may know fewer types now, and a fallback takes the others
+            self._scheduler.wake()  # if it has fewer types now, a fallback may take the others
         self._unserved.workers_changed()
         return EngineLink(
             session, self._store.workers, self._scheduler, self._reports.add, self._pulses
@@ -577,7 +577,7 @@ class Engine(OperatorCalls):
                 self._sweeper.expect(outcome.due)
             if outcome.lease is not None and not by_worker:
                 session = self._scheduler.sessions.get(outcome.worker_id)
-                if session is not None:  # its lease ended without its report
+                if session is not None:  # the lease ended without the worker's report
                     self._scheduler.relieve(session, [outcome.lease])
                     session.inbox.cancel([outcome.lease])
         for (queue, state), count in entered.items():

@@ -143,7 +143,7 @@ class OperatorCalls:
     async def _set_worker_status(self, worker_id: str, status: WorkerStatus) -> None:
         now = await self._worker_status(worker_id)
         if now.may_become(status) and not await self._store.workers.set_status(worker_id, status):
-            now = await self._worker_status(worker_id)  # it was stopped meanwhile
+            now = await self._worker_status(worker_id)  # the worker was stopped meanwhile
         if now.may_become(status):
             session = self._scheduler.sessions.get(worker_id)
             if session is not None:

@@ -177,7 +177,7 @@ class Roster(Background):
         fresh = False
         present: set[str] = set()
         for worker in workers:
-            # A worker without a partition is connected to a server, which alone assigns to it.
+            # A worker without a partition is connected to a server. Only that server assigns jobs.
             if worker.status is WorkerStatus.ONLINE and worker.partition is not None:
                 present.add(worker.info.id)
                 leases = {one.lease for one in held.get(worker.info.id, ())}
@@ -191,7 +191,7 @@ class Roster(Background):
 
     def _compare(self, worker: Worker, leases: set[int], before: dict[Session, set[int]]) -> bool:
         """Update a worker's session; return True if the worker may have new slots or types."""
-        # A slot that an attempt overruns is not free, although no lease is held for it.
+        # A slot is not free while the function of an ended attempt still runs in it.
         slots = max(0, worker.info.concurrency - worker.withheld)
         info = dataclasses.replace(worker.info, concurrency=slots)
         session = self._scheduler.sessions.get(info.id)
@@ -203,12 +203,12 @@ class Roster(Background):
             return True
         registered = session.info
         grown = slots > registered.concurrency or info.types != registered.types
-        if info != registered:  # equal lists of types stay one object
+        if info != registered:  # so that equal lists of types stay one object
             session.info = info
         known = before.get(session)
         if known is not None:
-            # A claim whose answer was lost left leases that are not known here. Leases that ended
-            # since the store was read must not come back.
+            # Add leases of claims whose answers were lost. Leases that ended since the store was
+            # read must not be added again.
             session.held |= leases - (known - session.held)
             if ended := known - leases:
                 self._scheduler.relieve(session, ended)

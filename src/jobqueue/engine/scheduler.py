@@ -46,11 +46,11 @@ class Scheduler:
         claim: Callable[[Sequence[Claim]], Awaitable[list[Assignment]]] | None = None,
     ) -> None:
         self._store = store
-        self._claim = claim  # for workers that are not connected here; None: claim at the store
+        self._claim = claim  # the claim of a roster; None: the claim of the store
         self._settings = settings
         self._observer = observer
         self._news = 1
-        # The latest news: the jobs that came; None: any jobs.
+        # The latest news: the types of new jobs by queue; None: any jobs.
         self._recent: deque[Work | None] = deque(maxlen=_REMEMBERED)
         self._dry: set[Scope] = set()
         self._wake = asyncio.Event()
@@ -95,7 +95,7 @@ class Scheduler:
                     busy.append(session.info.id)
                     last_busy = now
                 elif session.drained and session.open and now < last_busy + _HEAR_OUT:
-                    leaving = True  # it has reported everything and is about to deregister
+                    leaving = True  # the worker has no jobs left and will deregister soon
                 else:
                     session.inbox.moved()
             if not busy and not leaving:
@@ -155,7 +155,8 @@ class Scheduler:
         session.drained = False
         slots = min(slots, session.info.concurrency - session.free - session.promised)
         if slots > 0:
-            # Also if it is not open: the worker may learn before us that its drain was undone.
+            # Also if the session is not open: the worker may learn before this server that an
+            # operator has undone its drain.
             session.free += slots
         if session.free > 0 and session.open and self.sessions.scope(session) not in self._dry:
             self._wake.set()
@@ -163,7 +164,7 @@ class Scheduler:
     def tell(self, session: Session, status: WorkerStatus) -> None:
         """Send a connected worker the status that an operator has set for it."""
         session.tell(status)
-        self.wake()  # it has slots again, or leaves its queues to a fallback
+        self.wake()  # its slots may be used again, or a fallback may serve its queues
 
     def withdraw(self, session: Session) -> None:
         """Withdraw the free slots of a worker, so that fallback workers may serve its queues."""
@@ -177,7 +178,7 @@ class Scheduler:
         if session is not None:
             session.open = False
             self.remove(session)
-            # Its link may stay for long: free the memory of its lists.
+            # The link may keep the session for a long time: free the memory of its lists.
             session.info = dataclasses.replace(session.info, queues=(), types=None)
 
     def remove(self, session: Session) -> None:
@@ -238,15 +239,15 @@ class Scheduler:
         if plan.asked and looked:
             for scope, filled in plan.filled(assigned):
                 if filled or self._has_news(scope, plan.news):
-                    self._wake.set()  # there may be more, or a job came that it did not see
+                    self._wake.set()  # there may be more jobs, or jobs that the claim has missed
                 else:
                     self._dry.add(scope)
             if plan.left_out:
                 self._wake.set()
         elif plan.asked > len(assigned):
-            self._wake.set()  # jobs may have come for the slots while they were promised
+            self._wake.set()  # the promised slots that are free again may serve new jobs
         orphans = self.sessions.settle(plan, assigned)
-        if orphans and self._claim is None:  # else the worker gets a hint, or is found lost
+        if orphans and self._claim is None:  # with a roster, hints bring jobs to their workers
             self._hand_back(orphans)
         by_queue: dict[str, int] = {}
         for one in assigned:
@@ -284,7 +285,7 @@ class Scheduler:
         interval = self._settings.interval
         look_at = time.monotonic() + interval
         while not self._stopping:
-            # The safety net: after the interval claim for all scopes, whatever news came meanwhile.
+            # The safety net: after the interval, claim for all scopes, even without news.
             left = look_at - time.monotonic()
             if left <= 0 or not await is_set_within(self._wake, left):
                 self._note(None)

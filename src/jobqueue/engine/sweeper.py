@@ -27,7 +27,7 @@ _log = logging.getLogger("jobqueue.engine.sweeper")
 _PRUNE_INTERVAL = 10.0
 _LOOK_AT_ALL = 600.0
 _WORKERS_KEPT = 86_400.0  # an OFFLINE worker is shown for a day
-_PASSES = 100  # of one sweep
+_PASSES = 100  # the most writes of one sweep
 _STEP = 1.0  # after a larger change between the clocks: a clock was set, or the machine slept
 
 Apply = Callable[[Sequence[Transition]], Awaitable[Sequence[Outcome]]]
@@ -69,9 +69,9 @@ class Sweeper(Background):
         self._judge_at = 0.0
         self._skew = 0.0  # between wall clock and monotonic clock
         self._prune_at = 0.0
-        self._look_at_all = 0.0  # the next time to prune dead letters, and to clear the marks below
-        # By queues with a retention of their own: the time before which no DONE job is left. Where
-        # the event stream was behind some are left, so these marks are cleared now and then.
+        self._look_at_all = 0.0  # the next time to prune dead letters, and to clear the times below
+        # For queues with a retention of their own: the time before which no DONE jobs are left. If
+        # the event stream was behind, some jobs are left, so these times are cleared regularly.
         self._pruned_to: dict[tuple[Any, ...], float] = {}
         self._logged_removal: set[str] = set()
         self._failing = False
@@ -133,7 +133,7 @@ class Sweeper(Background):
                     )
                 self._failing = True
             while (delay := self._next - self._clock.now()) > 0:
-                # At most the interval: the clock may have been set back.
+                # Sleep at most the interval, because the clock may have been set back.
                 if not await is_set_within(self._nudge, min(delay, self._settings.interval)):
                     break
                 self._nudge.clear()  # something is due earlier: sleep less
@@ -144,7 +144,7 @@ class Sweeper(Background):
         for duty in (self.sweep, self._reap, self._prune):
             try:
                 await duty()
-            except TermEnded:  # unnoticed: this process may have been suspended
+            except TermEnded:  # this process may have been suspended when its term ended
                 self.term_ended()
             except JobQueueError:
                 self._leadership.step_down()
@@ -199,7 +199,8 @@ class Sweeper(Background):
             return
         skew = self._clock.now() - now
         if now > self._reap_at + 2 * self._reap_every + 1.0 or abs(skew - self._skew) > _STEP:
-            # This process was suspended or blocked, or the clock was set: silence proves nothing.
+            # This process was suspended or blocked, or the clock was set. So a worker may be alive
+            # although no heartbeat was recorded.
             self._suspend_judgement()
         self._skew = skew
         self._reap_at = now + self._reap_every
@@ -226,7 +227,7 @@ class Sweeper(Background):
         last leader did not finish. Old workers are deleted, because many worker ids are made for
         one run only and would accumulate.
         """
-        # Leases before workers: every worker that holds a lease has registered.
+        # Read leases before workers, so that the workers of all these leases are read, too.
         held = await self._store.workers.held()
         workers = await self._store.workers.all()
         gone = [worker for worker in workers if worker.status is WorkerStatus.OFFLINE]
@@ -276,7 +277,7 @@ class Sweeper(Background):
             removed = await self._store.upkeep.prune_done(before, limit, term, where)
             self._log_removed(removed, "DONE jobs", "retention", age)
             if removed < limit:
-                if queues:  # so that jobs that others keep for longer are not read every time
+                if queues:  # jobs that other queues keep for longer are not read again each time
                     self._pruned_to[look] = before
                 return
             await asyncio.sleep(0)

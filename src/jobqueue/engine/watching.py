@@ -33,7 +33,7 @@ class Watcher:
     _watchers: Watchers
     job_id: str
     every_move: bool  # True: each transition ends the wait; False: only the end of the job does
-    seq: int = 0  # of the job, while it waits; else 0
+    seq: int = 0  # the number of the job while the caller waits; else 0
     version: int = ANY_VERSION
     _news: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,7 +90,7 @@ class Watchers(Background):
         self._by_job: dict[str, set[Watcher]] = {}
         self._awaited = asyncio.Event()  # a caller waits, or waited at the last read
         self._heard = asyncio.Event()  # another process may have changed something
-        self.news = 0  # the number of such reports
+        self.news = 0  # the number of reports by other processes
         self._stopped = False
 
     def __bool__(self) -> bool:

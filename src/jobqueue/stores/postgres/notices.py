@@ -161,15 +161,18 @@ async def _stay(raw: Any) -> None:
 
 
 def _heads(said: list[list[int]]) -> dict[Head, int] | None:
-    """Return the heads in a hint, or None if a server of an older version sent no types."""
+    """Return the heads in a hint (queue, rank and type) with their lowest new job numbers.
+
+    Return None if a server of an older version sent the hint, which names no types.
+    """
     if any(len(one) == 3 for one in said):
         return None
     return {(int(queue), int(rank), int(kind)): int(seq) for queue, rank, kind, seq in said}
 
 
 def returned(heads: set[Head]) -> dict[Head, int]:
-    """Return ``heads`` without a job number, for jobs that became claimable again.
+    """Return heads in the form for a hint about jobs that became claimable again.
 
-    Such jobs are read independent of their numbers.
+    The hint needs no job numbers, because such jobs are read whatever their numbers are.
     """
     return dict.fromkeys(heads, NOTHING_NEW)

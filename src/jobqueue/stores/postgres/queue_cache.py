@@ -96,7 +96,7 @@ class QueueCache:
 
 
 class WorkerNameCache:
-    """Caches the numbers that stand for worker names in rows. They never change."""
+    """Caches the numbers that rows have for worker names. The number of a name never changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
