@@ -238,7 +238,7 @@ def test_a_page_that_is_out_of_date_is_told_and_renewed(tmp_path: Path) -> None:
     page.write_text("# A\n\n<!-- jq-bench: leads kept -->\n<!-- end -->\n\nwords\n")
     stale = processes.run("bench", "tables", "page.md", "--check", cwd=tmp_path)
     assert (stale.returncode, stale.stderr) == (
-        1, "page.md is out of date: jq-bench tables page.md\n",
+        1, "page.md is out of date; to write its tables again, run: jq-bench tables page.md\n",
     )  # fmt: skip
     assert "leads" not in page.read_text().replace("jq-bench: leads", "")
     assert processes.run("bench", "tables", "page.md", cwd=tmp_path).returncode == 0

@@ -156,8 +156,8 @@ class LoadGenerator:
     async def job_after_job(self) -> None:
         """Measure whole jobs: each caller submits its next job when its last job has ended.
 
-        Only a closed loop is measured. The end is the server's time, so the polling interval does
-        not matter.
+        Only a closed loop is measured. The end is the server's time, so the polling interval of the
+        caller does not matter.
         """
         if self._cell.rate is not None or not self._profile.job_seconds:
             return

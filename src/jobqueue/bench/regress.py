@@ -282,7 +282,10 @@ def _fails_more(pairs: Sequence[_Pair]) -> bool:
 
 
 def _failed(records: Iterable[RunRecord]) -> float:
-    """Return the share of requests without an answer or with an error, and of jobs still open."""
+    """Return the failed share of the requests and jobs.
+
+    Failed are requests with an error or without an answer, and jobs that are still open.
+    """
     begun = failed = 0
     for record in records:
         for one in record.counts.values():

@@ -125,7 +125,7 @@ def listings(study: Study) -> list[str]:
 
 
 def choosing(study: Study) -> list[str]:
-    """Return a table that compares topologies by the measures that decide between them."""
+    """Return a table with the measures that help to choose a topology."""
     measures = (REQUESTS, JOBS, latency(TO_DONE, 50), latency(TO_DONE, 99), COST, MEMORY)
     return _by_spot(study, measures)
 

@@ -80,7 +80,7 @@ def _listed(rates: list[float]) -> str:
 
 
 async def _against_empty(stand: Stand, full: Site) -> tuple[Rounds, Rounds, str]:
-    """Measure a new, empty database, and then the full database."""
+    """Measure the rates of a new, empty database, and then the rates of the full database."""
     clean, aged = Rounds(), Rounds()
     cpu = stand.cpu()
     stand.say("an empty table")

@@ -34,8 +34,8 @@ _QUEUE = "q"
 async def fill(store: Store, jobs: int, payload: int) -> None:
     """Write jobs in every state into the store.
 
-    Of twenty jobs two wait, one runs and two wait for a retry. One was cancelled, one failed for
-    good, and one failed and was retried by hand. The other twelve are done.
+    Of twenty jobs, two are delayed, one runs, and two wait for a retry. One was cancelled, one
+    failed for good, and one failed and was retried by hand. The other twelve are done.
     """
     await store.queues.create(Queue(name=_QUEUE, retry_profile="scheduler"))
     body = b"x" * payload
