@@ -54,7 +54,7 @@ def test_servers(url, target):
         ("", "is not a known form; allowed: memory://, sqlite:///FILE"),
         ("jobs.db", "did you mean sqlite:///jobs.db?"),
         ("localhost:50051", "did you mean grpc://localhost:50051?"),
-        ("http://localhost:8080", "name the server's other port, like grpc://127.0.0.1:50051"),
+        ("http://localhost:8080", "name the server's gRPC port, like grpc://127.0.0.1:50051"),
         ("postgresql+psycopg://h/db", "did you mean postgresql://?"),
         ("mysql://u:hush@h/db", "'mysql://u:***@h/db' is not a known form"),
         ("memory://x", "memory:// takes no path"),
@@ -258,7 +258,7 @@ def test_a_server_gets_its_store_from_the_settings(monkeypatch):
 
 def test_a_redis_that_is_not_used_is_said(caplog):
     ServerProcess(config.load(None, {}, {"db.url": "memory://", "redis.url": "redis://h"}).settings)
-    assert "redis.url is not used" in caplog.text
+    assert "redis.url is ignored" in caplog.text
 
 
 def test_a_worker_opens_the_store_likewise(monkeypatch):

@@ -168,9 +168,9 @@ async def talk(port: int, request: bytes) -> bytes:
         (b"HEAD /metrics HTTP/1.1", b"200 OK", b""),
         (b"GET /metrics?x=1 HTTP/1.0", b"200 OK", b"jq_up 1\n"),
         (b"GET /healthz HTTP/1.1", b"200 OK", b"ok\n"),
-        (b"GET / HTTP/1.1", b"404 Not Found", b"there are /metrics and /healthz\n"),
-        (b"POST /metrics HTTP/1.1", b"405 Method Not Allowed", b"GET only\n"),
-        (b"nonsense", b"404 Not Found", b"there are /metrics and /healthz\n"),
+        (b"GET / HTTP/1.1", b"404 Not Found", b"not found; allowed: /metrics and /healthz\n"),
+        (b"POST /metrics HTTP/1.1", b"405 Method Not Allowed", b"allowed: GET, HEAD\n"),
+        (b"nonsense", b"404 Not Found", b"not found; allowed: /metrics and /healthz\n"),
     ],
 )
 async def test_the_listener_answers(listener, request_line, status, body):

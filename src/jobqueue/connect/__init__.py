@@ -1,1 +1,1 @@
-"""From a URL to the store or the servers that it names, with patience at the start."""
+"""Create stores and clients from URLs, and retry at the start while a store is unreachable."""

@@ -1,4 +1,4 @@
-"""From a URL to a backend. Only this module knows which schemes exist."""
+"""Create the store or backend that a URL names, for every scheme of URLs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def create_locks(
     observer: Observer | None = None,
     field: str = "redis.url",
 ) -> Locks | None:
-    """Return the locks in the Redis that a URL names, not opened yet; None for an empty URL."""
+    """Create the locks in the Redis that a URL names, without connecting yet.
+
+    Return None for an empty URL. ``field`` is the setting's name in errors.
+    """
     if not url:
         return None
     check_redis_url(url, field)
@@ -57,17 +60,21 @@ def create_store(
     pool_size: int = POOL_SIZE,
     partitions: int = 0,
 ) -> Store:
-    """Return the store that a URL names, not opened yet. ``create=False``: it must exist.
+    """Create the store that a URL names, without opening it yet.
 
-    ``locks`` and ``pool_size`` are for PostgreSQL: other stores have no servers beside them that a
-    lock elsewhere could help. ``partitions`` are for Redis: the number to allot to workers that
-    hear of their jobs by Kafka; 0: workers ask for them.
+    With ``create=False``, opening the store fails if it does not exist. ``locks`` and ``pool_size``
+    apply to PostgreSQL only. ``partitions`` applies to Redis only: it is the number of Kafka
+    partitions for workers that learn of their jobs through Kafka, or 0 if there are no such
+    workers. ``field`` is the setting's name in errors.
     """
     address = parse_url(url, field, STORES)
     rules = rules or Rules()
     observer = observer or Observer()
     if locks is not None and address.scheme != "postgresql":
-        log.warning("redis.url is not used: only a store on PostgreSQL needs it")
+        log.warning(
+            "redis.url is ignored: only a store on PostgreSQL uses its locks, not %s",
+            redact_value(url),
+        )
     if address.path is not None:
         from jobqueue.stores.sqlite.store import SqliteStore
 
@@ -116,7 +123,7 @@ def _redis_store(
 
 def _prepare_file(path: Path, *, create: bool) -> None:
     if not create and not path.exists():
-        raise NotFound(f"there is no file {str(path)!r} (in {Path.cwd()})")
+        raise NotFound(f"there is no file {str(path)!r} (in {Path.cwd()}); check the path")
     if create:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,29 +133,36 @@ def _prepare_file(path: Path, *, create: bool) -> None:
 
 
 def orphaned(scheme: str) -> str:
-    """Return why a forked process cannot use a backend that its parent had open; empty: it can."""
+    """Return the error for a process that was forked while its parent had the backend open.
+
+    The error is empty if such a process can open a backend of its own.
+    """
     if scheme == "memory":
         return (
-            "the app's jobs are in the memory of the process that this one was forked from: use it"
-            " only after the fork, or use sqlite:///FILE, which processes can share"
+            "the app's jobs are in the memory of the process that this process was forked from: use"
+            " the app only after the fork, or use sqlite:///FILE, which processes can share"
         )
     if scheme in ("sqlite", "grpc"):
         return (
-            "this process was forked while its parent had the app open, and what was open does not"
+            "this process was forked while its parent had the app open, and open connections do not"
             " survive a fork: call `await app.close()` before the fork (app.sync() closes by itself"
-            " when no call and no worker is under way), or start the process with the 'spawn'"
-            " method of multiprocessing"
+            " while no call and no worker runs), or start the process with the 'spawn' method of"
+            " multiprocessing"
         )
     return ""
 
 
 def warn_of_readable_key(credentials: Credentials, address: BackendUrl) -> None:
-    """Warn of an API key that leaves this machine without TLS."""
+    """Log a warning if the API key is sent to another machine without TLS."""
     if credentials.api_key is None or credentials.tls is not None:
         return
     for host, _ in address.servers:
         if not is_loopback(host):
-            log.warning("the API key goes to %s without TLS: it can be read", host)
+            log.warning(
+                "the API key is sent to %s without TLS, so others on the network can read the key;"
+                " use grpcs://",
+                host,
+            )
 
 
 def create_backend(
@@ -164,10 +178,10 @@ def create_backend(
     locks: Locks | None = None,
     pool_size: int = POOL_SIZE,
 ) -> Backend:
-    """Return the backend that a URL names, not started yet: an engine, or the client of a server.
+    """Create the backend that a URL names, without starting it: an engine, or a server's client.
 
-    Settings and rules are the engine's; a server has its own. Time limits of calls and credentials
-    are for servers.
+    ``settings``, ``rules``, ``observer``, ``locks`` and ``pool_size`` apply to an engine in this
+    process. ``call_timeout`` and ``credentials`` apply to the client of a server.
     """
     address = parse_url(url, field)
     if address.scheme == "grpc":

@@ -1,4 +1,4 @@
-"""The optional libraries: each is an extra of the package."""
+"""Find missing optional libraries, and say which extra of the package installs them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PACKAGES = {
 
 
 def missing(extras: Iterable[str]) -> list[str]:
-    """Return the extras whose package is not installed."""
+    """Return the extras whose library is not installed."""
     return [extra for extra in extras if not _is_installed(PACKAGES[extra])]
 
 
@@ -27,14 +27,18 @@ def _is_installed(package: str) -> bool:
 
 
 def how_to_install(extras: Iterable[str]) -> str:
-    """Return the command that installs them."""
+    """Return the command that installs the given extras."""
     return f"pip install 'jobqueue[{','.join(extras)}]'"
 
 
 def not_installed(error: ModuleNotFoundError, field: str, package: str) -> Exception:
-    """Return the error to raise when the library of an extra is missing."""
+    """Return the error to raise after an import failed because an extra is not installed.
+
+    ``package`` is the extra's library, and ``field`` the setting that needs the library. If another
+    module is missing, ``error`` itself is returned.
+    """
     if (error.name or "").split(".")[0] != package:
-        return error  # a defect
+        return error  # a defect of jobqueue
     extra = next(extra for extra, needed in PACKAGES.items() if needed == package)
     return InvalidArgument(
         field, f"needs the package {package}, which is not installed: {how_to_install([extra])}"

@@ -1,6 +1,6 @@
-"""Starts with a store that may come up later, and stops on signals.
+"""Start a process while its store may be unreachable, and stop the process on signals.
 
-SIGTERM and SIGINT: the first asks to stop, the second ends the process.
+The first SIGTERM or SIGINT requests a stop. The second ends the process at once.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ STOPPED_EARLY = "stopped before it was ready"
 async def when_reached(
     start: Callable[[], Awaitable[None]], timeout: float, log: logging.Logger
 ) -> None:
-    """Start, and retry while the store is away; the last try begins within the timeout.
+    """Call ``start``, and retry while the store is unreachable, until ``timeout`` seconds passed.
 
-    A permanent failure, like a wrong password, is raised at once. ``start`` is called again after a
-    failure.
+    The last try begins within the timeout. A permanent failure, like a wrong password, is raised at
+    once.
     """
     deadline = time.monotonic() + timeout
     pause = GrowingPause(_FIRST_PAUSE, _LONGEST_PAUSE, draw=None)
@@ -46,7 +46,10 @@ async def when_reached(
 
 
 async def started(start: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
-    """Start; return False if a stop is asked for before that is done."""
+    """Run the coroutine ``start`` to its end, unless ``stop`` is set before.
+
+    Return True after the end. If ``stop`` is set first, cancel the coroutine and return False.
+    """
     starting = asyncio.create_task(start)
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -65,16 +68,22 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def drains(seconds: float) -> str:
-    """Return the log line of a worker at the first signal."""
+    """Return the log message of a worker that starts to drain at the first signal.
+
+    ``seconds`` is the longest time that the drain may take.
+    """
     return (
-        f"draining: it takes no more jobs, and waits up to {seconds:g} s for those that run; a"
-        " second Ctrl-C or SIGTERM ends it at once, and its jobs are run again"
+        f"draining: this worker starts no more jobs, and waits up to {seconds:g} s for its running"
+        " jobs; a second Ctrl-C or SIGTERM ends it at once, and its jobs are run again"
     )
 
 
 @contextlib.contextmanager
 def stop_on_signals(stop: asyncio.Event, log: logging.Logger, told: str = "") -> Iterator[None]:
-    """Set ``stop`` at the first signal and log ``told``; the second one ends the process."""
+    """Handle SIGTERM and SIGINT while the block runs.
+
+    The first signal sets ``stop`` and logs ``told``. The second signal ends the process at once.
+    """
     loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:

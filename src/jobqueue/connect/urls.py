@@ -1,4 +1,4 @@
-"""Reads the URLs of stores and servers, and refuses other forms."""
+"""Parse and check the URLs of stores and servers."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ ALLOWED = f"{STORES}, grpc://HOST:PORT[,HOST:PORT…], grpcs://HOST:PORT[,…] (
 REDIS = "redis://HOST:PORT/NUMBER, rediss://HOST:PORT/NUMBER (TLS)"
 _POSTGRES = ("postgresql", "postgres")
 _REDIS = ("redis", "rediss")
-SHARED = ("postgresql", "redis")  # stores that other servers may have open, too
+SHARED = ("postgresql", "redis")  # schemes of stores that several servers may use together
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 _PREFIX_RULE = "1 to 50 letters, digits, '.', '_' or '-', the first a letter or digit"
-# A host or [IPv6 address], and perhaps a port; PostgreSQL's may be empty: the local server.
+# A host or [IPv6 address], and optionally a port. A host of PostgreSQL may be empty: it means the
+# local server.
 _PLACE = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::([0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class BackendUrl:
-    """A parsed URL: the scheme, and the file or the gRPC servers that it names."""
+    """The parts of a backend's URL: its scheme, and the file or the gRPC servers that it names."""
 
     scheme: str
     path: Path | None = None
@@ -38,22 +39,27 @@ class BackendUrl:
 
     @property
     def target(self) -> str:
-        """The servers' addresses in gRPC's form, separated by commas."""
+        """Return the addresses of the gRPC servers, separated by commas."""
         return ",".join(map(str, self.servers))
 
 
 def is_redis(url: str) -> bool:
-    """Return whether a URL names a Redis."""
+    """Return True if the scheme of a URL is that of Redis."""
     return url.partition("://")[0].lower() in _REDIS
 
 
 def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> BackendUrl:
-    """Read a backend URL. The error lists the allowed forms and shows no password."""
+    """Parse the URL of a store or server.
+
+    Raises InvalidArgument, with the allowed forms and without passwords, for every other form.
+    """
     scheme, sep, rest = url.partition("://")
     scheme = scheme.lower()
     if scheme == "memory" and sep:
         if rest.strip("/"):
-            raise InvalidArgument(field, f"{redact_value(url)!r}: memory:// takes no path")
+            raise InvalidArgument(
+                field, f"{redact_value(url)!r}: memory:// takes no path; use memory:// alone"
+            )
         return BackendUrl("memory")
     if scheme == "sqlite" and sep:
         return BackendUrl("sqlite", path=_sqlite_path(rest, url, field))
@@ -73,11 +79,11 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> BackendUr
 
 
 def _hint(scheme: str, url: str, allowed: str) -> str:
-    """Return a guess at the URL that was meant."""
+    """Return a suggestion for the error about a URL, or an empty text."""
     if scheme.startswith("postgres") and "postgresql" in allowed:
         return "; did you mean postgresql://?"
     if scheme in ("http", "https") and "grpc" in allowed:
-        return "; programs speak gRPC: name the server's other port, like grpc://127.0.0.1:50051"
+        return "; clients use gRPC: name the server's gRPC port, like grpc://127.0.0.1:50051"
     if scheme:
         return ""
     if "grpc" in allowed and re.fullmatch(r"[\w.-]+:[0-9]+", url):
@@ -92,8 +98,9 @@ def _sqlite_path(rest: str, url: str, field: str) -> Path:
     if host or not slash:
         raise InvalidArgument(
             field,
-            f"{redact_value(url)!r}: sqlite takes three slashes for a relative file (sqlite:///jobs.db)"
-            " and four for an absolute one (sqlite:////var/lib/jobs.db)",
+            f"{redact_value(url)!r}: sqlite needs three slashes for a relative file"
+            " (sqlite:///jobs.db) and four slashes for an absolute file"
+            " (sqlite:////var/lib/jobs.db)",
         )
     if not name or name.endswith("/"):
         raise InvalidArgument(field, f"{redact_value(url)!r} names no file; use sqlite:///jobs.db")
@@ -108,7 +115,7 @@ def _grpc_server(rest: str, url: str, field: str) -> Address:
     shown = repr(redact_value(url))
     if "@" in rest or "/" in rest or "?" in rest:
         raise InvalidArgument(field, f"{shown}: grpc takes only a host and a port")
-    if rest.count(":") > 1 and not rest.startswith("["):  # an IPv6 address is taken as it is, too
+    if rest.count(":") > 1 and not rest.startswith("["):  # an IPv6 address without brackets
         rest = "[{}]:{}".format(*rest.rsplit(":", 1))
     try:
         return Address.parse(rest)
@@ -125,13 +132,13 @@ def _authority(rest: str) -> str:
 
 
 def _has_bare_characters(url: str) -> bool:
-    """Return whether a login seems to have special characters that are not escaped.
+    """Return True if a URL's user or password seems to have special characters without escape.
 
-    A parser would take a part of such a password for a host or a port, and show it.
+    A parser would read a part of such a password as a host or a port, and show it in errors.
     """
     rest = url.partition("://")[2]
     authority = _authority(rest)
-    # PostgreSQL's client ends a login at the first @, and takes what follows for a host.
+    # For PostgreSQL's client, the password ends at the first @, and a host follows.
     if authority.count("@") > 1 and url.startswith("postgres"):
         return True
     path, _, options = rest[len(authority) :].partition("?")
@@ -144,7 +151,10 @@ def _has_bare_characters(url: str) -> bool:
 
 
 def _check_places(authority: str, url: str, field: str) -> list[str]:
-    """Return the hosts of a URL, without their ports."""
+    """Return the hosts of a URL without their ports.
+
+    Raises InvalidArgument if a host or port is not valid.
+    """
     hosts = []
     bare = _has_bare_characters(url)
     for place in authority.rpartition("@")[2].split(","):
@@ -163,7 +173,7 @@ def _check_places(authority: str, url: str, field: str) -> list[str]:
 
 
 def check_redis_url(url: str, field: str = "redis.url") -> None:
-    """Refuse a URL that names no Redis. The error shows no password."""
+    """Raise InvalidArgument if a URL is not valid for Redis; the error shows no password."""
     shown = repr(redact_value(url))
     scheme, sep, rest = url.partition("://")
     if scheme.lower() not in _REDIS or not sep:
@@ -173,7 +183,9 @@ def check_redis_url(url: str, field: str = "redis.url") -> None:
     if "," in authority or not all(_check_places(authority, url, field)):
         raise InvalidArgument(field, f"{shown} needs one host, like redis://127.0.0.1:6379/0")
     if number and not (number.isascii() and number.isdigit()):
-        raise InvalidArgument(field, f"{shown}: after the host comes the number of a database")
+        raise InvalidArgument(
+            field, f"{shown}: after the host comes the number of a database, like /0"
+        )
     if mark and (
         scheme.lower() == "redis"
         or not all(option.startswith("ssl_") for option in options.split("&"))
@@ -184,7 +196,10 @@ def check_redis_url(url: str, field: str = "redis.url") -> None:
 
 
 def split_prefix(url: str, field: str) -> tuple[str, str | None]:
-    """Return a store's Redis, and the prefix of its keys: ``prefix=NAME`` among the options."""
+    """Split a store's URL into the URL of the Redis and the option ``prefix=NAME``.
+
+    The prefix begins the names of all keys; it is None if the URL has no such option.
+    """
     address, mark, options = url.partition("?")
     left, prefix = [], None
     for option in options.split("&") if mark else ():
@@ -199,9 +214,9 @@ def split_prefix(url: str, field: str) -> tuple[str, str | None]:
 
 
 def with_password(url: str, password: str) -> str:
-    """Return the URL of a PostgreSQL or Redis with a password in it; other URLs take none.
+    """Return the URL of a PostgreSQL or Redis with the password added; others are not changed.
 
-    It is for the connection only. People see the URL without it.
+    Use the result only to connect: logs and errors must show the URL without the password.
     """
     scheme, sep, rest = url.partition("://")
     if not password or not sep or scheme.lower() not in (*_POSTGRES, *_REDIS):
@@ -209,5 +224,5 @@ def with_password(url: str, password: str) -> str:
     authority = _authority(rest)
     login, _, places = authority.rpartition("@")
     user = login.partition(":")[0]
-    quoted = quote(password, safe="", errors="surrogateescape")  # its bytes, if it is no text
+    quoted = quote(password, safe="", errors="surrogateescape")  # keeps bytes that are not UTF-8
     return f"{scheme}://{user}:{quoted}@{places}{rest[len(authority) :]}"

@@ -1,1 +1,1 @@
-"""The processes ``jq-server`` and ``jq-worker``: store, engine, faces and pool in one process."""
+"""Implements the processes ``jq-server`` and ``jq-worker``, from the settings to the parts."""

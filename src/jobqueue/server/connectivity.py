@@ -1,4 +1,4 @@
-"""Whether PostgreSQL can be reached, without changing anything in it."""
+"""Check that PostgreSQL can be reached, without changing anything in the database."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from jobqueue.core.errors import InvalidArgument, Unavailable
 
 
 async def postgres(dsn: str, timeout: float, field: str) -> str:
-    """Log in and look; returns the version and whether commits are durable there.
+    """Connect to PostgreSQL, and describe its version and whether its commits are durable.
 
-    Opening the store would create or change its tables, which is for a start to do.
+    The store itself is not opened, because that would create or change tables. Raises Unavailable
+    if PostgreSQL cannot be reached within ``timeout`` seconds.
     """
     try:
         import asyncpg
@@ -31,7 +32,7 @@ async def postgres(dsn: str, timeout: float, field: str) -> str:
                 connection.terminate()
     except TimeoutError:
         raise Unavailable(f"PostgreSQL does not answer within {timeout:g} s") from None
-    except ValueError:  # its text has parts of the URL, which may be those of a password
+    except ValueError:  # its text may have parts of the password in the URL
         raise InvalidArgument(field, "is not a URL that PostgreSQL's client can read") from None
     except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise Unavailable(f"PostgreSQL cannot be reached: {error}") from error

@@ -1,4 +1,4 @@
-"""A very small HTTP server for /metrics and /healthz, in processes without the HTTP face."""
+"""Implements a small HTTP server for /metrics and /healthz, for processes without an HTTP face."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ Render = Callable[[], Awaitable[tuple[bytes, str]]]
 _METRICS = "server.metrics"
 _MAX_HEAD = 8 * 1024
 _MAX_CONNECTIONS = 16
-# Answers to /metrics at a time. The other connections wait, and one of them can be closed to make
-# room for a probe.
+# The number of /metrics requests that are answered at the same time. The other connections wait; a
+# waiting connection may be closed for a new connection, so that health probes get an answer.
 _MAX_RENDERED = Budget(_MAX_CONNECTIONS // 2, _MAX_CONNECTIONS // 2)
 _TIMEOUT = 10.0
 _READ_TIMEOUT = 60.0
 
 
 class MetricsListener:
-    """Answers GET /metrics and /healthz, one request per connection. ``stop`` may be called twice.
+    """Answers GET /metrics and GET /healthz, one request per connection.
 
-    ``access`` decides on callers of /metrics; /healthz is for everybody.
+    ``access`` decides who may read /metrics; everybody may read /healthz. ``stop`` may be called
+    twice.
     """
 
     def __init__(
@@ -45,13 +46,13 @@ class MetricsListener:
         self._budgets = Budgets({RULES[_METRICS].kind: _MAX_RENDERED})
         self._hosts = HostNames("localhost")
         self._servers: list[asyncio.Server] = []
-        self._handshakes: list[Handshakes] = []  # with TLS, in place of servers
+        self._handshakes: list[Handshakes] = []  # used instead of ``_servers`` with TLS
         self.counted = OpenConnections(_MAX_CONNECTIONS, _MAX_CONNECTIONS)
         self.open: set[_Connection] = set()
 
     async def start(self, endpoint: Endpoint) -> int:
-        """Listen; returns the port. Unavailable: it is taken."""
-        # A bad certificate is refused before a port is taken.
+        """Start to listen, and return the port. Raises Unavailable if the port is taken."""
+        # A bad certificate must raise an error before the port is opened.
         context = None if self._tls is None else self._tls.context()
         # Scrapers on the network may use any name for this machine.
         self._hosts = HostNames(endpoint.host, any_name=not is_loopback(endpoint.host))
@@ -83,20 +84,22 @@ class MetricsListener:
         return _Connection(self)
 
     async def answer(self, head: bytes, connection: _Connection) -> bytes:
-        """Answer a request without a body."""
+        """Return the HTTP response to the request with this head; requests have no body."""
         first, *lines = head.split(b"\r\n")
         headers = []
         for line in lines:
             name, _, value = line.partition(b":")
             headers.append((name.strip().lower(), value.strip()))
             if headers[-1][0] == b"host" and headers[-1][1] not in self._hosts:
-                return _response("403 Forbidden", b"Host is no name of this machine\n")
+                return _response("403 Forbidden", b"the Host header does not name this machine\n")
         method, _, rest = first.partition(b" ")
         path = rest.split(b" ")[0].split(b"?")[0]
         if path not in (b"/metrics", b"/healthz"):
-            return _response("404 Not Found", b"there are /metrics and /healthz\n")
+            return _response("404 Not Found", b"not found; allowed: /metrics and /healthz\n")
         if method not in (b"GET", b"HEAD"):
-            return _response("405 Method Not Allowed", b"GET only\n", extra="Allow: GET, HEAD\r\n")
+            return _response(
+                "405 Method Not Allowed", b"allowed: GET, HEAD\n", extra="Allow: GET, HEAD\r\n"
+            )
         if path == b"/healthz":
             return _response("200 OK", b"ok\n", with_body=method == b"GET")
         try:
@@ -120,7 +123,7 @@ class MetricsListener:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection, over TLS from the time when it is accepted."""
+    """One connection of the metrics server, from its acceptance (before TLS) to its end."""
 
     def __init__(self, pages: MetricsListener) -> None:
         self._pages = pages
@@ -135,16 +138,16 @@ class _Connection(asyncio.Protocol):
         self.in_use = False
 
     def accepted(self, connection: socket.socket, address: str) -> bool:
-        """Count the connection before TLS begins; False if there is no room."""
+        """Count the connection before TLS begins; return False if there are too many."""
         self._handshake = connection
         return self._counts(address)
 
     def gone(self) -> None:
-        """The handshake has failed."""
+        """Stop counting the connection, because its TLS handshake failed."""
         self._pages.counted.leave(self)
 
     def close_for_another(self) -> None:
-        """End the connection, or its handshake, at once."""
+        """Close the connection, or its TLS handshake, at once."""
         if self._handshake is not None:
             hang_up(self._handshake)
         elif self._transport is not None:
@@ -172,7 +175,10 @@ class _Connection(asyncio.Protocol):
             self._answering = asyncio.create_task(self._answer(head), name="metrics-connection")
 
     def eof_received(self) -> bool:
-        """Keep the connection: a client may close its side after its request, but not with TLS."""
+        """Return True to keep the connection open for the answer.
+
+        A client may close its side after its request. With TLS, the whole connection is closed.
+        """
         over_tls = self._transport and self._transport.get_extra_info("sslcontext") is not None
         return self._answering is not None and not over_tls
 
@@ -185,7 +191,7 @@ class _Connection(asyncio.Protocol):
             self._answering.cancel()
 
     async def end(self) -> None:
-        """Close the connection, and wait for its answer to end."""
+        """Close the connection, and wait until the task that answers it has ended."""
         self.close_for_another()
         if self._answering is not None:
             self._answering.cancel()
@@ -207,7 +213,9 @@ class _Connection(asyncio.Protocol):
             self._limit(_READ_TIMEOUT)
             self._transport.write(answer)
         except Exception:
-            log.exception("cannot render /metrics; the scrape gets no answer")
+            log.exception(
+                "cannot render /metrics for %s; closing the connection without an answer", self.peer
+            )
         self._transport.close()
 
 

@@ -1,4 +1,4 @@
-"""The settings of each part, made from the settings tree."""
+"""Create the settings of each part of a process from the settings tree."""
 
 from __future__ import annotations
 
@@ -41,21 +41,22 @@ def rules(settings: Settings) -> Rules:
 
 
 def db_url(settings: Settings, url: str | None = None) -> str:
-    """Return the address of the store with its password: to connect, not to show."""
+    """Return the URL of the store with its password, which must not be shown."""
     return with_password(url or settings.db.url, security.password(settings.db, "db"))
 
 
 def locks(settings: Settings, observer: Observer, url: str | None = None) -> Locks | None:
-    """Return the locks in Redis, if the settings name one."""
+    """Create the locks in Redis; return None if the settings name no Redis."""
     chosen = with_password(url or settings.redis.url, security.password(settings.redis, "redis"))
     return create_locks(chosen, timeout=settings.redis.timeout, observer=observer)
 
 
 def pool_concurrency(settings: Settings) -> int:
-    """Return how many jobs a server's built-in pool runs at once; 0: it has no pool.
+    """Return how many jobs a server's built-in worker runs at once; 0 means no such worker.
 
-    On PostgreSQL and Redis, where there may be other servers, the pool must be asked for: without
-    an app it would take jobs from workers of other servers that know their tasks.
+    On PostgreSQL and Redis, the built-in worker runs only if worker.app or worker.concurrency is
+    set. Other servers may share such a store, and a worker without an app would claim jobs whose
+    tasks only the workers of other servers know.
     """
     if settings.server.role != "all":
         return 0
@@ -66,8 +67,11 @@ def pool_concurrency(settings: Settings) -> int:
 
 
 def queues(settings: Settings, app: Registry | None = None) -> tuple[str, ...]:
-    """Return the queues of a pool or worker: those that are set, else those of the app (or
-    ``default``) and that of taskqueue.v1."""
+    """Return the queues that a worker serves.
+
+    These are the queues in worker.queues if that is set. Otherwise they are the app's queues
+    (without an app, ``default``) and the queue of taskqueue.v1.
+    """
     worker = settings.worker
     if "queues" in worker.model_fields_set:
         return tuple(worker.queues)
@@ -75,7 +79,7 @@ def queues(settings: Settings, app: Registry | None = None) -> tuple[str, ...]:
 
 
 def queue(settings: Settings, name: str = DEFAULT_QUEUE) -> Queue:
-    """Make a queue with the configured defaults."""
+    """Return a queue with the configured default settings."""
     given = settings.queue
     # The retention is not copied into the queue: it follows the server's setting.
     inherited = [one for one in SETTINGS if hasattr(given, one) and not one.endswith("retention")]
@@ -113,7 +117,7 @@ def periodic(settings: Settings, registry: Registry, backend: Backend) -> Period
     return Periodic(
         backend,
         registry.schedules.values(),
-        catch_up=min(late, settings.queue.key_ttl),  # a later tick could be submitted twice
+        catch_up=min(late, settings.queue.key_ttl),  # later, a job could be submitted twice
     )
 
 
@@ -166,14 +170,14 @@ def http(
 
 
 def endpoint(settings: Settings, face: Literal["http", "grpc"]) -> Endpoint:
-    """Return the address that a face listens on."""
+    """Return the address on which a face listens."""
     chosen = settings.http if face == "http" else settings.grpc
     how = f" with --{face}-port or JQ_{face.upper()}_PORT (0 takes a free one)"
     return Endpoint(chosen.host, chosen.port, f"{face}.host", f"{face}.port", how)
 
 
 def metrics_endpoint(settings: Settings) -> Endpoint:
-    """Return the address of a jq-worker's /metrics."""
+    """Return the address on which a jq-worker serves /metrics."""
     return Endpoint(
         settings.worker.metrics_host,
         settings.worker.metrics_port,
@@ -184,10 +188,10 @@ def metrics_endpoint(settings: Settings) -> Endpoint:
 
 
 def pool_id(settings: Settings) -> str:
-    """Return the worker id of a server's built-in pool.
+    """Return the id of a server's built-in worker.
 
-    It is the same after a restart, so that the jobs of a killed server fail over at once. Servers
-    side by side differ by their ports.
+    The id is the same after a restart, so that the jobs of a killed server are retried at once.
+    Several servers on one machine have different ports, and so different ids.
     """
     if settings.worker.id:
         return settings.worker.id

@@ -1,4 +1,7 @@
-"""The parts of a jq-server around its engine. ``process.ROLES`` lists those of each role."""
+"""Define the parts of a jq-server around its engine: faces, metrics pages, workers, schedules.
+
+``process.ROLES`` lists the parts of each role.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,15 @@ from jobqueue.worker.served import ServedQueues
 if TYPE_CHECKING:
     from jobqueue.api.http.face import HttpFace
 
-# Shares of a stop's time: requests, then jobs; the rest is for the streams and the store.
+# Shares of the shutdown timeout: for requests, then jobs; the rest is for streams and the store.
 _FACES_SHARE = 0.25
-_JOBS_SHARE = 0.85  # counted from the beginning
+_JOBS_SHARE = 0.85  # counted from the beginning of the stop
 _STREAMS_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The objects that all parts of a server share."""
+    """Holds the objects that all parts of a server share."""
 
     settings: Settings
     registry: Registry
@@ -59,17 +62,17 @@ class Base:
 
     @property
     def pool_queues(self) -> tuple[str, ...]:
-        """The queues of the built-in pool."""
+        """Return the queues that the server's built-in worker serves."""
         return options.queues(self.settings, self.registry if self.settings.worker.app else None)
 
     def url(self, port: int) -> str:
-        """Return the address of HTTP."""
+        """Return the URL of HTTP on this port."""
         scheme = "http" if self.tls is None else "https"
         return f"{scheme}://{Address(self.settings.http.host, port)}"
 
 
 class StopTime:
-    """The seconds that a stop may take, counted from its beginning."""
+    """Measures how much of the shutdown timeout is left, from the beginning of the stop."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -80,12 +83,12 @@ class StopTime:
         return time.monotonic() - self._began
 
     def left(self, share: float = 1.0) -> float:
-        """Return the seconds that are left of a share of the time."""
+        """Return the seconds until ``share`` of the shutdown timeout has passed, at least 0."""
         return max(0.0, self.seconds * share - self.passed)
 
 
 class Stage(enum.IntEnum):
-    """The order in which parts stop; those of one stage stop side by side."""
+    """The order in which parts stop. Parts of one stage stop at the same time."""
 
     SUBMITS = 0  # the jobs of periodic tasks
     REQUESTS = 1
@@ -93,7 +96,10 @@ class Stage(enum.IntEnum):
 
 
 class Part:
-    """One part of a server. ``refuse`` and ``stop`` may come before ``start``."""
+    """A base class for one part of a server.
+
+    ``refuse`` and ``stop`` may be called before ``start``.
+    """
 
     stage: ClassVar[Stage]
     http_url = ""
@@ -107,19 +113,19 @@ class Part:
         """Raise Unavailable if the part's port is taken."""
 
     async def start(self) -> None:
-        """Begin to work, unless the settings switch the part off."""
+        """Start the part, unless the settings disable it."""
         raise NotImplementedError
 
     def refuse(self) -> None:
-        """Take no new work. Called for all parts before the first one stops."""
+        """Refuse new work from now on. The server calls this on all parts before it stops any."""
 
     async def stop(self, time: StopTime) -> None:
-        """End the work under way, within the part's share of the time."""
+        """Finish the work under way and stop, within the part's share of the shutdown timeout."""
         raise NotImplementedError
 
 
 class Grpc(Part):
-    """The gRPC face: jq.v1 and taskqueue.v1. Its stop waits for the connected workers to drain."""
+    """Serves jq.v1 and taskqueue.v1 over gRPC. The stop waits until connected workers drained."""
 
     stage = Stage.JOBS
     _face: GrpcFace | None = None
@@ -152,7 +158,7 @@ class Grpc(Part):
         self.grpc_target = str(Address(settings.grpc.host, port))
 
     async def _create_queue(self, spec: QueueSpec) -> None:
-        """Create the queue of taskqueue.v1, in the name of the caller of its first job."""
+        """Create the queue of taskqueue.v1; the audit log names the caller of the first job."""
         with audit.change("queue.create", spec.name):
             await self._base.engine.create_queue(spec)
 
@@ -168,7 +174,7 @@ class Grpc(Part):
 
 
 class _OnHttpPort(Part):
-    """A part that listens on the port of HTTP."""
+    """A base class for a part that listens on the port of HTTP."""
 
     stage = Stage.REQUESTS
 
@@ -181,13 +187,15 @@ class _OnHttpPort(Part):
             self.http_url = self._base.url(await self._listen())
 
     async def _listen(self) -> int:
-        """Start to listen; returns the port."""
+        """Start to listen, and return the port."""
         raise NotImplementedError
 
 
 class Http(_OnHttpPort):
-    """The HTTP face. It starts after gRPC: its libraries take longest to load, and workers do not
-    wait for it."""
+    """Serves the HTTP face.
+
+    This part starts after gRPC, because its libraries load slowly and workers need only gRPC.
+    """
 
     _face: HttpFace | None = None
 
@@ -213,7 +221,7 @@ class Http(_OnHttpPort):
 
 
 class SchedulerPages(_OnHttpPort):
-    """/healthz and /metrics of a process that answers no other HTTP."""
+    """Serves /healthz and /metrics in a scheduler process, which has no HTTP face."""
 
     _listener: MetricsListener | None = None
 
@@ -231,10 +239,10 @@ class SchedulerPages(_OnHttpPort):
 
 
 class Pool(Part):
-    """The built-in pool of workers.
+    """Runs the server's built-in worker.
 
-    It starts last, because its worker id contains the port: a server that does not get the port
-    must not fail over the pool of the server that has it.
+    The worker starts after the faces, because its id contains the port. A server that does not get
+    the port must not register the same worker id as the server that has the port.
     """
 
     stage = Stage.JOBS
@@ -250,7 +258,7 @@ class Pool(Part):
             id=options.pool_id(settings),
             queues=base.pool_queues,
             shutdown_timeout=settings.server.shutdown_timeout,
-            fallback=not settings.worker.app,  # it knows the built-in tasks only
+            fallback=not settings.worker.app,  # without an app, only the built-in tasks are known
         )
         workers_side: DispatchApi = base.engine
         if base.dispatch is not Dispatch.LINKS:

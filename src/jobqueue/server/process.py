@@ -1,4 +1,4 @@
-"""The process of a jq-server: a store, its engine, and the parts of the server's role."""
+"""Run the process of a jq-server: a store, its engine, and the parts of the server's role."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from jobqueue.worker.served import create_queues
 
 log = logging.getLogger("jobqueue.server")
 
-# The parts beside the engine, by ``server.role``. They start in this order.
+# The parts of a server in addition to the engine, by ``server.role``, in the order of their start.
 ROLES: Mapping[str, tuple[type[Part], ...]] = {
     "all": (Grpc, Http, Pool, Schedules),
     "api": (Grpc, Http, Schedules),
@@ -44,7 +44,10 @@ ROLES: Mapping[str, tuple[type[Part], ...]] = {
 
 
 class ServerProcess:
-    """Starts the parts in order and stops them stage by stage. ``stop`` may be called twice."""
+    """Starts the parts of a jq-server in order, and stops them stage by stage.
+
+    ``stop`` may be called twice.
+    """
 
     def __init__(
         self, settings: Settings, *, registry: Registry | None = None, version: str = __version__
@@ -84,23 +87,23 @@ class ServerProcess:
 
     @property
     def backend(self) -> Backend:
-        """The engine, for callers in the same process."""
+        """Return the engine, for callers in the same process."""
         return self._base.engine
 
     @property
     def http_url(self) -> str:
-        """The address of HTTP; empty without HTTP."""
+        """Return the URL of HTTP; empty if HTTP is disabled."""
         return "".join(part.http_url for part in self._parts)
 
     @property
     def grpc_target(self) -> str:
-        """The HOST:PORT of gRPC; empty without gRPC."""
+        """Return the address of gRPC as HOST:PORT; empty if gRPC is disabled."""
         return "".join(part.grpc_target for part in self._parts)
 
     async def start(self) -> None:
-        """Start all parts, or none."""
+        """Start all parts. If a part fails, stop the others and raise the error."""
         try:
-            for part in reversed(self._parts):  # before a store is opened or created
+            for part in reversed(self._parts):  # checked before the store is opened or created
                 await part.check()
             await when_reached(self._open, self._base.settings.db.start_timeout, log)
             for part in self._parts:
@@ -118,16 +121,20 @@ class ServerProcess:
         await self._warn_of_an_abandoned_stream()
 
     async def _warn_of_an_abandoned_stream(self) -> None:
-        """Warn if jobs are kept for a stream that no server publishes: they stay for ever."""
+        """Log a warning if the store keeps jobs for an event stream that is not configured.
+
+        Such jobs stay for ever, because no server publishes their events.
+        """
         kafka = self._base.settings.kafka
         if kafka.bootstrap or kafka.abandon:
             return
         lag = await self._base.store.stream.lag()
         if lag is not None:
             log.warning(
-                "this store was published to Kafka and is not any more: jobs that are not in the"
-                " stream (%d events) can neither be pruned nor deleted; name kafka.bootstrap, or"
-                " set kafka.abandon to give the stream up",
+                "the events of the %s store were published to Kafka, but kafka.bootstrap is not"
+                " set: jobs with unpublished events (%d events) cannot be removed; set"
+                " kafka.bootstrap to go on publishing, or kafka.abandon to give the stream up",
+                self._base.store.name,
                 lag.events,
             )
 
@@ -156,7 +163,10 @@ class ServerProcess:
         )
 
     async def stop(self) -> None:
-        """Refuse new work, let requests and jobs end, close the store; within the timeout."""
+        """Refuse new work, wait for requests and jobs to end, and close the store.
+
+        The stop takes at most about the shutdown timeout.
+        """
         time = StopTime(self._base.settings.server.shutdown_timeout)
         parts, self._begun = self._begun, []
         for part in parts:
@@ -169,7 +179,9 @@ class ServerProcess:
                 await self._base.engine.stop()
         except TimeoutError:
             log.error(  # noqa: TRY400
-                "the store did not close within %.1f s; the process ends without it", left
+                "the %s store did not close within %.1f s; the process ends without closing it",
+                self._base.store.name,
+                left,
             )
         if self._ready:  # a failed start has logged its error
             log.info("stopped", extra={"seconds": round(time.passed, 3)})
@@ -178,4 +190,4 @@ class ServerProcess:
 def _not_durable(store: Store) -> str:
     if store.name == "memory":
         return "NOT DURABLE: jobs are lost when this process ends"
-    return f"NOT DURABLE: jobs are as safe as {store.name} is set up to keep them"
+    return f"NOT DURABLE: jobs may be lost, depending on how {store.name} is configured"

@@ -1,4 +1,4 @@
-"""Access, rates, certificates and passwords, made from the settings tree."""
+"""Create the objects for access, rate limits, certificates and passwords from the settings."""
 
 from __future__ import annotations
 
@@ -24,18 +24,21 @@ log = logging.getLogger("jobqueue.server")
 
 
 def access(settings: Settings) -> Access:
-    """Make the rules of access of a server."""
+    """Create the rules by which a server authenticates its callers.
+
+    Raises InvalidArgument if the settings are incomplete, so that nobody gets access by mistake.
+    """
     auth, tls = settings.auth, settings.tls
     given = auth.api_keys.get_secret_value().split(",")
     keys = parse_keys([entry for entry in given if entry.strip()], "auth.api_keys")
     if auth.api_keys_file:
         keys += read_key_file(Path(auth.api_keys_file), "auth.api_keys_file")
     if not keys and (auth.api_keys.get_secret_value() or auth.api_keys_file):
-        # An empty list is an oversight, and must not let everybody in.
+        # An empty list is probably a mistake, and must not disable authentication.
         name = "auth.api_keys_file" if auth.api_keys_file else "auth.api_keys"
-        raise InvalidArgument(name, "holds no key; give one, or leave the setting out")
+        raise InvalidArgument(name, "holds no key; add a key, or remove the setting")
     if tls.client_roles and not tls.client_ca:
-        raise InvalidArgument("tls.client_roles", "needs tls.client_ca")
+        raise InvalidArgument("tls.client_roles", "needs tls.client_ca, which is not set")
     return Access(
         keys=Keyring(keys),
         tokens=_tokens(settings),
@@ -55,7 +58,7 @@ def _tokens(settings: Settings) -> TokenVerifier | None:
     if not secret and not auth.jwt_keys_file:
         for name in ("jwt_issuer", "jwt_audience", "jwt_max_lifetime"):
             if getattr(auth, name):
-                # Without a key no token is checked, and everybody might be let in.
+                # Without a key, tokens are not checked and callers may not need credentials.
                 raise InvalidArgument(f"auth.{name}", "needs auth.jwt_secret or auth.jwt_keys_file")
         return None
     try:
@@ -75,13 +78,13 @@ def _tokens(settings: Settings) -> TokenVerifier | None:
 
 
 def limiter(settings: Settings) -> Limiter | None:
-    """Make the rate limit of each caller, if there is one."""
+    """Create the rate limiter for submits; return None if the settings have no rate limit."""
     limits = settings.limits
     return Limiter(limits.submit_rate, limits.submit_burst) if limits.submit_rate else None
 
 
 def budgets(settings: Settings) -> dict[BudgetKind, Budget]:
-    """Return the bounds of calls and streams at a time, for each face."""
+    """Return the limits of concurrent calls and streams of a face, by kind of call."""
     limits = settings.limits
     return {
         **DEFAULTS,
@@ -93,11 +96,11 @@ def budgets(settings: Settings) -> dict[BudgetKind, Budget]:
 
 
 def server_tls(settings: Settings) -> ServerTls | None:
-    """Return a server's certificate, if it has one."""
+    """Return the server's certificate and key, checked; None if the server does not use TLS."""
     tls = settings.tls
     if bool(tls.cert) != bool(tls.key):
         missing = "tls.key" if tls.cert else "tls.cert"
-        raise InvalidArgument(missing, "is missing; a certificate and its key go together")
+        raise InvalidArgument(missing, "is missing: set both tls.cert and tls.key, or none of them")
     if not tls.cert:
         if tls.client_ca:
             raise InvalidArgument("tls.client_ca", "needs tls.cert and tls.key")
@@ -108,11 +111,14 @@ def server_tls(settings: Settings) -> ServerTls | None:
 
 
 def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -> None:
-    """Refuse to listen on the network without authentication, and warn of probable oversights."""
+    """Raise InvalidArgument if a face would listen on the network without authentication.
+
+    Log warnings about settings that are probably mistakes.
+    """
     if settings.tls.client_ca and not settings.tls.client_roles:
         log.warning(
-            "tls.client_ca is set and tls.client_roles is not: a certificate identifies a caller"
-            " and gives no role; set tls.client_roles, like *:client+worker"
+            "tls.client_ca is set, but tls.client_roles is not: a certificate identifies a caller"
+            " but gives no role; set tls.client_roles, like *:client+worker"
         )
     for name, face in (("http", settings.http), ("grpc", settings.grpc)):
         if not face.enabled or is_loopback(face.host):
@@ -121,23 +127,36 @@ def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -
             raise InvalidArgument(
                 f"{name}.host",
                 f"{face.host} is open to the network, and callers need no credentials; set"
-                " auth.api_keys, auth.jwt_secret, auth.jwt_keys_file or tls.client_ca, or take the"
-                " risk with server.insecure=true",
+                " auth.api_keys, auth.jwt_secret, auth.jwt_keys_file or tls.client_ca, or accept"
+                " the risk with server.insecure=true",
             )
         if not allowed.required:
-            log.warning("%s is open to the network without authentication", face.host)
+            log.warning(
+                "%s.host: %s is open to the network without authentication: everybody there can"
+                " submit and run jobs",
+                name,
+                face.host,
+            )
         elif tls is None:
-            log.warning("%s is open to the network without TLS: keys can be read", face.host)
+            log.warning(
+                "%s.host: %s is open to the network without TLS: others can read the callers' keys;"
+                " set tls.cert and tls.key",
+                name,
+                face.host,
+            )
 
 
 def password(of: DbSection | RedisSection | KafkaSection, section: str) -> str:
-    """Return the password of a backing server, from its setting or its file; empty: none."""
+    """Return the password for PostgreSQL, Redis or Kafka, from its setting or its file.
+
+    The password is empty if none is set.
+    """
     name = f"{section}.password"
     return choose_secret(of.password.get_secret_value(), of.password_file, name, f"{name}_file")
 
 
 def credentials(settings: Settings, api_key: str | None) -> Credentials | None:
-    """Return the credentials that a worker shows to its server."""
+    """Return the credentials that a worker sends to its server; None if it has none."""
     tls = settings.tls
     made = Credentials(
         api_key or None,

@@ -1,4 +1,4 @@
-"""The publisher and the readers of the event stream, made from the settings tree."""
+"""Create the publisher and the readers of the event stream from the settings."""
 
 from __future__ import annotations
 
@@ -56,17 +56,26 @@ def _dispatch_topics(settings: Settings) -> DispatchTopics:
 
 
 def partitions(settings: Settings) -> int:
-    """Return the number of the workers' partitions; 0 without dispatch by Kafka."""
+    """Return the number of Kafka partitions for workers' assignments.
+
+    The number is 0 if workers do not learn of their jobs through Kafka.
+    """
     return settings.kafka.assignment_partitions if settings.kafka.dispatch else 0
 
 
 def check_dispatch(settings: Settings, url: str, field: str) -> None:
-    """Refuse an incomplete dispatch by Kafka, and roles that need dispatch by Kafka."""
+    """Raise InvalidArgument if the settings of dispatch through Kafka do not fit together.
+
+    Server roles other than ``all`` need dispatch through Kafka. ``url`` is the store's URL, and
+    ``field`` the setting that has the URL.
+    """
     chosen = settings.kafka
     if not chosen.dispatch:
         if settings.server.role != "all":
             raise InvalidArgument(
-                "server.role", f"{settings.server.role!r} needs kafka.dispatch; without it: all"
+                "server.role",
+                f"{settings.server.role!r} needs kafka.dispatch; set kafka.dispatch, or the role"
+                " all",
             )
         return
     if parse_url(url, field).scheme != "redis":
@@ -76,16 +85,23 @@ def check_dispatch(settings: Settings, url: str, field: str) -> None:
             f" {redact_value(url)!r}",
         )
     if not chosen.bootstrap:
-        raise InvalidArgument("kafka.dispatch", "needs Kafka: name it in kafka.bootstrap")
+        raise InvalidArgument(
+            "kafka.dispatch", "needs Kafka: set kafka.bootstrap to HOST:PORT of its brokers"
+        )
     hints = ("requests", "assignments", "results", "workers")
     names = [*topics(settings).all, *(getattr(chosen, f"topic_{name}") for name in hints)]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidArgument("kafka.dispatch", f"two topics have the name {name!r}")
+            raise InvalidArgument(
+                "kafka.dispatch", f"two topics have the name {name!r}; give each its own name"
+            )
 
 
 def kafka(settings: Settings) -> KafkaSettings:
-    """Make the settings of Kafka's clients. InvalidArgument: its library is not installed."""
+    """Create the settings of Kafka's clients.
+
+    Raises InvalidArgument if a setting is not valid, or if Kafka's library is not installed.
+    """
     try:
         from jobqueue.events.settings import KafkaSettings
     except ModuleNotFoundError as error:
@@ -97,7 +113,9 @@ def kafka(settings: Settings) -> KafkaSettings:
         given = {"username": chosen.username, "password": password(chosen, "kafka")}
         for name, value in given.items():
             if not value:
-                raise InvalidArgument(f"kafka.{name}", f"is needed with {chosen.security}")
+                raise InvalidArgument(
+                    f"kafka.{name}", f"is needed with kafka.security {chosen.security}; set it"
+                )
         security |= {
             "sasl.mechanism": chosen.sasl_mechanism.upper(),
             "sasl.username": chosen.username,
@@ -124,20 +142,23 @@ def _check_addresses(bootstrap: str) -> None:
     for one in bootstrap.split(","):
         found = _ADDRESS.fullmatch(one.strip())
         if found is None or (found[1] and not 0 < int(found[1]) <= _MAX_PORT):
-            # The value may contain a login, with a comma in it: then all of it is masked.
+            # The value may contain a user and password with a comma: then all of it is masked.
             shown = redact_value(bootstrap if "@" in bootstrap else one.strip())
             raise InvalidArgument(
-                _FIELD, f"{shown!r} is not HOST:PORT; allowed: several of them with commas"
+                _FIELD, f"{shown!r} is not HOST:PORT; allowed: HOST:PORT[,HOST:PORT…]"
             )
 
 
 def runner(settings: Settings, observer: Observer) -> StreamRunner | None:
-    """Make the part that publishes the stream, or gives it up; None without a stream."""
+    """Create the part that publishes the event stream, or the part that ends its publication.
+
+    Return None if the settings name neither kafka.bootstrap nor kafka.abandon.
+    """
     if not settings.kafka.bootstrap:
         return Abandon() if settings.kafka.abandon else None
     if settings.kafka.abandon:
         raise InvalidArgument(
-            "kafka.abandon", "cannot be set where kafka.bootstrap names a Kafka to publish to"
+            "kafka.abandon", "cannot be set together with kafka.bootstrap; remove one of the two"
         )
     told = kafka(settings)
     from jobqueue.events.kafka import KafkaPublisher
@@ -148,7 +169,7 @@ def runner(settings: Settings, observer: Observer) -> StreamRunner | None:
 
 
 def scheduler_hints(settings: Settings) -> HintSource:
-    """Make the reader of the hints that wake a scheduler."""
+    """Create the reader of the hints that wake the scheduler."""
     told = kafka(settings)
     from jobqueue.events.dispatch.reader import HintReader
 
@@ -157,7 +178,7 @@ def scheduler_hints(settings: Settings) -> HintSource:
 
 
 def worker_dispatch(settings: Settings, store: Store, observer: Observer) -> KafkaDispatch:
-    """Make the worker's side of the dispatch by Kafka."""
+    """Create the API through which a worker gets its jobs if it learns of them through Kafka."""
     told = kafka(settings)
     from jobqueue.events.dispatch.reader import HintReader
     from jobqueue.events.dispatch.worker import KafkaDispatch
@@ -171,7 +192,10 @@ def worker_dispatch(settings: Settings, store: Store, observer: Observer) -> Kaf
 
 
 def tail(settings: Settings, *, beginning: bool) -> Tail:
-    """Make the reader that follows the stream of jobs."""
+    """Create a reader that follows the topic of job events.
+
+    With ``beginning``, the reader starts at the oldest record, otherwise at new records.
+    """
     told = kafka(settings)
     from jobqueue.events.record import Tail
 
@@ -179,17 +203,21 @@ def tail(settings: Settings, *, beginning: bool) -> Tail:
 
 
 def record(settings: Settings) -> Record:
-    """Make the reader of all records of jobs and queues, to rebuild a store."""
+    """Create a reader of all records of jobs and queues, from which a store is rebuilt."""
     told = kafka(settings)
     from jobqueue.events.record import Record
 
     named = topics(settings)
-    # Queues last: a queue is created before its jobs.
+    # The topic of queues is read last: a queue is created before its jobs, so the queue of each job
+    # that was read is in the record.
     return Record(told, list(dict.fromkeys((named.jobs, named.queues))))
 
 
 async def check(settings: Settings, timeout: float) -> str:
-    """Ask Kafka for its brokers and topics, and change nothing."""
+    """Check that Kafka answers, without changing anything; describe its brokers and topics.
+
+    Raises Unavailable if Kafka cannot be reached.
+    """
     told = kafka(settings)
     import confluent_kafka
 

@@ -1,4 +1,4 @@
-"""The process of a jq-worker: its backend, its runtime, its /metrics."""
+"""Run the process of a jq-worker: its backend, its worker runtime and its /metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ _STOP_BACKEND = 5.0
 
 
 class WorkerProcess:
-    """Starts the parts in order and stops them in reverse. ``stop`` may be called twice."""
+    """Starts the parts of a jq-worker in order, and stops them in reverse order.
+
+    ``stop`` may be called twice.
+    """
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class WorkerProcess:
     def _connect(
         self, credentials: Credentials | None, redis_url: str | None
     ) -> tuple[Backend, DispatchApi]:
-        """Make the worker's backend, and the source of its jobs."""
+        """Create the worker's backend, and the API through which the worker gets its jobs."""
         settings = self._settings
         url, rules = options.db_url(settings, self._url), options.rules(settings)
         locks = options.locks(settings, self.metrics, redis_url) if self._owns_store else None
@@ -109,7 +112,7 @@ class WorkerProcess:
 
     @property
     def unended(self) -> int:
-        """The number of jobs that it took and whose end was not answered."""
+        """Return the number of the worker's jobs whose end the server has not acknowledged."""
         return self.runtime.unended
 
     async def start(self) -> None:
@@ -133,7 +136,7 @@ class WorkerProcess:
         )
 
     async def _start_listener(self) -> int | None:
-        """Return the port of /metrics, or None. The worker runs without it, too."""
+        """Start /metrics and return its port, or None if it is disabled or the port is taken."""
         if not self._settings.worker.metrics_port:
             return None
         try:
@@ -143,12 +146,12 @@ class WorkerProcess:
             return None
 
     async def _render(self) -> tuple[bytes, str]:
-        """Render the figures of this worker. Those of the store are shown by servers."""
+        """Render the metrics of this worker; metrics of the store are shown by servers only."""
         self.metrics.set_worker(self.runtime.settings.id, self.runtime.running)
         return await self.metrics.render(None)
 
     async def stop(self) -> None:
-        """Drain and deregister within the shutdown timeout, then disconnect."""
+        """Drain and deregister the worker within the shutdown timeout, then disconnect."""
         await self._periodic.stop()
         await self._served.stop()
         await self.runtime.stop()
@@ -158,6 +161,8 @@ class WorkerProcess:
                 await self._backend.stop()
         except TimeoutError:
             log.warning(
-                "the connection did not close within %g s; the process ends without it",
+                "the connection to %s did not close within %g s; the process ends without closing"
+                " it",
+                redact_value(self._url),
                 _STOP_BACKEND,
             )
