@@ -49,7 +49,7 @@ __all__ = [
     "__version__",
 ]
 
-# Imported when first asked for: the programs in jobqueue.cli start without what they do not need.
+# Imported at the first use, so that the programs in jobqueue.cli start without unneeded modules.
 _MODULES = {
     "Abort": "tasks.context",
     "Backoff": "core.retry",
@@ -73,7 +73,7 @@ _MODULES = {
 }
 
 
-if not TYPE_CHECKING:  # a checker would believe that there is everything
+if not TYPE_CHECKING:  # a type checker would accept every name because of ``__getattr__``
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

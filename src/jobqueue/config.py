@@ -1,9 +1,10 @@
-"""The settings: one tree, and the sources of its values.
+"""Define the tree of settings, and load its values from all sources.
 
-Rising precedence: defaults, the profile, the YAML file, ``JQ_`` environment variables, flags.
-Environment names come from the schema (``queue.max_retries`` is ``JQ_QUEUE_MAX_RETRIES``). A
-program calls ``load`` once at its start and passes the result down; nothing else reads the
-environment. ``docs/configuration.md`` is generated from the schema.
+The sources are, each overriding the ones before: defaults, the profile, the YAML file, ``JQ_``
+environment variables, and flags. The names of variables come from the schema:
+``queue.max_retries`` is ``JQ_QUEUE_MAX_RETRIES``. A program calls ``load`` once at its start and
+passes the result on; no other code reads the environment. ``docs/configuration.md`` is generated
+from the schema.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _HASHED = "sha256="
 
 
 class Settings(Section):
-    """All settings."""
+    """The root of the settings tree: one section for each part of the system."""
 
     profile: Literal["default", "producer", "streaming"] = setting(
         "default",
@@ -98,24 +99,24 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One setting by its full name."""
+    """Describes one setting: its full name, type, default and allowed values."""
 
     path: str
     info: FieldInfo
 
     @property
     def env(self) -> str:
-        """The environment variable."""
+        """Return the name of the setting's environment variable."""
         return PREFIX + self.path.replace(".", "_").upper()
 
     @property
     def flag(self) -> str:
-        """The flag, if a program has one."""
+        """Return the name of the setting's flag, which a program may have."""
         return "--" + self.path.replace(".", "-").replace("_", "-")
 
     @property
     def secret(self) -> bool:
-        """The value must not be shown."""
+        """Return True if the setting's value must not be shown."""
         return self.info.annotation is SecretStr
 
     @property
@@ -129,7 +130,7 @@ class ConfigKey:
 
     @property
     def metavar(self) -> str:
-        """The placeholder for a value in help."""
+        """Return the placeholder that stands for the value in help texts."""
         kinds = _kinds(self.info.annotation)
         for kind in kinds:
             if typing.get_origin(kind) is Literal:
@@ -140,7 +141,7 @@ class ConfigKey:
         return next((plain[kind] for kind in kinds if kind in plain), "TEXT")
 
     def allowed(self) -> str:
-        """Describe the allowed values."""
+        """Return a description of the allowed values."""
         for item in self.info.metadata:
             if isinstance(item, Allowed):
                 return item.words
@@ -170,7 +171,7 @@ class ConfigKey:
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """Return the plain types in an annotation."""
+    """Return the types in an annotation, without ``Annotated`` and unions."""
     if typing.get_origin(annotation) is Annotated:
         return _kinds(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
@@ -217,14 +218,14 @@ def keys() -> dict[str, ConfigKey]:
 
 @dataclass(slots=True)
 class Loaded:
-    """Validated settings, warnings, and the source of each value that is set."""
+    """The loaded settings, the warnings, and the source of each value that is not a default."""
 
     settings: Settings
     warnings: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
 
     def shown(self) -> list[tuple[str, str, str]]:
-        """Return every setting as ``(key, value, source)``, without secrets."""
+        """Return every setting as ``(full name, value, source)``, with secrets masked."""
         return [
             (path, show(key, lookup(self.settings, path)), self.sources.get(path, "default"))
             for path, key in keys().items()
@@ -232,7 +233,7 @@ class Loaded:
 
 
 def lookup(settings: Settings, path: str) -> Any:
-    """Return the value of one setting by its full name."""
+    """Return the value of the setting with this full name."""
     value: Any = settings
     for part in path.split("."):
         value = getattr(value, part)
@@ -240,7 +241,7 @@ def lookup(settings: Settings, path: str) -> Any:
 
 
 def show(key: ConfigKey, value: Any) -> str:
-    """Return a value as text, without secrets."""
+    """Return the value of a setting as text, with secrets masked."""
     if key.secret:
         text = value.get_secret_value() if isinstance(value, SecretStr) else value
         return MASK if text else ""
@@ -256,9 +257,10 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
 ) -> Loaded:
-    """Read all sources and validate; ConfigError lists every problem found.
+    """Read the settings from all sources, and validate them.
 
-    ``flags`` maps full names to values; None means not given.
+    ``flags`` has values by full name; None means that the flag was not given. Raises ConfigError
+    with all problems found.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -290,7 +292,7 @@ def _validate(values: Mapping[str, Any], sources: Mapping[str, str]) -> Settings
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
-        # A list reports each item; the message names the setting as a whole.
+        # Pydantic reports each bad item of a list; the message names the setting only once.
         paths = {".".join(str(part) for part in item["loc"][:2]) for item in error.errors()}
         found = {path: keys().get(path) or keys()[path.split(".")[0]] for path in sorted(paths)}
         raise ConfigError(
@@ -337,14 +339,17 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _plain_keys_in_file(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
-    """Refuse keys that the file gives as they are: others may read it."""
+    """Return a problem for each API key that is in the file without being hashed.
+
+    Others may be able to read the file.
+    """
     given = joined(values.get(_API_KEYS, ""))
     if not isinstance(given, str):
         return []  # the schema refuses it
     entries = [entry.strip() for entry in given.split(",") if entry.strip()]
     return [
         f"{sources[_API_KEYS]}: {_API_KEYS}: entry {number} must end with {_HASHED} and the key's"
-        " hash; keys themselves are taken from JQ_AUTH_API_KEYS or auth.api_keys_file"
+        " hash; plain keys are allowed only in JQ_AUTH_API_KEYS or auth.api_keys_file"
         for number, entry in enumerate(entries, 1)
         if not entry.split(":", 2)[-1].strip().startswith(_HASHED)
     ]
@@ -363,8 +368,8 @@ def _open_to_everybody(file: Path) -> list[str]:
     if not mode & 0o002:
         return []
     return [
-        f"{file}: everybody may change it (mode {mode:03o}), and so who is let in and what is run;"
-        f" run chmod o-w {file}"
+        f"{file}: everybody may change this file (mode {mode:03o}), and so decide who gets access"
+        f" and what is run; run chmod o-w {file}"
     ]
 
 
@@ -388,5 +393,5 @@ def _take_environment(
 
 
 def environment_warnings(environ: Mapping[str, str]) -> list[str]:
-    """Return warnings of unknown variables, for a program that reads no settings."""
+    """Return warnings about unknown ``JQ_`` variables, for a program that loads no settings."""
     return unknown_variables(environ, [key.env for key in keys().values()])

@@ -1,4 +1,4 @@
-"""Reads settings from a YAML file, with the line of each, and names unknown variables."""
+"""Read settings and their lines from a YAML file, and find unknown environment variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobqueue.redaction import redact_value
 
 _MAX_BYTES = 1 << 20
 PREFIX = "JQ_"
-# Variables of clients, and of programs that run a job.
+# Variables that clients read, or that a worker sets for a program that runs a job.
 _OF_OTHERS = frozenset(
     {
         "JQ_API_KEY",
@@ -29,7 +29,7 @@ _OF_OTHERS = frozenset(
     }
 )
 _OF_TESTS = "JQ_TEST_"
-# Kubernetes and Docker describe a service that is named jq-something to every container.
+# Kubernetes and Docker set such variables in every container for a service named jq-something.
 _OF_SERVICES = re.compile(
     r"JQ_\w*(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
@@ -37,7 +37,7 @@ _SERVICE_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
 
 class ConfigError(JobQueueError):
-    """The settings are wrong; the message lists every problem on a line of its own."""
+    """Reports settings that are not valid; the message has one line for each problem."""
 
     code = Code.INVALID_ARGUMENT
 
@@ -47,7 +47,10 @@ class ConfigError(JobQueueError):
 
 
 def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return values and their places (``file:line``) by full name; unknown names are errors."""
+    """Return the values of a file's settings, and the place (``file:line``) of each, by full name.
+
+    Raises ConfigError with all problems, also if a name is not in ``known``.
+    """
     try:
         with file.open("rb") as stream:
             raw = stream.read(_MAX_BYTES + 1)
@@ -76,7 +79,7 @@ def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[
 
 
 class _FileReader:
-    """Walks the YAML nodes, because the loaded values have no lines."""
+    """Reads the settings from the nodes of a YAML file, because only the nodes have lines."""
 
     def __init__(self, file: Path, known: Collection[str]) -> None:
         self._file = file
@@ -98,7 +101,10 @@ class _FileReader:
         return f"{self._file}:{node.start_mark.line + 1}"
 
     def _walk(self, loader: yaml.SafeLoader, node: yaml.Node, prefix: str) -> None:
-        """Read the settings below a node; ``prefix`` ends with a dot, except at the root."""
+        """Read the settings below a node.
+
+        ``prefix`` is the full name of the section with a dot at its end, or empty at the root.
+        """
         level = sorted(
             {p[len(prefix) :].split(".")[0] for p in self._known if p.startswith(prefix)}
         )
@@ -126,7 +132,7 @@ class _FileReader:
             seen.add(name)
 
     def _unknown(self, node: yaml.Node, prefix: str, name: str, level: list[str]) -> str:
-        # In `{password:x}`, which lacks a space, all of it is the key.
+        # In `{password:x}`, which lacks a space, YAML takes the password for a part of the key.
         name = redact_value(name).partition(":")[0]
         near = difflib.get_close_matches(name, level, n=1)
         hint = f" (did you mean {prefix}{near[0]}?)" if near else ""
@@ -135,7 +141,7 @@ class _FileReader:
 
 
 def unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> list[str]:
-    """Return a warning for each unknown variable, with the setting that may be meant."""
+    """Return a warning for each unknown ``JQ_`` variable, with the most similar known names."""
     return [_warning(name, known) for name in environ if _is_unknown(name, environ[name], known)]
 
 

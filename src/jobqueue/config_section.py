@@ -1,4 +1,4 @@
-"""The sections of the settings, each setting with its default, purpose, unit and bounds."""
+"""Define the sections of the settings: each setting has a default, a purpose, a unit and bounds."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The allowed values in words, for an annotation whose bounds do not tell them."""
+    """Describes the allowed values in words, for a type whose bounds do not describe them."""
 
     words: str
 
 
 def setting(default: Any, about: str, unit: str = "", **bounds: Any) -> Any:
-    """Define a setting: its default, its purpose, its unit and its bounds."""
+    """Define a setting by its default, its purpose, its unit and its bounds."""
     return Field(default, description=about, json_schema_extra={"unit": unit}, **bounds)
 
 
 def secret_file(of: str) -> Any:
-    """Define a setting that names the file with the value of another, secret one."""
+    """Define a setting that names a file, which contains the value of the secret setting ``of``."""
     return setting("", f"File that holds `{of}` instead; others may neither read nor change it.")
 
 
@@ -44,21 +44,21 @@ def _most(default: int, about: str, unit: str) -> Any:
 
 
 def _split(value: object) -> object:
-    """Read a list as the environment and flags give it: separated by commas."""
+    """Split a comma-separated text into a list, as environment and flags give lists."""
     if isinstance(value, str):
         return [item.strip() for item in value.split(",") if item.strip()]
     return value
 
 
 def _no_bool(value: object) -> object:
-    """Refuse YAML's ``yes`` for the number one."""
+    """Raise ValueError for a boolean, because pydantic reads YAML's ``yes`` as the number 1."""
     if isinstance(value, bool):
         raise ValueError("not a number")
     return value
 
 
 def joined(value: object) -> object:
-    """Read a list as the file gives it: as text separated by commas."""
+    """Join a list of texts with commas, because a file may give a list where text is expected."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ",".join(value)
     return value
@@ -68,7 +68,7 @@ Names = Annotated[list[str], BeforeValidator(_split), Field(min_length=1)]
 SomeNames = Annotated[list[str], BeforeValidator(_split)]
 Host = Annotated[
     str,
-    # "*", a name, or an address of version 4 or 6; none with a port.
+    # "*", a host name, or an IPv4 or IPv6 address, without a port.
     StringConstraints(
         pattern=r"^(\*|[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*\]?)$"
     ),
@@ -80,7 +80,7 @@ Seconds = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)
 
 
 class Section(BaseModel):
-    """A level of the settings tree. Shows no secrets when printed."""
+    """A base class for a section of the settings, whose ``repr`` masks secrets."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 

@@ -1,4 +1,4 @@
-"""Domain objects as JSON documents, for the answers of HTTP and the output of ``jq-ctl``."""
+"""Convert domain objects to JSON documents, for answers over HTTP and output of ``jq-ctl``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ Document = dict[str, Any]
 
 
 def refuse_constant(constant: str) -> Any:
-    """Refuse NaN and Infinity, which Python reads although they are not JSON."""
+    """Raise ValueError for NaN and Infinity, which Python's parser accepts although JSON does not.
+
+    Pass this function to ``json.loads`` as ``parse_constant``.
+    """
     raise ValueError(f"{constant} is not JSON")
 
 
 def as_json(content: bytes) -> tuple[bool, Any]:
-    """Return True and the value if bytes are JSON, else False and None."""
+    """Parse bytes as JSON. Return True and the value, or False and None if they are not JSON."""
     try:
         return True, json.loads(content.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
@@ -30,7 +33,7 @@ def as_json(content: bytes) -> tuple[bool, Any]:
 
 
 def rfc3339(moment: float | None) -> str | None:
-    """Format epoch seconds as a time in UTC."""
+    """Format seconds since the epoch as a time in UTC by RFC 3339; None stays None."""
     return None if moment is None else timestamp(moment)
 
 
@@ -60,7 +63,10 @@ def _spec_fields(spec: JobSpec) -> Document:
 
 
 def job_fields(job: Job) -> Document:
-    """Describe a job without payload, result and state: views name states differently."""
+    """Return the document of a job without payload, result and state.
+
+    The state is missing because each view has other names for the states.
+    """
     return {
         "job_id": job.id,
         "queue": job.queue,
@@ -85,7 +91,7 @@ def job_fields(job: Job) -> Document:
 
 
 def job_document(job: Job) -> Document:
-    """Describe a job; bytes that are not JSON are shown as base64."""
+    """Return the document of a job. Payload and result are in base64 if they are not JSON."""
     document = {"status": job.state.name, **job_fields(job)}
     _put_bytes(document, "payload", job.payload)
     _put_bytes(document, "result", job.result)
@@ -112,7 +118,10 @@ def event_document(event: Event) -> Document:
 
 
 def job_event_document(item: JobEvent) -> Document:
-    """Describe a record of the event stream; bytes that are not JSON are shown as base64."""
+    """Return the document of a record of the event stream.
+
+    Payload and result are in base64 if they are not JSON.
+    """
     event = item.event
     document: Document = {
         "event_id": item.event_id,

@@ -1,8 +1,8 @@
-"""The log on stdout, by the standard library's logging, with the logs of other libraries.
+"""Write the logs of jobqueue and of other libraries to stdout, with Python's logging.
 
-Lines are JSON for programs, or text for people at a terminal. ``extra={"job_id": ...}`` becomes
-fields of the line; lines of a handler get the fields of its job. Passwords in URLs are masked
-everywhere.
+Lines are JSON for programs, or text for people at a terminal. ``extra={"job_id": ...}`` adds fields
+to a line; lines that a handler logs get the fields of the handler's job. Passwords in URLs are
+masked in all lines.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ AUDIT = "jobqueue.audit"  # the logger of access/audit.py
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 _RESERVED = frozenset({"timestamp", "ts_ms", "level", "service", "message", "logger", "exception"})
 _SECRET_FIELDS = ("password", "passwd", "secret", "token", "authorization", "api_key")
-# These have handlers and propagation settings of their own, or write too much at INFO.
+# These loggers have their own handlers and propagation settings, or write too many lines at INFO.
 _FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "grpc", "grpc._cython", "asyncio")
 _QUIET = {"uvicorn": logging.WARNING, "asyncio": logging.WARNING}
-# Names of fields that a line of text leaves out, because its message has them.
+# The attribute with names of fields that a text line omits, because the message contains them.
 IN_MESSAGE = "_in_message"
 _RAW_TRACE = "_raw_trace"  # the traceback; ``exc_text`` has it for other formatters
 _RESET, _DIM = "\x1b[0m", "\x1b[2m"
@@ -50,17 +50,17 @@ _COLOURS = {
 
 
 def timestamp(seconds: float) -> str:
-    """Write a time by RFC 3339, in UTC with milliseconds."""
+    """Format seconds since the epoch by RFC 3339, in UTC with milliseconds."""
     # Rounded to the microsecond first: the float for .123 may be a little less.
     whole, milliseconds = divmod(round(seconds * 1_000_000) // 1_000, 1_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{milliseconds:03d}Z"
 
 
 def _context(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the ``extra`` fields of a record, without secrets.
+    """Return the ``extra`` fields of a record, with secrets masked.
 
-    The audit log's fields are not masked: they name callers and objects, never a credential, and a
-    worker called "token=x" must not hide by its name.
+    Fields of the audit log are not masked. They contain names of callers and objects, but never a
+    credential; with masking, a worker named "token=x" could hide its name.
     """
     exact = record.name == AUDIT
     fields: dict[str, Any] = {}
@@ -76,12 +76,12 @@ def _context(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _plain(value: object) -> str:
-    """Write a value as text that JSON does not know."""
+    """Convert a value of a type that JSON does not have to text."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def _masked(value: Any) -> Any:
-    """Mask secrets, in each text by itself, so that its neighbours are not masked with it."""
+    """Mask the secrets in a value; in a list or mapping, mask each item on its own."""
     if isinstance(value, Mapping):
         return {
             name: MASK if _names_secret(str(name)) else _masked(item)
@@ -99,7 +99,7 @@ def _names_secret(name: str) -> bool:
 
 
 def _trace(record: logging.LogRecord) -> str:
-    """Return the traceback of a record, or the text in its place, without its line end."""
+    """Return the traceback of a record, or the ``details`` of ``write``, or an empty text."""
     if raw := getattr(record, _RAW_TRACE, ""):
         return str(raw)
     if record.exc_info and record.exc_info[1] is not None:
@@ -121,7 +121,10 @@ def _exception(record: logging.LogRecord) -> dict[str, str] | None:
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a JSON object on one line. The fields ``always`` are in each, empty if not known."""
+    """Formats a record as a JSON object on one line.
+
+    Every line has the fields in ``always``; a field without a value is empty.
+    """
 
     def __init__(self, service: str, always: Sequence[str] = ()) -> None:
         super().__init__()
@@ -145,25 +148,28 @@ class JsonFormatter(logging.Formatter):
 
 
 def one_line(text: str) -> str:
-    """Escape characters by which text from outside could begin a line or command the terminal."""
+    """Escape unprintable characters, so that a text cannot add log lines or control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
 
 
 def _value(text: str) -> str:
-    """Write a field's value in a line of text, quoted if it could look like several fields."""
+    """Format a field's value for a text line; quote it if it could look like several fields."""
     quoted = any(c in text for c in ' =[]"')
     return one_line(json.dumps(text, ensure_ascii=False) if quoted else text)
 
 
 def _indented(text: str) -> str:
-    """Indent lines below the one that they belong to, and mask secrets."""
+    """Indent every line of a text, and mask secrets."""
     return "\n".join(f"    {one_line(redact(line))}" for line in text.splitlines())
 
 
 class TextFormatter(logging.Formatter):
-    """Writes a line for people: time, level, message, fields; a traceback below it."""
+    """Formats a record as a text line for people: time, level, message and fields.
+
+    A traceback follows on indented lines.
+    """
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
@@ -190,13 +196,13 @@ class TextFormatter(logging.Formatter):
 
 
 class JobFields(logging.Filter):
-    """Adds the job's fields to lines that its handler logs, in a thread or on the loop.
+    """A logging filter that adds the fields of the current job to lines that its handler logs.
 
-    For a logging handler of your own: ``handler.addFilter(JobFields())``.
+    To get these fields in your own logging handler, call ``handler.addFilter(JobFields())``.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add missing fields, and let every record through."""
+        """Add the job's fields that the record lacks, and return True for every record."""
         attempt = current_attempt()
         if attempt is not None:
             for name, value in attempt.log_fields().items():
@@ -214,11 +220,12 @@ def write(
     error: ErrorInfo | None = None,
     details: str = "",
 ) -> None:
-    """Log one event. Without ``error``, ``details`` are lines in the place of a traceback.
+    """Log one message, with the traceback of ``error``, or with ``details`` in its place.
 
-    Every formatter shows them there. The standard library's shows text unchanged, so the message
-    is made one line, and the lines below it are indented. If a logging handler of the program
-    raises, only the line is lost: the caller has a job to report.
+    Any formatter shows ``details`` like a traceback. Because the standard formatter does not escape
+    texts, the message is reduced to one line, and the lines of ``details`` are indented. If a
+    logging handler of the user's program raises, the line is lost, but no exception reaches the
+    caller.
     """
     if not log.isEnabledFor(level):
         return
@@ -235,7 +242,7 @@ def write(
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The form of a process's log, which it passes on to the processes that it starts."""
+    """The settings of a process's log, which the process passes on to the processes it starts."""
 
     service: str
     level: str
@@ -245,7 +252,7 @@ class Setup:
 
 
 class _Stdout(logging.StreamHandler[TextIO]):
-    """Writes to the present ``sys.stdout``, and does not fail when its reader has gone."""
+    """Writes log lines to the current ``sys.stdout``; a closed stdout raises no error."""
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(sys.stdout)
@@ -265,12 +272,12 @@ class _Stdout(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-# Without O_NONBLOCK a pipe would block the server until it has a reader.
+# Without O_NONBLOCK, opening a pipe would block the server until the pipe has a reader.
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def check_audit_file(file: str) -> None:
-    """Raise InvalidArgument if the file cannot take the audit log. Creates and changes nothing."""
+    """Raise InvalidArgument if the audit log cannot be written to a file, without creating it."""
     try:
         number = os.open(file, _APPEND)
     except FileNotFoundError:
@@ -289,9 +296,9 @@ def check_audit_file(file: str) -> None:
 
 
 def _check_kind_and_owner(number: int) -> None:
-    """Refuse other users' files, which they may change, and pipes.
+    """Raise OSError for a file of another user, who may change the file, and for a pipe.
 
-    A pipe keeps no lines, and blocks the server when it is full.
+    A pipe keeps no lines, and blocks the server when the pipe is full.
     """
     found = os.fstat(number)
     if not stat.S_ISREG(found.st_mode):
@@ -306,14 +313,14 @@ def _unusable(file: str, error: OSError) -> InvalidArgument:
 
 
 class _AuditFile(logging.handlers.WatchedFileHandler):
-    """Continues in a new file when the old one was moved away, as logrotate does."""
+    """Writes the audit log to a file; creates a new file when logrotate has moved the old file."""
 
     def __init__(self, file: str, service: str) -> None:
         super().__init__(file, encoding="utf-8")
         self.setFormatter(JsonFormatter(service))
 
     def _open(self) -> TextIOWrapper:
-        # Readable by its owner only, whatever the umask.
+        # Only the owner may read the file, regardless of the umask.
         file = os.open(self.baseFilename, _APPEND | os.O_CREAT, 0o600)
         try:
             _check_kind_and_owner(file)
@@ -326,7 +333,7 @@ class _AuditFile(logging.handlers.WatchedFileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             super().emit(record)
-        except OSError:  # the new file cannot be opened: the audited call goes on
+        except OSError:  # the new file cannot be opened; the audited call must not fail
             self.handleError(record)
 
 
@@ -338,10 +345,11 @@ def configure(
     always: Sequence[str] = (),
     audit_file: str = "",
 ) -> None:
-    """Send every log of this process to stdout in one format. May be called again.
+    """Write all logs of this process to stdout in one format. May be called again.
 
-    ``auto`` is text where stdout is a terminal, else JSON. Text is coloured on a terminal, unless
-    NO_COLOR is set. The audit log goes to ``audit_file``, if there is one.
+    ``format`` is ``json``, ``text`` or ``auto``: text if stdout is a terminal, else JSON. Text is
+    coloured on a terminal, unless NO_COLOR is set. The audit log is written to ``audit_file``, if
+    given. ``always`` names fields that every JSON line has.
     """
     terminal = _on_terminal()
     as_text = format == "text" or (format == "auto" and terminal)
@@ -351,13 +359,13 @@ def configure(
 
 
 def configure_unless_done(service: str) -> None:
-    """Send the log to stdout, unless the program has configured logging itself."""
+    """Write the log to stdout, unless the program has configured logging itself."""
     if not logging.getLogger("jobqueue").hasHandlers():
         configure(service, format="auto")
 
 
 def apply(setup: Setup) -> None:
-    """Write the log of this process in that form."""
+    """Write the log of this process with the given settings."""
     root = logging.getLogger()
     for old in [h for h in root.handlers if isinstance(h, _Stdout)]:
         root.removeHandler(old)
@@ -378,7 +386,7 @@ def _audit_to(file: str, service: str) -> None:
     for old in [h for h in audit.handlers if isinstance(h, _AuditFile)]:
         audit.removeHandler(old)
         old.close()
-    # The audit log is complete, whatever the level of the log.
+    # The audit log has all its lines, regardless of the level of the log.
     audit.setLevel(logging.INFO)
     audit.propagate = not file
     if file:
@@ -389,7 +397,7 @@ def _audit_to(file: str, service: str) -> None:
 
 
 def applied() -> Setup | None:
-    """Return the form of this process's log, if ``configure`` or ``apply`` has set it."""
+    """Return the settings of this process's log; None if the program configures its own log."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, _Stdout):
             return handler.setup
@@ -399,5 +407,5 @@ def applied() -> Setup | None:
 def _on_terminal() -> bool:
     try:
         return sys.stdout.isatty()
-    except (AttributeError, ValueError):  # there is none, or it is closed
+    except (AttributeError, ValueError):  # stdout is None or closed
         return False

@@ -1,7 +1,8 @@
-"""Prometheus metrics: the names of jq:FR-040, in a registry of each ``Metrics``.
+"""Count events of this process, and render the counts as Prometheus metrics.
 
-``Metrics`` is an observer that is called for batches, from any thread. It keeps plain numbers, and
-makes Prometheus families of them only at a scrape.
+The names of the metrics are those of jq:FR-040. ``Metrics`` is an observer, which is called once
+per batch and from any thread. It keeps plain numbers and converts them to Prometheus families only
+at a scrape. Each ``Metrics`` has its own registry.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ Labels = tuple[str, ...]
 
 
 class ScrapedBackend(Protocol):
-    """The part of a backend that a scrape reads."""
+    """Declares the calls of a backend that a scrape needs."""
 
     async def list_queues(self) -> list[QueueStats]:
-        """List the figures of all queues."""
+        """Return the settings and counters of all queues."""
         ...
 
     async def list_workers(self) -> list[Worker]:
-        """List every worker known."""
+        """Return every worker that the store knows."""
         ...
 
 
 class _Histogram:
-    """Counts by bucket, for each set of labels. Usable from any thread."""
+    """Counts values by bucket, for each set of labels. Any thread may use it."""
 
     def __init__(self, name: str, about: str, labels: Labels, bounds: Sequence[float]) -> None:
         self._name, self._about, self._labels, self._bounds = name, about, labels, bounds
@@ -82,7 +83,7 @@ class _Histogram:
 
 
 class _Counter:
-    """A count for each set of labels. Usable from any thread."""
+    """Counts events for each set of labels. Any thread may use it."""
 
     def __init__(self, name: str, about: str, labels: Labels) -> None:
         self._name, self._about, self._labels = name, about, labels
@@ -111,12 +112,12 @@ def _gauge(
 
 
 def _single(name: str, about: str, value: float | None) -> Metric:
-    """A gauge without labels, and without a sample if the value is None."""
+    """Return a gauge without labels; if the value is None, the gauge has no sample."""
     return _gauge(name, about, (), [] if value is None else [((), value)])
 
 
 class Metrics(Observer, Collector):
-    """Counts what the observer is told, and renders it."""
+    """Counts the events that an observer receives, and renders the counts for Prometheus."""
 
     def __init__(self) -> None:
         self._run = _Histogram(
@@ -155,10 +156,10 @@ class Metrics(Observer, Collector):
         )  # fmt: skip
         self._cycle.observe((), ())  # metrics without labels are shown from the start
         self._dropped.add((), 0)
-        self._leads: int | None = None  # 0, or the epoch; None: this process does not stand for it
+        self._leads: int | None = None  # the epoch; 0: stands by; None: never elects a leader
         self._foreign = False
         self._lag: Lag | None = None  # None: this server does not publish
-        self._redis_up: bool | None = None  # None: there is no Redis here
+        self._redis_up: bool | None = None  # None: no Redis is configured
         self._queues: list[QueueStats] = []
         self._workers: list[Worker] = []
         self._overruns: dict[str, Callable[[], int]] = {}
@@ -215,19 +216,22 @@ class Metrics(Observer, Collector):
     # -- faces and workers -----------------------------------------------------------------
 
     def on_call(self, method: str, status_code: str, seconds: float) -> None:
-        """A gRPC call was answered."""
+        """Record the status and duration of a gRPC call that was answered."""
         self._grpc.observe((method, status_code), (seconds,))
 
     def login_failed(self, face: str) -> None:
-        """A caller showed no credential, or an unknown one."""
+        """Record that a caller of a face sent no credential, or an unknown credential."""
         self._logins.add((face,), 1)
 
     def set_worker(self, worker_id: str, running: int) -> None:
-        """This process is one worker, and shows itself only."""
+        """Set the number of running jobs of a worker process, which shows no other workers."""
         self._own = (worker_id, running)
 
     def watch_overruns(self, worker_id: str, count: Callable[[], int]) -> None:
-        """Call ``count`` at every scrape for the overrun slots of this process's worker."""
+        """Register ``count``, which each scrape calls for the number of the worker's overrun slots.
+
+        The worker is in this process.
+        """
         self._overruns[worker_id] = count
 
     # -- a scrape --------------------------------------------------------------------------
@@ -293,9 +297,9 @@ class Metrics(Observer, Collector):
         )
 
     async def render(self, backend: ScrapedBackend | None = None) -> tuple[bytes, str]:
-        """Return the exposition text and its content type.
+        """Return the metrics in Prometheus' text format, and the content type.
 
-        When the backend cannot be read, the figures of this process are still shown.
+        If the backend cannot be read, only the metrics of this process are returned.
         """
         queues: list[QueueStats] = []
         workers: list[Worker] = []
@@ -306,9 +310,10 @@ class Metrics(Observer, Collector):
                     workers = await backend.list_workers()
             except (JobQueueError, TimeoutError) as error:
                 log.warning(
-                    "the scrape shows no queues and workers: cannot read them from the store: %s",
+                    "cannot read queues and workers from the store for /metrics: %s; this scrape"
+                    " shows only the metrics of this process",
                     str(error) or f"no answer within {_SCRAPE_TIMEOUT:g} s",
                 )
-        # No await from here on: two scrapes at the same time do not mix.
+        # No await from here on, so that two concurrent scrapes do not mix their values.
         self._queues, self._workers = queues, workers
         return generate_latest(self.registry), CONTENT_TYPE_LATEST

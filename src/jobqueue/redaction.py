@@ -1,7 +1,8 @@
-"""Masks secrets in text before a person or a file sees it.
+"""Mask secrets in texts before they are shown or written.
 
-``redact_value`` is for one setting or argument, ``redact`` for prose that may contain such a value.
-In a malformed URL, where the end of the password is not clear, more is masked than the password.
+``redact_value`` masks one setting or argument. ``redact`` masks prose that may contain such a
+value. In a malformed URL, where the end of the password is not clear, more than the password is
+masked.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ _SECRET_WORDS = ("password", "passwd", "pwd", "secret", "token", "api_key", "api
 _WORDS = "|".join(_SECRET_WORDS)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _FILES = ("sqlite", "memory", "file")  # these URLs have no login
-_WEB = ("http", "https")  # the paths and options of these may hold an @
-# A host or [IPv6 address], and perhaps a port.
+_WEB = ("http", "https")  # paths and options of such URLs may contain an @
+# A host or [IPv6 address], and optionally a port.
 _PLACE = re.compile(r"(?:\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?")
 _NAMED = re.compile(rf"(?i)(?:{_WORDS})\s*=")
 
-# In prose: a URL up to the colon after its user or host, the text behind it, and the next URL.
-# Each pattern reads a text once only, because callers choose the text that is logged.
+# Patterns for prose: a URL up to the colon after its user or host, the text after that colon, and
+# the next URL. Each pattern reads a text only once, because callers choose the texts that are
+# logged and could make repeated reads slow.
 _LOGIN = re.compile(r"://[^\s/:]*:")
 _PORT = re.compile(r"""[0-9]{1,5}(?![^/?#\s"',;)\]}])""")
 _WORD = re.compile(r"\S{0,1000}")
@@ -34,7 +36,7 @@ _IN_HEADER = re.compile(r"(?i)\b(bearer|x-api-key:)(\s+)[\w.~+/=-]{8,}")
 
 
 def redact_value(text: str) -> str:
-    """Mask the secrets of one value: a URL, a connection string of libpq, or any other text."""
+    """Mask the secrets in one value: a URL, a connection string of libpq, or any other text."""
     scheme, mark, rest = text.partition("://")
     if mark and _SCHEME.fullmatch(scheme):
         rest = _without_options(rest)
@@ -42,7 +44,7 @@ def redact_value(text: str) -> str:
             rest = _without_login(rest, web=scheme.lower() in _WEB)
         return redact(f"{scheme}{mark}{rest}")
     if named := _NAMED.search(text):
-        return f"{text[: named.end()]}{MASK}"  # its closing quote may be missing
+        return f"{text[: named.end()]}{MASK}"  # masks all the rest: a closing quote may be missing
     login, at, place = text.rpartition("@")
     if at and ":" in login:
         return f"{login.partition(':')[0]}:{MASK}@{place}"
@@ -50,7 +52,7 @@ def redact_value(text: str) -> str:
 
 
 def _without_options(rest: str) -> str:
-    """Mask the options with secret names behind the first '?'."""
+    """Mask the values of secret options, like ``password``, after the first '?'."""
     before, mark, options = rest.partition("?")
     shown = []
     for option in options.split("&"):
@@ -61,7 +63,10 @@ def _without_options(rest: str) -> str:
 
 
 def _without_login(rest: str, *, web: bool) -> str:
-    """Mask the password up to the last @: it may contain an @ and other reserved characters."""
+    """Mask the password of a URL without its scheme.
+
+    The password is masked up to the last @, because it may contain an @ that is not escaped.
+    """
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     names_places = all(_is_place(one) for one in authority.split(","))
     login, at, place = rest.rpartition("@")
@@ -79,7 +84,7 @@ def _is_place(text: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """Mask the passwords in URLs and connection strings, and the keys in headers."""
+    """Mask passwords in URLs and connection strings, and keys in HTTP headers, inside a text."""
     if "://" in text and "@" in text:
         text = "\n".join(_without_logins(line) for line in text.split("\n"))
     if "=" in text:
@@ -90,7 +95,10 @@ def redact(text: str) -> str:
 
 
 def _without_logins(line: str) -> str:
-    """Mask passwords up to the last @ of the line, or the last one before the next URL."""
+    """Mask the passwords of all URLs in a line.
+
+    A password is masked up to the last @ before the next URL, or the last @ of the line.
+    """
     shown, position = [], 0
     while found := _LOGIN.search(line, position):
         begin = found.end()
@@ -110,7 +118,10 @@ def _without_logins(line: str) -> str:
 
 
 def _names_a_port(line: str, mark: int, begin: int) -> bool:
-    """True if a port follows at ``begin``; ``mark`` is the end of the scheme."""
+    """Return True if a port begins at ``begin``, not a password.
+
+    ``mark`` is the position at which the URL's scheme ends.
+    """
     if _PORT.match(line, begin) is None:
         return False
     if line[max(0, mark - 5) : mark].lower().endswith(_WEB):
@@ -120,5 +131,5 @@ def _names_a_port(line: str, mark: int, begin: int) -> bool:
 
 
 def holds_secret(value: str) -> bool:
-    """True if ``redact_value`` masks a part of it."""
+    """Return True if ``redact_value`` would mask a part of the value."""
     return redact_value(value) != value

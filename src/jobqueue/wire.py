@@ -1,7 +1,7 @@
-"""Records of the core as protobuf messages carry them, for calls and the event stream alike.
+"""Convert records of the core to and from protobuf messages, for calls and the event stream.
 
-A record's plain fields travel under their own names in every message that has a place for them, so
-a new field needs no line here. Nested records are converted by the codecs that know them.
+A plain field of a record is copied to the message's field of the same name, if the message has such
+a field. So a new field needs no code in this module. Codecs convert nested records themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ N = TypeVar("N", bound=int)
 _NANOS = 1_000_000_000
 # The limits of a Timestamp: the years 1 to 9999.
 _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0
-# Fields that have another name in messages.
+# Fields of records whose names in messages are different.
 _NAMES = {
     "ttl": "ttl_seconds",
     "delay": "delay_seconds",
@@ -39,7 +39,7 @@ _NAMES = {
 
 
 def stamp(seconds: float | None, field: str = "time") -> Timestamp | None:
-    """Convert epoch seconds to a Timestamp."""
+    """Convert seconds since the epoch to a Timestamp. ``field`` is the field's name in errors."""
     if seconds is None:
         return None
     if not _EARLIEST <= seconds <= _LATEST:  # false for NaN, too
@@ -52,12 +52,12 @@ def stamp(seconds: float | None, field: str = "time") -> Timestamp | None:
 
 
 def seconds(stamped: Timestamp) -> float:
-    """Convert a Timestamp to epoch seconds."""
+    """Convert a Timestamp to seconds since the epoch."""
     return stamped.seconds + stamped.nanos / _NANOS
 
 
 class Enumeration(Generic[E, N]):
-    """The numbers that messages carry for the members of an enumeration."""
+    """Converts members of an enumeration to the numbers in messages, and back."""
 
     def __init__(self, noun: str, numbers: Mapping[E, N]) -> None:
         self.noun = noun
@@ -65,16 +65,20 @@ class Enumeration(Generic[E, N]):
         self.members: dict[int, E] = {number: member for member, number in numbers.items()}
 
     def from_pb(self, number: int) -> E:
-        """Return the member that a server sent."""
+        """Return the member for a number that a server sent. Raises Internal if it is unknown."""
         try:
             return self.members[number]
         except KeyError:
             raise Internal(
-                f"the server sent an unknown {self.noun} ({number}): is it newer?"
+                f"the server sent an unknown {self.noun} ({number}); if the server is newer, update"
+                " this client"
             ) from None
 
     def asked(self, numbers: Iterable[int], field: str) -> tuple[E, ...]:
-        """Return the members that a client asks for."""
+        """Return the members for the numbers in a client's request.
+
+        Raises InvalidArgument if a number is unknown. ``field`` is the field's name in the error.
+        """
         try:
             return tuple([self.members[number] for number in numbers])
         except KeyError as error:
@@ -102,7 +106,10 @@ _ENUMERATIONS: Mapping[str, Enumeration[Any, Any]] = {
 
 
 class _Shared:
-    """The plain fields that a record and a message share: pairs of the two names, by kind."""
+    """Copies the plain fields that a class of records and a type of messages have in common.
+
+    Each list has one kind of field, as pairs of the name in the record and the name in the message.
+    """
 
     def __init__(self, record: type[Any], message: Any, only: Sequence[str] | None) -> None:
         self.plain: list[tuple[str, str]] = []  # always present
@@ -186,32 +193,44 @@ def _shared(
 
 
 def message_fields(record: Any, message: type[Message]) -> dict[str, Any]:
-    """Return the fields of a message of that type that a record fills, by name."""
+    """Return the values of a record's plain fields by their names in a message of this type."""
     return _shared(type(record), message).write(record)
 
 
 def record_fields(message: Message, record: type[Any]) -> dict[str, Any]:
-    """Return the fields of a record of that type that a message fills; absent ones are left out."""
+    """Return the values of a message's fields by their names in records of the class ``record``.
+
+    Fields that are absent in the message are omitted.
+    """
     return _shared(record, type(message)).read(message)
 
 
 def read_spec(message: Message, **more: Any) -> JobSpec:
-    """Build a job's spec from a message and further fields."""
+    """Return the spec of a job from a message; ``more`` has fields that the message lacks."""
     return JobSpec(**record_fields(message, JobSpec), **more)
 
 
 def more_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
-    """Like ``message_fields``, of ``MORE`` alone: for codecs that write the others one by one."""
+    """Return the values of the fields in ``MORE`` by their names in a message of this type.
+
+    For codecs that write all other fields by name.
+    """
     return _shared(JobSpec, message, MORE).write(spec) if MORE else {}
 
 
 def read_more(message: Message) -> dict[str, Any]:
-    """Like ``record_fields``, of ``MORE`` alone: for codecs that read the others one by one."""
+    """Return a message's values for the fields in ``MORE``, by their names in ``JobSpec``.
+
+    For codecs that read all other fields by name.
+    """
     return _shared(JobSpec, type(message), MORE).read(message) if MORE else {}
 
 
 def put_settings(message: types_pb2.Queue, said: Mapping[str, Any]) -> None:
-    """Write settings of a queue; raise InvalidArgument for values that the wire cannot carry."""
+    """Write the given settings of a queue into a message.
+
+    Raises InvalidArgument for a value that the message's field cannot hold.
+    """
     for name, value in said.items():
         setting = SETTINGS[name]
         if value is None:
@@ -226,7 +245,7 @@ def put_settings(message: types_pb2.Queue, said: Mapping[str, Any]) -> None:
 
 
 def read_settings(message: types_pb2.Queue) -> dict[str, Any]:
-    """Return the settings that a message gives, by name."""
+    """Return the settings of a queue that are present in a message, by name."""
     said: dict[str, Any] = {}
     for setting in SETTINGS.values():
         if setting.kind is Kind.WEIGHTS:

@@ -207,7 +207,7 @@ async def test_a_task_that_lives_elsewhere_is_recorded() -> None:
     async with app.inline() as jobs:
         job = await app.submit("elsewhere", {"a": 1}, queue="far")
         assert (jobs[0].state, jobs[0].queue) == (State.PENDING, "far")
-        with pytest.raises(Conflict, match="no task 'elsewhere' in this app"):
+        with pytest.raises(Conflict, match="this app has no task 'elsewhere'"):
             await job.result()
         assert await (await app.submit("echo", {"a": 1})).result() == {"a": 1}
 

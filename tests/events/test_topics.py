@@ -198,7 +198,7 @@ LOGIN = {"kafka.security": "sasl_ssl", "kafka.username": "u"}
         ({"kafka.bootstrap": "k:port"}, "kafka.bootstrap", "'k:port' is not HOST:PORT"),
         ({"kafka.bootstrap": "k:1,k:65536"}, "kafka.bootstrap", "'k:65536' is not HOST:PORT"),
         ({"kafka.bootstrap": "k:1,,k:2"}, "kafka.bootstrap", "'' is not HOST:PORT"),
-        ({"kafka.bootstrap": "k:1", **LOGIN}, "kafka.password", "is needed with kafka.security sasl_ssl"),
+        ({"kafka.bootstrap": "k:1", **LOGIN}, "kafka.password", "is needed with kafka.security"),
         ({"kafka.bootstrap": "k:1", "kafka.tls_ca": "/none"}, "kafka.tls_ca", "/none: No such"),
         ({"kafka.bootstrap": "k:1", "kafka.tls_ca": __file__}, "kafka.tls_ca", "not a PEM file"),
         ({"kafka.bootstrap": "k:1", "kafka.abandon": "true"}, "kafka.abandon", "kafka.bootstrap"),

@@ -350,4 +350,4 @@ def test_a_config_file_that_everybody_may_change_is_warned_of(tmp_path: Path) ->
     assert config.load(file).warnings == []
     file.chmod(0o666)
     (warning,) = config.load(file).warnings
-    assert warning.startswith(f"{file}: everybody may change it (mode 666), and so who is let in")
+    assert warning.startswith(f"{file}: everybody may change this file (mode 666), and so decide")

@@ -193,7 +193,7 @@ def test_what_cannot_be_a_handler_is_refused_at_once() -> None:
 
     refused: list[tuple[Any, str]] = [
         (positional, "'a' cannot be passed by name"),
-        (many, "'args' must be"),
+        (many, "'args' cannot be passed by name"),
         (generator, "a generator cannot be a handler"),
         (lambda: None, "a lambda needs a name"),
         (two, "several Context parameters"),

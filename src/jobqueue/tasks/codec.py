@@ -180,7 +180,8 @@ class Codec:
         if parameter.kind not in _KINDS_BY_NAME:
             raise InvalidArgument(
                 f"task {name!r}",
-                f"parameter {parameter.name!r} cannot be passed by name; * and / are not allowed",
+                f"parameter {parameter.name!r} cannot be passed by name; *args and"
+                " parameters before / are not allowed",
             )
         self._kinds[parameter.name] = kind
         if parameter.default is not _EMPTY:
