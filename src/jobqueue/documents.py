@@ -25,7 +25,7 @@ def refuse_constant(constant: str) -> Any:
 
 
 def as_json(content: bytes) -> tuple[bool, Any]:
-    """Parse bytes as JSON. Return True and the value, or False and None if they are not JSON."""
+    """Parse bytes as JSON. Return True and the value, or False and None if this fails."""
     try:
         return True, json.loads(content.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError):

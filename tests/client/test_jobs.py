@@ -201,7 +201,7 @@ async def test_one_key_makes_one_job(app: JobQueue) -> None:
         assert (first.id, first.created, again.created) == (again.id, True, False)
         with pytest.raises(KeyConflict):
             await charge.options(key="order-42").submit(43)
-        with pytest.raises(InvalidArgument, match="one key stands for one job"):
+        with pytest.raises(InvalidArgument, match="a key identifies only one job"):
             await charge.options(key="order-42").submit_many([(1,), (2,)])
 
 

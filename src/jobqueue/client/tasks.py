@@ -104,7 +104,9 @@ class Task(Generic[F_co, S_co]):
         Raises BatchRefused if the engine refuses some of the jobs.
         """
         if self._overrides.key is not None:
-            raise InvalidArgument("key", "one key stands for one job; submit the jobs one by one")
+            raise InvalidArgument(
+                "key", "a key identifies only one job; submit the jobs one by one"
+            )
         specs = []
         for index, args in enumerate(calls):
             if not isinstance(args, tuple):

@@ -58,7 +58,7 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> BackendUr
     if scheme == "memory" and sep:
         if rest.strip("/"):
             raise InvalidArgument(
-                field, f"{redact_value(url)!r}: memory:// takes no path; use memory:// alone"
+                field, f"{redact_value(url)!r}: memory:// must not have a path; use memory:// alone"
             )
         return BackendUrl("memory")
     if scheme == "sqlite" and sep:
@@ -107,14 +107,16 @@ def _sqlite_path(rest: str, url: str, field: str) -> Path:
     if name == ":memory:":
         raise InvalidArgument(field, "sqlite in memory is not supported; use memory://")
     if "?" in name:
-        raise InvalidArgument(field, f"{redact_value(url)!r}: sqlite takes no options after '?'")
+        raise InvalidArgument(
+            field, f"{redact_value(url)!r}: a sqlite URL must not have options after '?'"
+        )
     return Path(unquote(name))
 
 
 def _grpc_server(rest: str, url: str, field: str) -> Address:
     shown = repr(redact_value(url))
     if "@" in rest or "/" in rest or "?" in rest:
-        raise InvalidArgument(field, f"{shown}: grpc takes only a host and a port")
+        raise InvalidArgument(field, f"{shown}: a grpc URL must have only a host and a port")
     if rest.count(":") > 1 and not rest.startswith("["):  # an IPv6 address without brackets
         rest = "[{}]:{}".format(*rest.rsplit(":", 1))
     try:

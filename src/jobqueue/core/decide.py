@@ -2,9 +2,9 @@
 
 ``accept`` and ``begin`` make a new job, ``assign`` claims a job, and ``move`` makes every other
 change. A store reads a row under its write lock, calls these functions and writes the changes.
-The stores on PostgreSQL and Redis submit jobs, claim jobs, and make the plain start and success in
-SQL or Lua; these functions decide every other change there. The tests that every store passes
-compare that SQL and Lua with these functions.
+The stores on PostgreSQL and Redis implement submits, claims, starts and simple successes in SQL or
+Lua, and call these functions for every other change. The tests that every store passes compare that
+SQL and Lua with these functions.
 """
 
 from __future__ import annotations
@@ -465,7 +465,7 @@ def events_of(
 
 
 class QueuePolicy(NamedTuple):
-    """Holds the settings of a queue that decide the moves of its jobs."""
+    """Holds the settings of a queue on which the moves of its jobs depend."""
 
     name: str
     deleted: bool

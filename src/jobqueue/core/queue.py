@@ -175,7 +175,7 @@ class Queue(QueueSettings):
         return {name: getattr(self, name) for name in SETTINGS}
 
     def check(self) -> None:
-        """Raise InvalidArgument if a setting is out of range. The name is checked elsewhere."""
+        """Raise InvalidArgument if a setting is out of range. The queue's name is not checked."""
         for name, setting in SETTINGS.items():
             setting.check(getattr(self, name))
         check_retry(self.retry_profile, self.retry_base, self.retry_max, self.retry_jitter)

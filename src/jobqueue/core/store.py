@@ -431,7 +431,9 @@ class EventStream(Protocol):
         """
 
     async def begin(self, term: Term) -> Position:
-        """Return the mark. The first call creates the mark, at the beginning of the events.
+        """Return the mark: the position up to which the events are published.
+
+        The first call creates the mark, at the beginning of the events.
 
         From the first call on, the store keeps jobs, changes of queues, removals and cancel flags
         until the mark has passed them. The first call also writes a creation event for every
@@ -439,9 +441,9 @@ class EventStream(Protocol):
         """
 
     async def end(self, term: Term) -> None:
-        """Remove the mark, so that the store keeps nothing for publication any more.
+        """Remove the mark: the position up to which the events are published.
 
-        The call is fenced by the term.
+        Afterwards the store keeps nothing for publication. The call is fenced by the term.
         """
 
     async def changes_after(self, position: Position, limit: int, size: int) -> Changes:
@@ -452,14 +454,14 @@ class EventStream(Protocol):
         """
 
     async def move_mark(self, position: Position, term: Term, refused: int = 0) -> None:
-        """Move the mark to a position, because all changes before it are published or refused.
+        """Record that all changes before ``position`` are published or refused.
 
-        ``refused`` is the number of changes that could not be published. The call is fenced by the
-        term.
+        The mark of the event stream moves to ``position``. ``refused`` is the number of changes
+        that could not be published. The call is fenced by the term.
         """
 
     async def lag(self) -> Lag | None:
-        """Return the lag of the event stream, or None if the store has no mark."""
+        """Return the lag of the event stream, or None if the store does not keep an event stream."""
 
     async def identity(self) -> Identity:
         """Return the identity of the store in the event stream."""
@@ -539,7 +541,7 @@ class Store(Protocol):
         """Verify that the store can be written; raise Unavailable if it cannot.
 
         While the store's server cannot be reached, the call retries for ``patience`` seconds; None
-        means as long as other calls do.
+        means as long as other calls of the store retry.
         """
 
     def components(self) -> list[ComponentHealth]:

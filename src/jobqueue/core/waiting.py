@@ -39,7 +39,7 @@ account: ContextVar[str] = ContextVar("jobqueue_account", default="")
 
 
 class AnswerRoom(Protocol):
-    """Reserves memory, in bytes, for the answer to one call. ``taken`` bytes are reserved now."""
+    """Reserves memory for the answer to one call. ``taken`` is the number of bytes reserved."""
 
     taken: int
 
@@ -215,7 +215,7 @@ async def in_turns(work: Callable[[T], R], items: Sequence[T], weight: int = 1) 
 
 
 async def turn(size: int = TURN) -> None:
-    """Wait until the current task's account may convert ``size`` more items in a round."""
+    """Wait until the account (the caller) of the current task may convert ``size`` more items."""
     loop = asyncio.get_running_loop()
     turns = _TURNS.get(loop)
     if turns is None:
