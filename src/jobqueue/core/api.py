@@ -248,7 +248,7 @@ class OperatorApi(Protocol):
         """Return every worker that the store knows."""
 
     async def drain_worker(self, worker_id: str) -> None:
-        """Assign no more jobs to a worker; the jobs that it holds go on."""
+        """Stop assigning jobs to a worker; the jobs that the worker holds go on."""
 
     async def undrain_worker(self, worker_id: str) -> None:
         """Assign jobs to a DRAINING worker again.

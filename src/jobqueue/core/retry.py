@@ -96,7 +96,7 @@ def profile(name: str) -> RetryPolicy:
 def check_retry(
     name: str, base: float | None, cap: float | None, jitter: float | None, prefix: str = "retry_"
 ) -> None:
-    """Raise InvalidArgument if a retry profile and the settings of a queue do not fit together.
+    """Raise InvalidArgument if the retry settings of a queue are not valid for its profile.
 
     ``prefix`` is the beginning of the fields' names in the error.
     """

@@ -461,7 +461,7 @@ class EventStream(Protocol):
         """
 
     async def lag(self) -> Lag | None:
-        """Return the lag of the event stream, or None if the store does not keep an event stream."""
+        """Return the lag of the event stream, or None if the store keeps no event stream."""
 
     async def identity(self) -> Identity:
         """Return the identity of the store in the event stream."""
