@@ -57,7 +57,7 @@ def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[
     except OSError as error:
         raise ConfigError([f"--config {file}: {error.strerror or error}"]) from None
     if len(raw) > _MAX_BYTES:
-        raise ConfigError([f"--config {file}: larger than {_MAX_BYTES} bytes"])
+        raise ConfigError([f"--config {file}: the file must not be larger than {_MAX_BYTES} bytes"])
     reader = _FileReader(file, known)
     try:
         reader.read(raw)

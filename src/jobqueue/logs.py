@@ -277,7 +277,10 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def check_audit_file(file: str) -> None:
-    """Raise InvalidArgument if the audit log cannot be written to a file, without creating it."""
+    """Check that the audit log can be written to ``file``, without creating or changing the file.
+
+    Raises InvalidArgument if the audit log cannot be written.
+    """
     try:
         number = os.open(file, _APPEND)
     except FileNotFoundError:

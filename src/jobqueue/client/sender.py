@@ -64,7 +64,7 @@ class Sender:
         """Create a sender.
 
         ``at_open`` is True if this process opens a store; then ``prepare`` creates the declared
-        queues. For a server, the first submit creates the declared queues, if the caller may.
+        queues. For a server, the first submit creates them, if the caller has the role operator.
         """
         self._shared = shared
         self._port = port
@@ -80,7 +80,7 @@ class Sender:
         self._may_create = True
 
     async def prepare(self, backend: Backend) -> None:
-        """Create the declared queues in a backend that was just opened, if this is a store."""
+        """Create the declared queues in a new backend, if this process itself opens the store."""
         self._begin()
         if self._at_open:
             queues = self._declared()

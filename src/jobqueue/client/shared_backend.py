@@ -239,4 +239,6 @@ async def _run_on(
     except asyncio.CancelledError:
         if cancel_requested():
             raise
-        raise OutcomeUnknown("the app was closed while the call was under way") from None
+        raise OutcomeUnknown(
+            "the app was closed while the call was under way; the call may have had an effect"
+        ) from None

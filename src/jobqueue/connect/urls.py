@@ -79,7 +79,7 @@ def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> BackendUr
 
 
 def _hint(scheme: str, url: str, allowed: str) -> str:
-    """Return a suggestion for the error about a URL, or an empty text."""
+    """Return a guess at the intended URL, to append to an error, or an empty text."""
     if scheme.startswith("postgres") and "postgresql" in allowed:
         return "; did you mean postgresql://?"
     if scheme in ("http", "https") and "grpc" in allowed:

@@ -100,7 +100,10 @@ class Bridge:
         try:
             return _result(future)
         except concurrent.futures.CancelledError:
-            raise OutcomeUnknown("the client was closed while the call was under way") from None
+            raise OutcomeUnknown(
+                "the client was closed while the call was under way; the call may have had an"
+                " effect"
+            ) from None
         except BaseException:
             future.cancel()  # the caller was interrupted; nothing happens if it has ended
             raise

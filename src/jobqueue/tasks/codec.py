@@ -119,7 +119,7 @@ def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _open(hint: Any) -> Any:
-    """Return ``Any`` for ``object``, because msgspec accepts any value for ``Any`` only."""
+    """Return ``Any`` in place of ``object``: msgspec accepts every value only for ``Any``."""
     return Any if hint is object else hint
 
 
