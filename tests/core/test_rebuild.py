@@ -101,7 +101,7 @@ def test_a_gap_is_an_error(records: list[JobEvent | CancelRequested]):
     ],
 )
 def test_what_the_lifecycle_does_not_allow_is_an_error(damaged: JobEvent):
-    with pytest.raises(LookupError, match=r"version 3 says .* which a job that is ASSIGNED cannot"):
+    with pytest.raises(LookupError, match=r"version 3 says .* but the job is ASSIGNED and cannot"):
         fold([*STORY[:2], damaged])
 
 

@@ -278,7 +278,7 @@ async def test_only_an_empty_store_is_written(open_empty: OpenEmpty, store_name:
     await unused.store.queues.create(Queue(name="default"))
     term = await unused.store.leadership.lead(7, 5.0)
     assert term is not None
-    await refused(unused, "server is at work")
+    await refused(unused, "server uses this store")
     await unused.store.leadership.resign(term)
     await unused.store.restore(state, lambda count: None)
     await assert_same(await content_of(source.store), unused.store)
