@@ -208,7 +208,7 @@ def test_a_script_that_runs_a_worker_says_that_it_started_what_failed_and_that_i
         script.signal(signal.SIGINT)
         script.line("SIGINT: draining")
         assert script.wait() == 0
-    assert script.lines[-1]["message"] == "worker stopped"
+    assert script.lines[-1]["message"].startswith("worker stopped: ")
     assert [line["level"] for line in of_job(script, job)] == ["INFO", "WARNING", "INFO", "ERROR"]
 
 

@@ -1,4 +1,4 @@
-"""Export the types that ``TaskQueueClient`` accepts and returns, and the rule of job owners."""
+"""Export the types that ``TaskQueueClient`` accepts and returns, and ``owner_index``."""
 
 from jobqueue.taskqueue.client.values import Deadlines, JobPage, JobState
 from jobqueue.taskqueue.components.model import Canceled, Submitted

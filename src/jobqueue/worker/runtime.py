@@ -155,7 +155,8 @@ class WorkerRuntime:
         self._registry.listeners.append(self._task_added)
         self._register_new_tasks()
         self._log.info(
-            "worker started with %d slots on %s",
+            "worker started: %s runs up to %d jobs at once of queue %s",
+            self.settings.id,
             self.settings.concurrency,
             ", ".join(self.settings.queues),
         )
@@ -203,7 +204,7 @@ class WorkerRuntime:
         await self._heartbeat.stop(self._left() / 2)
         await self._deregister()
         self._finished.set()
-        self._log.info("worker stopped")
+        self._log.info("worker stopped: %s", self.settings.id)
 
     async def _settled(self) -> None:
         while self._running:

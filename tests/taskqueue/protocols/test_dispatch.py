@@ -438,7 +438,7 @@ async def test_a_stop_says_how_many_takes_were_never_answered(rig: Rig):
         await rig.fetch()
     await rig.coordinator.stop()
     (line,) = rig.lines.anomalies()
-    assert "1 dequeues unanswered" in line.getMessage()
+    assert "1 dequeues have no answer" in line.getMessage()
 
 
 @pytest.mark.req("tq:NFR-5")

@@ -74,7 +74,7 @@ def test_good_keys_and_no_key():
 @virtual_time
 async def test_a_reason_has_a_bound(rig: Rig):
     check_reason("x" * 1_000)
-    with pytest.raises(InvalidArgument, match="reason: at most 1000"):
+    with pytest.raises(InvalidArgument, match="reason: must have at most 1000"):
         await rig.gateway.cancel("j", "x" * 1_001)
     assert rig.gateway_calls.calls == []
 

@@ -58,7 +58,7 @@ async def test_each_pair(serve, channel, lines, caller, method):
         assert (code, len(services.calls()), refused) == ("OK", 1, [])
         return
     assert (code, services.calls()) == ("PERMISSION_DENIED", [])
-    assert text == f"{method} is not for the {caller or 'client'}"
+    assert text == f"the {caller or 'client'} may not call {method}"
     (line,) = refused
     assert line["method"] == method
     assert line["grpc_code"] == "PERMISSION_DENIED"
@@ -70,9 +70,9 @@ async def test_each_pair(serve, channel, lines, caller, method):
 @pytest.mark.parametrize(
     ("metadata", "why"),
     [
-        ((("tq-caller", "root"),), "none of: client, gateway, coordinator, worker"),
-        ((("tq-caller", "Gateway"),), "none of"),
-        ((("tq-caller", "gateway"), ("tq-caller", "worker")), "given 2 times"),
+        ((("tq-caller", "root"),), "not one of: client, gateway, coordinator, worker"),
+        ((("tq-caller", "Gateway"),), "not one of"),
+        ((("tq-caller", "gateway"), ("tq-caller", "worker")), "sent 2 times"),
     ],
 )
 @pytest.mark.parametrize("method", ["GetJobRecord", "GetJobStatus", "FetchWork"])

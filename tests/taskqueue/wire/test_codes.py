@@ -133,7 +133,7 @@ def number(value: int) -> Any:
 
 
 BAD = [
-    ("SubmitJob", public.SubmitJobRequest(), "spec: is missing"),
+    ("SubmitJob", public.SubmitJobRequest(), "spec: is required"),
     ("GetJobStatus", public.GetJobStatusRequest(job_id="7"), f"job_id: '7' {BAD_ID}"),
     ("GetJobStatus", public.GetJobStatusRequest(), f"job_id: '' {BAD_ID}"),
     ("GetJobResult", public.GetJobResultRequest(job_id="7"), f"job_id: '7' {BAD_ID}"),
@@ -141,10 +141,14 @@ BAD = [
     (
         "ListJobs",
         public.ListJobsRequest(status_filter=[number(1), number(0)]),
-        "status_filter: 0 is none of",
+        "status_filter: 0 is not one of",
     ),
-    ("ListJobs", public.ListJobsRequest(status_filter=[number(6)]), "status_filter: 6 is none of"),
-    ("ListJobs", public.ListJobsRequest(sort=number(3)), "sort: 3 is none of"),
+    (
+        "ListJobs",
+        public.ListJobsRequest(status_filter=[number(6)]),
+        "status_filter: 6 is not one of",
+    ),
+    ("ListJobs", public.ListJobsRequest(sort=number(3)), "sort: 3 is not one of"),
     *(
         (
             "ListJobs",
@@ -153,11 +157,11 @@ BAD = [
         )
         for token in ("-1", "+1", "1.0", "abc", " 1", "٣", "9" * 19)
     ),
-    ("CreateJob", internal.CreateJobRequest(), "spec: is missing"),
+    ("CreateJob", internal.CreateJobRequest(), "spec: is required"),
     (
         "DeleteJobIfStatus",
         internal.DeleteJobIfStatusRequest(job_id=JOB),
-        "expected_status: 0 is none of",
+        "expected_status: 0 is not one of",
     ),
     (
         "DeleteJobIfStatus",
@@ -181,14 +185,14 @@ BAD = [
     (
         "ReportWorkOutcome",
         internal.ReportWorkOutcomeRequest(worker_id="w", job_id=JOB),
-        "outcome: 0 is none of",
+        "outcome: 0 is not one of",
     ),
     (
         "ReportWorkOutcome",
         internal.ReportWorkOutcomeRequest(worker_id="w", job_id=JOB, outcome=number(4)),
-        "outcome: 4 is none of",
+        "outcome: 4 is not one of",
     ),
-    ("StoreResult", internal.StoreResultRequest(job_id=JOB), "terminal_status: 0 is none of"),
+    ("StoreResult", internal.StoreResultRequest(job_id=JOB), "terminal_status: 0 is not one of"),
     ("GetResult", internal.GetResultRequest(job_id="7"), f"job_id: '7' {BAD_ID}"),
 ]
 CALLERS = {"DequeueJob": "coordinator", "ReportWorkOutcome": "worker"}
@@ -220,7 +224,7 @@ async def test_bytes_that_are_no_message(serve, channel, lines, caller):
         await call(b"\xff\xff", timeout=patience.longest(20), metadata=as_caller(caller))
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert caught.value.details() == (
-        "request: is not a taskqueue.internal.v1.TransitionJobStatusRequest"
+        "request: is not a valid taskqueue.internal.v1.TransitionJobStatusRequest message"
     )
     assert services.calls() == []
     assert len(lines.of("rpc_failed")) == 1
@@ -250,7 +254,7 @@ async def test_a_request_id_has_a_bound(serve, channel):
     assert (await ask(there, "CreateJob", as_caller("gateway", "x" * 128)))[0] == "OK"
     code, text = await ask(there, "CreateJob", as_caller("gateway", "x" * 129))
     assert (code, services.calls()) == ("INVALID_ARGUMENT", ["create"])
-    assert text == "tq-request-id: at most 128 characters"
+    assert text == "tq-request-id: must have at most 128 characters"
 
 
 @pytest.mark.parametrize("other", [JOB.upper(), f" {JOB}", f"{JOB}\n"])

@@ -38,7 +38,7 @@ async def test_a_certificate_of_the_gateway(mutual, peer, authority):
 
 async def test_it_decides_without_metadata(mutual, client, authority, lines):
     services = await mutual()
-    with pytest.raises(PermissionDenied, match="GetJobStatus is not for the gateway"):
+    with pytest.raises(PermissionDenied, match="the gateway may not call GetJobStatus"):
         await client(services.target, holding(authority, "gateway")).status(JOB)
     assert await client(services.target, holding(authority, "alice")).status(JOB)
     (line,) = lines.of("caller_refused")

@@ -1,1 +1,1 @@
-"""The client of ``taskqueue.v1``: it routes, retries and keeps to deadlines."""
+"""Implement the clients of ``taskqueue.v1``, with routing, retries and deadlines."""

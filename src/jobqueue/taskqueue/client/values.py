@@ -1,5 +1,4 @@
-"""Check the arguments of a client's calls before they are sent; define its answers and"
-" deadlines."""
+"""Check the arguments of a client's calls before they are sent, and define its answers."""
 
 from __future__ import annotations
 
@@ -131,7 +130,7 @@ def _check_uint32(field: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """Holds what GetJobStatus shows about a job. A time of 0 means that it has not happened yet."""
+    """Holds what GetJobStatus shows about a job. A time of 0 is not known yet."""
 
     job_id: str
     status: Status

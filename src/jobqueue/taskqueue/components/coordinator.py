@@ -350,8 +350,9 @@ class Coordinator:
     async def _keep(self, taken: _Taken, error: JobQueueError) -> None:
         """Keep a taken job after an error, so that a later fetch retries its start.
 
-        An internal error is likely to repeat, and must not delay other jobs. The job then waits
-        before its next start; if it cannot be RUNNING, it goes to the end of the queue.
+        After an internal error the job waits before the next try, because the error is likely to
+        repeat and must not delay other jobs. A job that cannot be RUNNING goes to the end of the
+        queue instead.
         """
         if error.code is Code.INTERNAL and taken.asked:
             journal.warn(
@@ -511,7 +512,7 @@ def _envelope(report: Report, status: Status) -> Envelope:
 
 
 def _reason(envelope: Envelope, stored: Stored) -> str:
-    """Return why the job ended as the kept envelope says; empty if DONE or unknown."""
+    """Return the reason for the status of the kept envelope; empty if DONE or unknown."""
     if stored.current is Status.DONE:
         return ""
     if envelope.status is stored.current:

@@ -1,4 +1,4 @@
-"""Serve clients: carry out submit, result and cancel by calls to the owners of the state.
+"""Serve clients: carry out submit, result and cancel by calls to other parts.
 
 The gateway itself stores no job. The specification fixes the order of the calls. Comments say what
 happens when a call fails or its answer is lost.
@@ -192,8 +192,8 @@ class Gateway:
                 current_status=status.name,
             )
             raise Unavailable(
-                f"job {job_id} is {status.name}, but its result is missing or contradicts that; try"
-                " again"
+                f"job {job_id} is {status.name}, but its result is missing or has another status;"
+                " try again"
             )
         return envelope
 
@@ -221,9 +221,9 @@ class Gateway:
     async def _cancel_queued(self, job_id: str, reason: str, *, again: bool) -> Status | None:
         """End a queued job and return its status.
 
-        Return None if the job has left the queue, or is back in it. With ``again`` an earlier
-        cancel did not find the job in the queue: if the job is still not there, it ends now. If it
-        starts at the same moment, only one of the two compare-and-sets succeeds.
+        Return None if the job has left the queue, or is back in the queue. ``again`` means that an
+        earlier cancel did not find the job in the queue. If the job is still missing then, it ends
+        now. If it starts at the same moment, only one of the two compare-and-sets succeeds.
         """
         try:
             removed = await self._queue.remove(job_id, request_id=new_request_id())

@@ -89,7 +89,7 @@ class Liveness:
         self._owners[job_id] = worker_id
 
     def owner(self, job_id: str) -> str | None:
-        """Return the worker that was given the job; None if it is unknown."""
+        """Return the worker that was given the job; None if no such worker is known."""
         return self._owners.get(job_id)
 
     def take(self, job_id: str) -> None:

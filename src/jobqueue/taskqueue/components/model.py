@@ -1,4 +1,4 @@
-"""Define the values that the parts exchange, and the constants that the specification fixes."""
+"""Define the values that the parts exchange, and the constants that must not change."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Holds what a listing shows about a job. A time of 0 means that it has not happened yet."""
+    """Holds what a listing shows about a job. A time of 0 is not known yet."""
 
     job_id: str
     status: Status

@@ -53,7 +53,7 @@ class Reconciler:
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:
-        """Stop the rounds. The next process finds again a job that is not settled yet."""
+        """Stop the rounds. The next process finds unsettled jobs again."""
         rounds, self._rounds = self._rounds, None
         if rounds is not None:
             rounds.cancel()

@@ -30,7 +30,7 @@ class Repeats:
         self._answers: OrderedDict[tuple[Hashable, str], Any] = OrderedDict()
 
     def answer(self, what: Hashable, request_id: str, call: Callable[[], T]) -> T:
-        """Return the kept answer for this request id; if none is kept, make the call and keep it.
+        """Return the kept answer for this request id, or make the call and keep its answer.
 
         With an empty request id the call is always made, and its answer is not kept.
         """
@@ -64,7 +64,7 @@ class Protocols:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self, protocol: Coroutine[Any, Any, T]) -> T:
-        """Run the protocol and return its result. It goes on if the caller is cancelled."""
+        """Run the protocol and return its result. It goes on even if its caller is cancelled."""
         return await asyncio.shield(self._own(protocol))
 
     async def once(self, what: Hashable, request_id: str, call: Callable[[], Awaitable[T]]) -> T:

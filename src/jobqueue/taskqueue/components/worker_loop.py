@@ -87,7 +87,7 @@ class WorkerLoop:
         self._tasks = [asyncio.create_task(self._slot()) for _ in range(self._slots)]
 
     async def stop(self, seconds: float) -> None:
-        """Fetch no more jobs, wait for the running jobs and their reports, then stop heartbeats.
+        """Stop fetching jobs, wait for the running jobs and their reports, then stop heartbeats.
 
         Jobs that still run after ``seconds`` are interrupted.
         """

@@ -104,7 +104,7 @@ async def listening(
     servicer: Callable[[Calls], Servicer],
     grace: Grace,
 ) -> AsyncIterator[Running]:
-    """Serve the calls of a service during the block, then refuse new calls and end running ones."""
+    """Serve the calls of a service. At the end, refuse new calls and wait for running calls."""
     bind = settings.bind_host
     tls = settings.server_tls()
     host = ServiceHost(service.name, tls=tls)

@@ -154,7 +154,7 @@ def served(
             failure = without_trace(error)
         except Exception as error:
             unexpected = error
-            failure = Internal(f"{name}: internal error; the server's log has the details")
+            failure = Internal("internal error; the server's log has the details")
         else:
             context.set_trailing_metadata(self.calls.metadata)
             self.calls.ended(full_name, grpc.StatusCode.OK.name, started)

@@ -151,7 +151,7 @@ def admit(method: str, request: object, call: Call) -> Actor:
     actor = call.actor()
     allowed = MATRIX[actor].get(method)
     if allowed is None:
-        raise CallerRefused(f"{method} is not for the {actor}")
+        raise CallerRefused(f"the {actor} may not call {method}")
     if not allowed.holds(request, call):
         raise CallerRefused(f"{method}: the {actor} may call this method only {allowed.when}")
     return actor

@@ -38,6 +38,7 @@ class ServerChannel:
     """
 
     def __init__(self, target: str, credentials: Credentials | None = None) -> None:
+        self._target = target
         dialer = Dialer(target, credentials)
         self.metadata: Metadata = dialer.metadata  # of every call
         self.channel = dialer.open()
@@ -64,11 +65,11 @@ class ServerChannel:
             self.answered(error.trailing_metadata() or ())
             raise failure_of(error, sent=sent) from None
         except grpc.aio.UsageError:
-            raise Unavailable("the connection to the server is closed") from None
+            raise Unavailable(f"the connection to {self._target} is closed") from None
         except asyncio.CancelledError:
             if self._closed and not cancel_requested():
                 raise Unavailable(
-                    "the connection to the server was closed during the call"
+                    f"the connection to {self._target} was closed during the call"
                 ) from None
             raise
         return response
