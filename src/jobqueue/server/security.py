@@ -132,17 +132,17 @@ def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -
             )
         if not allowed.required:
             log.warning(
-                "%s.host: %s is open to the network without authentication: everybody there can"
+                "%s is open to the network without authentication (%s.host): everybody there can"
                 " submit and run jobs",
-                name,
                 face.host,
+                name,
             )
         elif tls is None:
             log.warning(
-                "%s.host: %s is open to the network without TLS: others can read the callers' keys;"
+                "%s is open to the network without TLS (%s.host): others can read the callers' keys;"
                 " set tls.cert and tls.key",
-                name,
                 face.host,
+                name,
             )
 
 
