@@ -139,8 +139,8 @@ def check_exposure(settings: Settings, allowed: Access, tls: ServerTls | None) -
             )
         elif tls is None:
             log.warning(
-                "%s is open to the network without TLS (%s.host): others can read the callers' keys;"
-                " set tls.cert and tls.key",
+                "%s is open to the network without TLS (%s.host): others can read the callers'"
+                " keys; set tls.cert and tls.key",
                 face.host,
                 name,
             )
