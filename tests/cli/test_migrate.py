@@ -64,4 +64,4 @@ def test_a_stop_before_it_was_done_is_a_failure(tmp_path: Path) -> None:
     with processes.Service("server", "--migrate", cwd=tmp_path, JQ_DB_URL=NOWHERE) as migrating:
         migrating.line("cannot reach")
         assert migrating.stop() == 6
-        assert migrating.line("stopped before the schema was up to date")
+        assert migrating.line("the migration was stopped before the schema was up to date")

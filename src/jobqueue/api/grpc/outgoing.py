@@ -38,12 +38,12 @@ class _PendingMessage:
 class Outgoing:
     """Collects content for a worker while the writer is busy, and sends few large messages.
 
-    ``free`` is the number of slots that the worker has granted, minus its assigned jobs. A job
-    that is assigned after a drain must arrive after the drain's answer. Therefore the drain's
-    answer is the last content of its message.
+    ``free`` is the number of slots that the worker has granted, minus its assigned jobs. The
+    worker must receive the answer to a drain before any job that is assigned later. A message does
+    not keep the order of its contents, so later jobs go into the next message.
 
     A request that needs an answer takes a place until the answer is sent. Without a free place the
-    server stops reading from the worker, so a worker that does not read its answers is stopped.
+    server reads no further requests of the worker until the worker reads its answers.
     """
 
     def __init__(self) -> None:

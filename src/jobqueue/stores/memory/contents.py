@@ -223,7 +223,7 @@ class EventLog:
     def put(self, item: StreamItem, now: float, after: int | None = None) -> None:
         """Add a change to the outbox, if there is a stream.
 
-        The stream publishes the change after the event number ``after``, or if this is None, after
+        In the stream the change follows the event whose number is ``after``. With None, it follows
         the latest event.
         """
         if self.mark is not None:
