@@ -157,7 +157,10 @@ def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> Non
         (("run", name, "--topology", "node"), "--topology: 'node' is unknown; one of: embedded"),
         (("run", name, "--set", "slots=7"), "slots: 7 cannot be shared equally"),
         (("run", name, "--at", "nodes"), "--at: 'nodes' is not TOPOLOGY=HOST:PORT"),
-        (("run", name, "--at", "nodes=127.0.0.1:1"), "--at: name the addresses of microservices"),
+        (
+            ("run", name, "--at", "nodes=127.0.0.1:1"),
+            "--at: the address of microservices is missing",
+        ),
         (("run", name, "--place", "containers"), "--compose: deploy/compose/microservices.yml"),
         (
             ("run", name, "--place", "containers", "--topology", "embedded"),

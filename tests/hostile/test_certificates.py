@@ -25,7 +25,7 @@ def test_a_certificate_has_no_role_until_it_is_given_one() -> None:
         access = Access(certificates=True, certificate_roles=roles)
         alice = access.identify(Shown(certificate="alice"))
         assert (alice.name, alice.roles) == ("alice", frozenset())
-        with pytest.raises(PermissionDenied, match=r"setting tls.client_roles gives roles to certificates"):
+        with pytest.raises(PermissionDenied, match=r"tls.client_roles gives roles to certificates"):
             permit(alice, {Role.CLIENT}, "job.submit")
     roles = parse_certificate_roles(["*:client+worker", "ops:operator"], "tls.client_roles")
     access = Access(certificates=True, certificate_roles=roles)

@@ -91,8 +91,8 @@ class Wish:
         if self.at and names - set(self.at):
             raise InvalidArgument(
                 "--at",
-                f"the address of {', '.join(sorted(names - set(self.at)))} is missing; give the address"
-                " of every topology, or of none: both kinds cannot be compared",
+                f"the address of {', '.join(sorted(names - set(self.at)))} is missing; give the"
+                " address of every topology, or of none: both kinds cannot be compared",
             )
         if self.in_containers:
             containers.check(self.compose, self.topologies)
