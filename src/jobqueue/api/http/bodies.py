@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -374,9 +375,8 @@ def _position(body: bytes, offset: int | None) -> str:
 def _wrong_shape(message: str, kind: type) -> InvalidArgument:
     _, is_unknown, name = message.partition(_UNKNOWN)
     if is_unknown:
-        allowed = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
         name = name.partition("`")[0][:80]
-        return InvalidArgument(name, f"unknown field; allowed: {allowed}")
+        return InvalidArgument(name, f"unknown field; allowed: {_names_of(kind)}")
     problem, at, place = message.rpartition(_AT)
     if not at:
         return InvalidArgument("body", message[:1].lower() + message[1:])
@@ -384,6 +384,11 @@ def _wrong_shape(message: str, kind: type) -> InvalidArgument:
     path = place.removesuffix("`").removeprefix(_IN_KEYS).removeprefix("$").removeprefix(".")
     in_keys = place.startswith(_IN_KEYS)
     return InvalidArgument(path or "body", f"its keys: {problem}" if in_keys else problem)
+
+
+@cache
+def _names_of(kind: type) -> str:
+    return ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
 
 
 def _task_in(payload: bytes, *, required: bool) -> str:
