@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -42,7 +44,8 @@ async def send(target: str, name: str, more: tuple[tuple[str, str], ...] = ()) -
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_call_with_a_name_that_is_no_text_ends_no_other(target: Target, name: str):
     async with target.channel() as channel:
-        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest())
         async with patience.timeout(20):
             await watch.read()
         assert await send(target.grpc_target, name)
