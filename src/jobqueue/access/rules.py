@@ -52,6 +52,7 @@ MAX_QUESTIONS = 1_000  # queues that a worker may ask about; a worker serves no 
 MAX_WEIGHTS = 100  # there are ten priorities
 MAX_FILTERS = 100  # there are fewer states, and fewer reasons
 MAX_HEADERS = 128  # of any request, gRPC or HTTP: a header needs many times its bytes in memory
+MAX_PARAMETERS = 128  # in a URL: the time to read them grows with their square
 
 _OPEN = None
 _CLIENT = frozenset({Role.CLIENT})

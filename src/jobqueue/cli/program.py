@@ -75,8 +75,8 @@ def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) 
     Errors are printed to stderr, and no exception or traceback reaches the user.
     """
     # gRPC reads this when it is imported later. Its own log lines are not JSON, and any client that
-    # fails a handshake could cause them.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # fails a handshake, or sends odd metadata, could make gRPC write them without end.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     args = list(sys.argv[1:] if argv is None else argv)
     command = name_types(typer.main.get_command(app))
     as_json = wants_json(args)

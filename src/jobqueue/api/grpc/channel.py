@@ -30,14 +30,16 @@ BATCH_BYTES = 1 * MIB
 BATCH_ITEMS = 1000
 # The largest answer that a client accepts: one job with payload and result. Pages are smaller.
 CLIENT_RECEIVE_BYTES = 64 * MIB
-_PENDING_CALLS = 8_000  # most calls that wait until the server's event loop starts them
+# The most calls of one method that wait until the server's event loop starts them.
+_PENDING_CALLS = 8_000
 # The most calls that our clients have under way on one connection. Then they open another.
 CALLS_PER_CONNECTION = 500
 # The most calls that a server allows on one connection. The limit also bounds the connection's
-# pending calls, which wait in the same line as all others. gRPC counts a call until its memory is
-# free, even if its caller has ended it, and refuses more (grpc.http.overload_protection). Otherwise
-# a caller that ends its calls at once would fill the line for all callers. The server counts an
-# ended call a moment longer than its client, so the limit is twice what our clients use.
+# pending calls, which wait in one line with all others of the same method. gRPC counts a call until
+# its memory is free, even if its caller has ended it, and refuses more
+# (grpc.http.overload_protection). Otherwise a caller that ends its calls at once would fill the
+# line for all callers. The server counts an ended call a moment longer than its client, so the
+# limit is twice what our clients use.
 _MOST_CALLS = 2 * CALLS_PER_CONNECTION
 
 # Metadata that a server sends when it accepts a stream, before any message.

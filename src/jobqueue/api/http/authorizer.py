@@ -12,10 +12,15 @@ from jobqueue.access import audit
 from jobqueue.access.budgets import MessageBytes, Room
 from jobqueue.access.callers import enter_call
 from jobqueue.access.policy import ANY_ROLE, Access, Shown, permit, shown_in
-from jobqueue.access.rules import HTTP, RULES, BudgetKind, Rule, http_rule
+from jobqueue.access.rules import HTTP, MAX_PARAMETERS, RULES, BudgetKind, Rule, http_rule
 from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
 from jobqueue.api.http.settings import HttpFaceSettings
-from jobqueue.core.errors import JobQueueError, PermissionDenied, Unauthenticated
+from jobqueue.core.errors import (
+    InvalidArgument,
+    JobQueueError,
+    PermissionDenied,
+    Unauthenticated,
+)
 from jobqueue.core.waiting import answer_room
 
 # Keys of the scope.
@@ -67,6 +72,8 @@ class HttpAuthorizer:
         try:
             caller = self._access.identify(shown)
             permit(caller, rule.roles, f"{scope['method']} {scope['path'][:200]}")
+            if scope["query_string"].count(b"&") >= MAX_PARAMETERS:
+                raise InvalidArgument("query", f"at most {MAX_PARAMETERS} parameters are allowed")
             place = scope[PLACE] = self._budgets.enter(rule.kind, caller.account)
         except JobQueueError as error:
             await self._access.refusals.note(error, shown.address, action, "http")

@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -244,8 +245,11 @@ _T = TypeVar("_T")
 # single submit, which also limits its labels.
 _MANY_NAMES = 300_000
 _BYTE = re.compile(r" \(byte (\d+)\)$")
-_AT = re.compile(r" - at `(key` in `)?\$\.?(.*)`$")
-_UNKNOWN = re.compile(r"unknown field `(.*?)`")
+# Parts of msgspec's messages. No patterns look for them: the caller chooses the name of an unknown
+# field, and a pattern would try each of a million beginnings to the end.
+_UNKNOWN = "unknown field `"
+_AT = " - at `"
+_IN_KEYS = "key` in `"
 
 
 def decode_job(body: bytes, settings: HttpFaceSettings) -> JobSpec:
@@ -385,15 +389,22 @@ def _position(body: bytes, offset: int | None) -> str:
 
 
 def _wrong_shape(message: str, kind: type) -> InvalidArgument:
-    unknown = _UNKNOWN.search(message)
-    if unknown is not None:
-        allowed = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-        return InvalidArgument(unknown[1][:80], f"unknown field; allowed: {allowed}")
-    at = _AT.search(message)
-    if at is None:
+    _, is_unknown, name = message.partition(_UNKNOWN)
+    if is_unknown:
+        name = name.partition("`")[0][:80]
+        return InvalidArgument(name, f"unknown field; allowed: {_names_of(kind)}")
+    problem, at, place = message.rpartition(_AT)
+    if not at:
         return InvalidArgument("body", message[:1].lower() + message[1:])
-    problem = message[:1].lower() + message[1 : at.start()]
-    return InvalidArgument(at[2] or "body", f"its keys: {problem}" if at[1] else problem)
+    problem = problem[:1].lower() + problem[1:]
+    path = place.removesuffix("`").removeprefix(_IN_KEYS).removeprefix("$").removeprefix(".")
+    in_keys = place.startswith(_IN_KEYS)
+    return InvalidArgument(path or "body", f"its keys: {problem}" if in_keys else problem)
+
+
+@cache
+def _names_of(kind: type) -> str:
+    return ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
 
 
 def _task_in(payload: bytes, *, required: bool) -> str:
