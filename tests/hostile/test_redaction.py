@@ -191,12 +191,12 @@ def test_what_is_no_secret_is_shown() -> None:
     assert redact(both) == "from postgresql://a:***@one/db to redis://:***@two/0"
 
 
-@pytest.mark.parametrize("scheme", ["postgresql", "redis"])
-def test_the_program_shows_no_password_at_a_dry_run(tmp_path: Path, scheme: str) -> None:
-    url = f"{scheme}://me:{HEAD}a'b{TAIL}@127.0.0.1:1/0"
-    done = dry_run(tmp_path, JQ_DB_URL=url, JQ_REDIS_URL=url)
+def test_the_program_shows_no_password_at_a_dry_run(tmp_path: Path) -> None:
+    place = f"://me:{HEAD}a'b{TAIL}@127.0.0.1:1/0"
+    done = dry_run(tmp_path, JQ_DB_URL=f"postgresql{place}", JQ_REDIS_URL=f"redis{place}")
     assert done.returncode == 1
-    assert "***@127.0.0.1:1/0" in done.stdout
+    for scheme in ("postgresql", "redis"):
+        assert f"{scheme}://me:***@127.0.0.1:1/0" in done.stdout
     assert_hidden(done.stdout + done.stderr)
 
 
