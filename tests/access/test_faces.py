@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from jobqueue.access import audit
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import Credentials
@@ -210,8 +211,9 @@ async def test_the_remote_client_shows_its_key_on_every_kind_of_call(serve, acce
             await backend.stop()
 
 
-async def test_a_refused_submit_always_says_why(serve, access):
+async def test_a_refused_submit_always_says_why(serve, access, monkeypatch):
     """The refusal and the first message must not cross on the way."""
+    monkeypatch.setattr(audit, "HOLD", 0.01)  # what comes at once and what comes later
     served = await serve(access)
     for _ in range(50):
         nobody = GrpcBackend(f"127.0.0.1:{served.grpc}", timeout=patience.longest(5))

@@ -18,12 +18,12 @@ from google.protobuf import descriptor_pool, message_factory
 
 from jobqueue import logs
 from jobqueue.access.rules import GRPC, HTTP, RULES
+from jobqueue.cli import server as program
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec
 from jobqueue.taskqueue.components.model import Spec
 from tests import patience
-from tests.cli import processes
 from tests.hostile.known_callers import key_of, over_grpc, over_http, over_taskqueue, serving
 
 pytestmark = pytest.mark.req("inp:PROD")
@@ -321,16 +321,16 @@ async def test_the_audit_file_has_json_lines_for_its_owner_only(tmp_path: Path, 
         ("link", "Too many levels of symbolic links"),
     ],
 )
-def test_a_dry_run_says_whether_the_audit_log_can_be_written(tmp_path: Path, file: str, said: str):
+def test_a_dry_run_says_whether_the_audit_log_can_be_written(
+    tmp_path: Path, file: str, said: str, capsys: pytest.CaptureFixture[str]
+):
     """A start would fail for it; the dry run makes no file to find out."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "other")
-    done = processes.run(
-        *("server", "--dry-run", "--db-url", "memory://", "--http-port", "0", "--grpc-port", "0"),
-        *("--set", f"log.audit_file={tmp_path / file}"),
-        cwd=tmp_path,
-    )
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("audit ")]
-    assert done.returncode == (1 if said else 0), done.stdout
+    flags = ["--dry-run", "--db-url", "memory://", "--http-port", "0", "--grpc-port", "0"]
+    status = program.run([*flags, "--set", f"log.audit_file={tmp_path / file}"])
+    out = capsys.readouterr().out
+    (line,) = [line for line in out.splitlines() if line.startswith("audit ")]
+    assert status == (1 if said else 0), out
     assert ("failing" in line, said in line) == (bool(said), True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link"]

@@ -22,7 +22,7 @@ from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
 from tests import patience
 from tests.hostile.frames import Frames, message
 from tests.hostile.target import Target
-from tests.hostile.test_messages import send_on, settled
+from tests.hostile.test_messages import send_some, settled
 from tests.hostile.test_streams import CONNECT
 
 LEASES = range(2**62, 2**62 + 100_000)  # as many as one message may have
@@ -188,7 +188,8 @@ async def test_answers_to_heartbeats_that_are_not_read_are_bounded(target: Targe
                 left[frames, frames.begin(CONNECT)] = message(hello.SerializeToString()) + flood
             async with patience.timeout(120):
                 while any(left.values()):
-                    await send_on(left)
+                    if not await send_some(left):
+                        await asyncio.sleep(0.02)
             await settled(target)
     assert seen.grown_mib < 115
     seen.check_healthy()

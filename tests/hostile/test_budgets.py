@@ -46,21 +46,24 @@ def begin(channel: grpc.aio.Channel, method: str, name: str) -> Any:
     return call(metadata=metadata(name))
 
 
-async def fill(channel: grpc.aio.Channel, method: str, name: str) -> tuple[list[Any], str]:
-    """Begin calls until one is refused; returns those that were let in, and what it was told."""
-    held: list[Any] = []
+async def fill(
+    channel: grpc.aio.Channel, method: str, name: str, places: int
+) -> tuple[list[Any], str]:
+    """Begin two calls too many; returns those that were let in, and what the others were told."""
+    calls = [begin(channel, method, name) for _ in range(places + 2)]
+    codes = {asyncio.ensure_future(call.code()): call for call in calls}
+    refused: set[asyncio.Future[grpc.StatusCode]] = set()
     async with patience.timeout(60):
-        while len(held) < 20:
-            call = begin(channel, method, name)
-            code = asyncio.ensure_future(call.code())
-            # A refusal comes at once. One that comes later only lets another call be begun.
-            await asyncio.wait({code}, timeout=patience.stretched(0.5))
-            if code.done():
-                assert code.result() is grpc.StatusCode.UNAVAILABLE
-                return held, await call.details()
-            code.cancel()
-            held.append(call)
-    raise AssertionError("none was refused")
+        while len(refused) < 2:
+            refused, _ = await asyncio.wait(codes, return_when=asyncio.FIRST_COMPLETED)
+            if len(refused) == 1:
+                await asyncio.wait(set(codes) - refused, return_when=asyncio.FIRST_COMPLETED)
+    assert {code.result() for code in refused} == {grpc.StatusCode.UNAVAILABLE}
+    (told,) = {await codes[code].details() for code in refused}
+    held = [call for code, call in codes.items() if code not in refused]
+    for code in set(codes) - refused:
+        code.cancel()
+    return held, told
 
 
 async def allowed(channel: grpc.aio.Channel, name: str) -> bool:
@@ -89,12 +92,13 @@ async def when_allowed(channel: grpc.aio.Channel, name: str) -> None:
 async def test_a_caller_has_only_so_much_under_way(small: Target, method: str, what: str):
     """A call whose message does not come is under way, too."""
     async with small.channel() as channel:
-        held, told = await fill(channel, method, "client")
+        held, told = await fill(channel, method, "client", 4)
         assert f"name client has 4 {what} under way already" in told
+        assert len(held) == 4
         with small.watched() as seen:
             assert await allowed(channel, "other")
         seen.check_healthy()
-        more, told = await fill(channel, method, "other")
+        more, told = await fill(channel, method, "other", 1)
         assert f"the server has 5 {what} under way already, and the rest is for" in told
         assert len(more) == 1
         # Two callers with all that they get leave room for those who have nothing under way.
@@ -102,7 +106,7 @@ async def test_a_caller_has_only_so_much_under_way(small: Target, method: str, w
         for call in (*held, *more):
             call.cancel()
         await when_allowed(channel, "client")
-        again, told = await fill(channel, method, "client")
+        again, told = await fill(channel, method, "client", 4)
         assert f"name client has 4 {what} under way already" in told  # all places were given back
         for call in again:
             call.cancel()

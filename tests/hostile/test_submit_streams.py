@@ -35,8 +35,7 @@ async def test_answers_of_submit_streams_that_are_not_read_are_bounded(target: T
             left = {
                 (frames, frames.begin(SUBMIT_STREAM)): message(batch) * 9 for _ in range(STREAMS)
             }
-            while await send_on(left):
-                pass
+            await send_on(target, left)
             await settled(target)
             assert not frames.closed
             assert await listed(channel, "other") is grpc.StatusCode.OK
@@ -60,8 +59,7 @@ async def test_half_messages_on_submit_streams_are_bounded(target: Target):
                 for frames in attackers
                 for _ in range(2 * STREAMS)
             }
-            while await send_on(left):
-                pass
+            await send_on(target, left)
             assert sum(len(frames.ended) for frames in attackers) == 5 * STREAMS
     assert seen.grown_mib < STREAMS * MIN_RECEIVE_BYTES / MIB * 1.5
     seen.check_healthy()

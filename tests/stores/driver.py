@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from jobqueue.core.clock import ManualClock
@@ -58,6 +59,9 @@ async def accept(store: Store, count: int = 1) -> list[str]:
     """Submit jobs that must be accepted, to a store without a driver."""
     results = (await store.jobs.submit(new(*(spec() for _ in range(count))))).results
     return [result.unwrap() for result in results]
+
+
+MOST_HISTORIES = 300
 
 
 class Driver:
@@ -236,14 +240,16 @@ class Driver:
         # Progress is no event: it is not in the stream.
         jobs = {job.id: replace(job, progress=None) for job in await self.all_jobs()}
         assert {job_id: one.job for job_id, one in world.jobs.items()} == jobs
-        for job_id, rebuilt in world.jobs.items():
+        # Every event is judged below, too: of many jobs, some histories are read one by one.
+        some = dict(islice(world.jobs.items(), 0, None, 1 + len(world.jobs) // MOST_HISTORIES))
+        for job_id, rebuilt in some.items():
             assert rebuilt.history[-MAX_HISTORY:] == await self.store.reads.history(job_id)
         queues = {stats.queue.name: stats.queue for stats in await self.store.queues.stats()}
         assert world.queues == queues
         twin = Driver(MemoryStore(rules=self.rules, clock=self.clock), self.clock, self.rules)
         await twin.store.restore(gather(world, published=True), lambda count: None)
         assert {job.id: job for job in await twin.all_jobs()} == jobs
-        for job_id, rebuilt in world.jobs.items():
+        for job_id, rebuilt in some.items():
             assert rebuilt.history[-MAX_HISTORY:] == await twin.store.reads.history(job_id)
 
     async def check(self, **more: Any) -> None:

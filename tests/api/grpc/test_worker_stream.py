@@ -176,6 +176,21 @@ async def test_slots_freed_during_a_drain_are_offered_after_it(engine, remote, w
     await link.close()
 
 
+async def test_a_drain_ends_with_the_task_of_the_stream(engine, remote, worker_info):
+    """`asyncio.run` cancels every task at its end, and a worker stops then: it waited for 10 s."""
+    inbox = RecordingInbox()
+    link = await remote.connect(worker_info(), inbox)
+    (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "link-w1")
+    link._server.timeout = patience.longest(60)  # of a call: nothing here may wait for it
+    draining = asyncio.create_task(link.drain())
+    await asyncio.sleep(0)
+    task.cancel()
+    async with patience.timeout(5):
+        await draining
+        await link.drain()
+    await link.close()
+
+
 async def test_heartbeats_work_while_the_loop_is_blocked(engine, remote, worker_info):
     await submit(engine)
     inbox = RecordingInbox()

@@ -98,10 +98,34 @@ class PostgresBackend:
     began: datetime
 
 
+# asyncpg reads the descriptions of array types anew on every connection, with a query that takes
+# PostgreSQL ten times as long as the connection itself. The object ids below this one are assigned
+# by hand in PostgreSQL's source: they mean the same in every database of every server.
+_FIRST_GENERATED_ID = 10_000
+_builtin_types: dict[frozenset[int], Sequence[Any]] = {}
+
+
+class _NoStatement:
+    """Stands for the statement of an answer that was remembered: none was prepared."""
+
+    name = "remembered"
+
+
 class _Asked(asyncpg.Connection):  # type: ignore[misc]  # it has no types
-    """Extends asyncpg's connection by the time when its latest statement began."""
+    """Extends asyncpg's connection by the time of its latest statement, and by built-in types."""
 
     asked = 0.0
+
+    async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> Any:
+        """Return the descriptions of types, and the statement that was prepared to read them."""
+        wanted = frozenset(typeoids)
+        known = _builtin_types.get(wanted)
+        if known is not None:
+            return known, _NoStatement
+        found, statement = await super()._introspect_types(wanted, timeout)
+        if all(oid < _FIRST_GENERATED_ID for oid in wanted):
+            _builtin_types[wanted] = found
+        return found, statement
 
     def execute(self, *args: Any, **options: Any) -> Any:
         self.asked = time.monotonic()

@@ -226,6 +226,11 @@ class RemoteLink:
             try:
                 with self._server.lasting() as connection:
                     await self._serve(connection)
+            except asyncio.CancelledError:
+                # ``asyncio.run`` cancels every task at its end. The worker's stop, which runs then,
+                # must not wait for an answer on the stream that ended with this task.
+                self._broken()
+                raise
             except JobQueueError as error:
                 if self._moving and isinstance(error, Unavailable):
                     self._broken()
