@@ -182,7 +182,7 @@ class Frames:
 
 
 def _text(text: str) -> bytes:
-    """A short text, as it is."""
-    data = text.encode()
+    """A short text, as it is; "\\udcff" is the byte 0xff, which is no text."""
+    data = text.encode(errors="surrogateescape")
     assert len(data) < 127
     return bytes([len(data)]) + data

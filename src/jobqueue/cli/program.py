@@ -72,8 +72,8 @@ VersionOption = Annotated[
 def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit status. Nothing but output of the command is printed."""
     # Read when grpc is loaded, which is later: its own lines are not JSON, and anybody who fails
-    # a handshake could make it write them.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # a handshake, or sends odd metadata, could make it write them, without end.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     args = list(sys.argv[1:] if argv is None else argv)
     command = name_types(typer.main.get_command(app))
     as_json = wants_json(args)

@@ -80,21 +80,28 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
         self._open = MessageBytes(max_message_bytes, per_caller=_OPEN_MESSAGES)
         self._reader = TimedReader(self._requests)
         self._open_reader = TimedReader(self._open, is_open=True)
+        self._server: grpc.aio.Server | None = None
         self._services: list[grpc.GenericRpcHandler] = []
         self._handlers: dict[str, _Handler] = {}
 
     def before(self, server: grpc.aio.Server) -> grpc.aio.Server:
         """Register with a server; return the object to add its servicers to."""
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_answer_lost)
+        grpcs_log = logging.getLogger("grpc._cython.cygrpc")
+        grpcs_log.addFilter(_is_no_answer_lost)
+        grpcs_log.addFilter(_is_no_odd_metadata)
         server.add_generic_rpc_handlers((self,))
+        self._server = server
         return cast(grpc.aio.Server, self)
 
     def add_generic_rpc_handlers(self, handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Add the methods of a service, as a server does."""
         self._services += handlers
 
-    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
-        """Do nothing: generated code adds its methods in both ways."""
+    def add_registered_method_handlers(self, service: str, methods: Iterable[str]) -> None:
+        """Let the server know the names of a service's methods. ``service`` finds the handlers."""
+        assert self._server is not None
+        names: dict[str, Any] = dict.fromkeys(methods)
+        self._server.add_registered_method_handlers(service, names)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> _Handler | None:
         method = handler_call_details.method
@@ -326,6 +333,14 @@ def _is_no_answer_lost(record: logging.LogRecord) -> bool:
     """
     found = record.getMessage().partition("ExecuteBatchError raised in core by servicer method [")
     return found[2].rstrip("]") not in GRPC
+
+
+def _is_no_odd_metadata(record: logging.LogRecord) -> bool:
+    """Drop gRPC's log lines about metadata that is not UTF-8.
+
+    They show the metadata, which may be a key, and callers could fill the log with them.
+    """
+    return not record.getMessage().startswith("Invalid encoding on ")
 
 
 def _short(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -30,14 +30,15 @@ BATCH_BYTES = 1 * MIB
 BATCH_ITEMS = 1000
 # The largest answer that a client accepts: one job with payload and result. Pages are smaller.
 CLIENT_RECEIVE_BYTES = 64 * MIB
-_PENDING_CALLS = 8_000  # calls that wait until the server's loop takes them
+_PENDING_CALLS = 8_000  # calls of one method that wait until the server's loop takes them
 # The most calls that our clients have under way on one connection. For more they open another one.
 CALLS_PER_CONNECTION = 500
 # The most calls that a server lets one connection have. It also bounds the pending calls of one
-# connection, which wait in one line with those of all others. gRPC counts a call until its memory
-# is free, even if its caller has ended it, and refuses more (grpc.http.overload_protection).
-# Otherwise a caller that ends its calls at once would fill the line for all. An ended call counts a
-# moment longer than its client believes, so the limit is twice what our clients use.
+# connection, which wait in one line with those of all others for the same method. gRPC counts a
+# call until its memory is free, even if its caller has ended it, and refuses more
+# (grpc.http.overload_protection). Otherwise a caller that ends its calls at once would fill the
+# line for all. An ended call counts a moment longer than its client believes, so the limit is
+# twice what our clients use.
 _MOST_CALLS = 2 * CALLS_PER_CONNECTION
 
 # Metadata that a server sends when it accepts a stream, before any message.

@@ -16,6 +16,7 @@ from jobqueue.access.budgets import Budgets
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
+from jobqueue.api.grpc import aio_server
 from jobqueue.api.grpc.authorizer import GrpcAuthorizer
 from jobqueue.api.grpc.calls import LAST_WORDS, Calls, OnCall
 from jobqueue.api.grpc.channel import (
@@ -83,7 +84,7 @@ class GrpcFace:
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port bound (0 asks for any free one)."""
-        server = grpc.aio.server(options=server_options(self._max_message_bytes))
+        server = aio_server.server(server_options(self._max_message_bytes))
         calls, authorized = self._calls, self._authorizer.before(server)
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(
             OperatorServicer(self._backend, calls), authorized

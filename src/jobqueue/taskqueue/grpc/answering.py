@@ -80,6 +80,7 @@ def add_to_server(
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service.full_name, handlers),)
     )
+    server.add_registered_method_handlers(service.full_name, handlers)
 
 
 def _parser(

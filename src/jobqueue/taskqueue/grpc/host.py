@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2_grpc
 
 from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
+from jobqueue.api.grpc import aio_server
 from jobqueue.api.grpc.authorizer import GrpcAuthorizer
 from jobqueue.api.grpc.calls import LAST_WORDS, Calls, OnCall
 from jobqueue.api.grpc.channel import MIN_RECEIVE_BYTES, bind, server_options
@@ -57,7 +58,7 @@ class ServiceHost:
     async def start(self, host: str, port: int) -> int:
         """Listen; return the bound port (0: any free one). Unavailable: it is taken."""
         largest = _GRPC_LIMIT * self._max_message_bytes
-        server = grpc.aio.server(interceptors=self._interceptors, options=server_options(largest))
+        server = aio_server.server(server_options(largest), self._interceptors)
         authorizer = GrpcAuthorizer(Access(), Calls(self._refused), max_message_bytes=largest)
         behind = authorizer.before(server)
         for servicer in self._servicers:
