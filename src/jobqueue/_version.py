@@ -1,3 +1,3 @@
-"""The one place that states the version."""
+"""Define the version of jobqueue."""
 
 __version__ = "0.1.0"

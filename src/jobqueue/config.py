@@ -111,7 +111,7 @@ class ConfigKey:
 
     @property
     def flag(self) -> str:
-        """Return the name of the setting's flag, which a program may have."""
+        """Return the name of the setting's flag; not every program has it."""
         return "--" + self.path.replace(".", "-").replace("_", "-")
 
     @property
@@ -339,10 +339,8 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _plain_keys_in_file(values: Mapping[str, Any], sources: Mapping[str, str]) -> list[str]:
-    """Return a problem for each API key that is in the file without being hashed.
-
-    Others may be able to read the file.
-    """
+    """Return a problem for each API key in the file that is not hashed."""
+    # Others may be able to read the file.
     given = joined(values.get(_API_KEYS, ""))
     if not isinstance(given, str):
         return []  # the schema refuses it

@@ -79,7 +79,7 @@ def read_file(file: Path, known: Collection[str]) -> tuple[dict[str, Any], dict[
 
 
 class _FileReader:
-    """Reads the settings from the nodes of a YAML file, because only the nodes have lines."""
+    """Reads the settings from the nodes of a YAML file. Only the nodes have line numbers."""
 
     def __init__(self, file: Path, known: Collection[str]) -> None:
         self._file = file

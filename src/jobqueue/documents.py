@@ -65,7 +65,7 @@ def _spec_fields(spec: JobSpec) -> Document:
 def job_fields(job: Job) -> Document:
     """Return the document of a job without payload, result and state.
 
-    The state is missing because each view has other names for the states.
+    The caller adds the state, because the views name the states differently.
     """
     return {
         "job_id": job.id,

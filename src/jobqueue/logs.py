@@ -76,7 +76,7 @@ def _context(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _plain(value: object) -> str:
-    """Convert a value of a type that JSON does not have to text."""
+    """Convert a value that JSON cannot represent to text."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 

@@ -224,13 +224,13 @@ class Metrics(Observer, Collector):
         self._logins.add((face,), 1)
 
     def set_worker(self, worker_id: str, running: int) -> None:
-        """Set the number of running jobs of a worker process, which shows no other workers."""
+        """Set the number of running jobs of the worker in this process, the only one shown."""
         self._own = (worker_id, running)
 
     def watch_overruns(self, worker_id: str, count: Callable[[], int]) -> None:
-        """Register ``count``, which each scrape calls for the number of the worker's overrun slots.
+        """Register ``count`` of a worker in this process, for each scrape to call.
 
-        The worker is in this process.
+        ``count`` returns the number of slots in which the function of an ended attempt still runs.
         """
         self._overruns[worker_id] = count
 

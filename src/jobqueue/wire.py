@@ -1,7 +1,8 @@
 """Convert records of the core to and from protobuf messages, for calls and the event stream.
 
 A plain field of a record is copied to the message's field of the same name, if the message has such
-a field. So a new field needs no code in this module. Codecs convert nested records themselves.
+a field. So a new field needs no code in this module. Nested records are converted by the codecs
+that call this module.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ _ENUMERATIONS: Mapping[str, Enumeration[Any, Any]] = {
 class _Shared:
     """Copies the plain fields that a class of records and a type of messages have in common.
 
-    Each list has one kind of field, as pairs of the name in the record and the name in the message.
+    Its lists have one kind of field each, as pairs of the names in the record and in the message.
     """
 
     def __init__(self, record: type[Any], message: Any, only: Sequence[str] | None) -> None:
@@ -211,18 +212,12 @@ def read_spec(message: Message, **more: Any) -> JobSpec:
 
 
 def more_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
-    """Return the values of the fields in ``MORE`` by their names in a message of this type.
-
-    For codecs that write all other fields by name.
-    """
+    """Return the spec's fields in ``core.job.MORE`` by their names in a message of this type."""
     return _shared(JobSpec, message, MORE).write(spec) if MORE else {}
 
 
 def read_more(message: Message) -> dict[str, Any]:
-    """Return a message's values for the fields in ``MORE``, by their names in ``JobSpec``.
-
-    For codecs that read all other fields by name.
-    """
+    """Return a message's fields in ``core.job.MORE`` by their names in ``JobSpec``."""
     return _shared(JobSpec, type(message), MORE).read(message) if MORE else {}
 
 

@@ -1,7 +1,7 @@
 """Define the APIs that faces, the SDK and workers call.
 
-``Engine`` implements all these APIs. Remote clients implement the same APIs over gRPC, so a caller
-does not depend on whether the engine is local or remote.
+``Engine`` implements these APIs. Remote clients implement most of them over gRPC, so a caller does
+not depend on whether the engine is local or remote.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ClientApi(Protocol):
 
 
 class TimelineApi(Protocol):
-    """Declares the listing for a face that numbers pages by offset. Only a server implements it."""
+    """Declares a listing of jobs by offset. ``Engine`` implements it; remote clients do not."""
 
     async def list_by_time(self, query: TimeQuery) -> list[Job]:
         """Return the jobs that match the query, by time of creation, without their results."""
@@ -101,13 +101,13 @@ class Inbox(Protocol):
     def holds(self) -> Sequence[int] | None:
         """Return the leases that the worker holds, or None if they are not known.
 
-        A lease counts from its arrival until the end of its attempt is acknowledged.
+        The worker holds a lease from its arrival until the server acknowledges the attempt's end.
         """
 
     def moved(self) -> None:
-        """Expect no more jobs here: the worker's latest registration is at another server.
+        """Connect again if the worker still uses this link, because it gets no more jobs here.
 
-        A worker that still listens here must connect again.
+        The server stops, or the worker's latest registration is at another server.
         """
 
 
@@ -119,9 +119,9 @@ class BoundedInbox(Inbox, Protocol):
     """
 
     def reserve(self, slots: int) -> int:
-        """Reserve memory for at most ``slots`` jobs, and return the number of jobs reserved.
+        """Reserve memory for at most ``slots`` jobs, and return how many of them fit.
 
-        When more memory is free later, the inbox offers its slots again.
+        When memory for more jobs is free, the inbox offers its slots again.
         """
 
     def release(self, slots: int) -> None:
@@ -132,15 +132,15 @@ class Link(Protocol):
     """The connection of a registered worker, as the worker sees it."""
 
     def grant(self, slots: int) -> None:
-        """Offer ``slots`` more free slots; 0 offers the slots again that are free already."""
+        """Offer ``slots`` more free slots. With 0, offer the slots that are already free again."""
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
         """Send reports on leases that the worker holds.
 
         Return True or False for each report, once the write is durable: True if the report was
-        accepted. ``freed`` slots are offered again in the same write; if the call raises, no slot
-        is freed. Unavailable means that nothing was written, OutcomeUnknown that the reports may
-        have been written. Repeat the call in both cases: a repeated report is refused as stale.
+        accepted. The same write offers ``freed`` slots again. If the call raises, no slot is freed.
+        After Unavailable (nothing was written) and OutcomeUnknown (the reports may have been
+        written), repeat the call. A report that was written already is then refused.
         """
 
     def pulse(
@@ -156,12 +156,12 @@ class Link(Protocol):
 
         ``leases`` are all leases that the worker holds. ``begun`` are the leases among them whose
         jobs run or wait for a thread; their assignment does not time out, even if the start is not
-        reported yet. ``complete`` is False while the event loop has not read all deliveries; then a
-        lease that is missing from ``leases`` proves nothing. ``fresh`` is True if ``leases`` was
-        read after this link began, so that no earlier delivery is still under way. ``progress``
-        has, by lease, the progress reported since the last heartbeat that the server answered.
-        ``overrun`` counts slots in which the function of an ended attempt still runs; None means
-        as many as before.
+        reported yet. ``complete`` is False while the event loop has not read all deliveries: the
+        worker may then have leases that are missing from ``leases``. ``fresh`` is True if
+        ``leases`` was read after this link began: no delivery of an earlier link can follow.
+        ``progress`` has, by lease, what was reported since the last answered heartbeat. ``overrun``
+        counts slots in which the function of an ended attempt still runs; None means as many as
+        before.
         """
 
     async def drain(self, *, pause: bool = False) -> None:

@@ -15,7 +15,7 @@ class RunningAttempt(Protocol):
     def ended(self) -> bool:
         """Return True if the handler has ended.
 
-        Asyncio tasks that the handler left running also get True.
+        This is also True for asyncio tasks that the handler left running.
         """
 
     def log_fields(self) -> Mapping[str, Any]:

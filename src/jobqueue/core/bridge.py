@@ -59,8 +59,8 @@ class Bridge:
 
     The bridge starts its own loop thread at the first call that needs it. ``instead`` is the advice
     in the error for a caller whose thread runs an event loop. ``loop`` returns the loop on which
-    the app runs already, or None. ``inlined`` returns True if jobs run where they are submitted.
-    ``pinned`` returns True if the bridge must stay open when the process forks.
+    the app runs already, or None. ``inlined`` returns True if a job runs in the thread that submits
+    it. ``pinned`` returns True if the bridge must stay open when the process forks.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 def milliseconds(at: float) -> int:
-    """Convert seconds to whole milliseconds, which some faces show and by which stores sort."""
+    """Convert seconds to whole milliseconds, which faces show and stores use to sort jobs."""
     return int(at * 1000)
 
 

@@ -2,8 +2,9 @@
 
 The five fields mean the same as in cron(8). Every matching local time gives exactly one moment.
 When summer time ends, one local hour happens twice; the first of the two moments counts. When
-summer time begins, some local times do not exist; they give the first minute after the gap.
-So a local time runs at most once, a daily task runs every day, and all times in a gap give one run.
+summer time begins, some local times do not exist; they give the first minute after the gap. So a
+schedule runs at most once at a local time, a daily schedule runs every day, and all local times in
+a gap give one run.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def decide(
 def enter(live: Live, state: State, reason: Reason, at: float, detail: str) -> None:
     """Change the fields of a job that enters a state.
 
-    The arguments are all in the event, so that replay can rebuild a job with this function.
+    The event has all other arguments, so that replay can rebuild the job with this function.
     """
     live.state = state
     live.reason = reason
@@ -308,10 +308,8 @@ def assignment(live: Live, job_id: str, spec: JobSpec, created_at: float, now: f
 def _hand_back(
     live: Live, asked: Transition, steps: tuple[Step, ...], rules: Rules
 ) -> tuple[Step, ...]:
-    """Return the steps of a hand-back; beyond ``Rules.hand_backs``, the attempt fails.
-
-    The limit bounds the length of a job's history.
-    """
+    """Return the steps of a hand-back; after ``Rules.hand_backs`` hand-backs, the attempt fails."""
+    # Without this limit, a job's history could grow without end.
     count = live.attempt - live.retry_count  # hand-overs that were no retry
     if count <= rules.hand_backs:
         asked.error = ""  # the attempt was not started, so it has no error
@@ -404,10 +402,7 @@ def answer_heartbeat(
 
 
 def overdue(live_state: State, seq: int, version: int, lease: int | None) -> Transition:
-    """Return the move for a job whose ``due`` time has passed.
-
-    The ``due`` time of a PENDING job is the end of its TTL.
-    """
+    """Return the move for a job that is due, or for a PENDING job whose TTL has ended."""
     if live_state is _FAILED:
         return Transition(seq, Move.RETRY_WHEN_DUE, version=version)
     if live_state is _PENDING:

@@ -72,7 +72,7 @@ class DispatchJobs(JobStore, Protocol):
     ) -> list[Assignment]:
         """Claim jobs as ``JobStore.claim`` does. Raises TermEnded if ``term`` is over.
 
-        With ``tell``, the store itself notifies the workers (``Change.ASSIGNED``).
+        With ``tell``, the store also notifies the workers itself (``Change.ASSIGNED``).
         """
 
     async def standing(
@@ -85,8 +85,9 @@ class DispatchJobs(JobStore, Protocol):
         """
 
     async def repeat_assignments(self, older_than: float, limit: int, term: Term) -> int:
-        """Repeat the hints of assignments that are older than ``older_than`` seconds and not
-        started. Return their number.
+        """Repeat the hints of jobs not started ``older_than`` seconds after their assignment.
+
+        Return the number of hints.
 
         While the event stream is in use, ``changes_after`` returns an ``AssignmentRepeated`` for
         each assignment of a worker with a partition, at most once in ``older_than`` seconds. The
@@ -114,8 +115,8 @@ class DispatchWorkers(WorkerStore, Protocol):
     ) -> Pulse:
         """Record a heartbeat as ``WorkerStore.pulse`` does.
 
-        ``withheld`` counts slots that are not free although no lease is held for them; None means
-        as many as before.
+        ``withheld`` counts slots that the worker neither offers nor uses for a lease; None means as
+        many as before.
         """
 
     async def set_status(

@@ -170,7 +170,7 @@ class RateLimited(JobQueueError):
 
 
 class Unavailable(JobQueueError):
-    """Reports that the call had no effect: the store or server cannot be reached or written.
+    """Reports that the call had no effect, because the store or server could not serve it.
 
     Repeating the call is safe.
     """

@@ -1,9 +1,9 @@
 """Close open connections before the process forks, because no connection survives a fork.
 
-gRPC's threads are missing in the child. SQLite counts its locks per process, so a child with an
-inherited file would write into a log that the parent removes. The blocking client therefore closes
-its connections before a fork; the parent and the child each open new connections when they need
-them. If a connection cannot be closed before the fork, the child refuses to use it: see
+The child lacks gRPC's threads, and it lacks SQLite's file locks: the parent would not know that the
+child uses the database, and could remove the log into which the child writes. The blocking client
+therefore closes its connections before a fork. Parent and child open new connections later. If a
+connection cannot be closed before the fork, the child refuses to use it: see
 ``SharedBackend.after_fork``.
 """
 

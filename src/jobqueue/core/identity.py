@@ -43,7 +43,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The id and generation of a store, which its records in the event stream name."""
+    """The id and generation that a store writes into its records in the event stream."""
 
     store: str
     generation: str = FIRST
@@ -61,7 +61,7 @@ class Identity:
 
     @property
     def kept(self) -> str:
-        """Return the generations in ``continues`` as the text that stores keep."""
+        """Return ``continues`` as a text, the form in which stores keep it."""
         return " ".join(sorted(self.continues))
 
 

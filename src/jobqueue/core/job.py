@@ -48,9 +48,9 @@ class JobSpec:
 
     @property
     def shared_key(self) -> str | None:
-        """Return the same key without its owner, or None if the spec's key has no owner.
+        """Return the key without its owner, or None if the spec's key has no owner.
 
-        A job that was submitted under the key without owner also makes this submit a duplicate.
+        This submit is also a duplicate of a job that was submitted under the key without owner.
         """
         return stored_key("", self.key) if self.key_owner and self.key is not None else None
 
@@ -307,10 +307,11 @@ class Transition:
 
     @property
     def by_others(self) -> bool:
-        """Return True if the worker may not know of the move, which may end the worker's lease.
+        """Return True unless the move looks like the worker's own report.
 
-        A worker knows only the moves that it reports itself, and its reports never name a version.
+        If True, the worker must be notified, because the move may end its lease.
         """
+        # A worker's reports never name a version.
         return self.move not in REPORTABLE or self.version is not None
 
     @classmethod
@@ -432,14 +433,14 @@ def owner_allows(owner: str, asking: str) -> bool:
     """Return True if the caller ``asking`` may use a worker that ``owner`` has registered.
 
     A caller may use its own workers, and workers without an owner. A caller without a name (on a
-    server without authentication) and a process that opens the store directly may use every worker;
-    so no caller can prevent a server's own workers from starting.
+    server without authentication) and a process that opens the store directly may use every worker.
+    Otherwise a caller could take the id of a server's own worker, which then could not start.
     """
     return asking in ("", IN_PROCESS) or owner in ("", asking)
 
 
 def shown_owner(owner: str) -> str:
-    """Return the owner as operators see it: the name of a caller, or an empty text."""
+    """Return the owner if it is the name of a caller, else an empty text."""
     return "" if owner == IN_PROCESS else owner
 
 
@@ -536,7 +537,7 @@ class JobQuery(JobConditions):
 
 @dataclass(slots=True, kw_only=True)
 class RetryQuery(JobConditions):
-    """A selection of dead letters to retry: failures only, unless ``reasons`` names others."""
+    """Selects dead letters to retry, by default those with a reason in ``FAILURES``."""
 
     reasons: tuple[Reason, ...] = tuple(sorted(FAILURES))
     page_token: str = ""

@@ -158,8 +158,8 @@ def _step(state: State, reason: Reason, *origins: State) -> _Paths:
 def _end(state: State, reason: Reason) -> _Paths:
     """Return the paths of a report that ends an attempt.
 
-    If the job is still ASSIGNED, it started and ended between two flushes of the worker's reports.
-    Then the path has both transitions.
+    A job that is still ASSIGNED started and ended between two flushes of the worker's reports. Its
+    path therefore has two transitions: the start and the end.
     """
     started = (State.RUNNING, Reason.STARTED)
     return {State.ASSIGNED: (started, (state, reason)), **_step(state, reason, State.RUNNING)}
@@ -283,9 +283,9 @@ def parse_state(name: str, field: str = "status") -> State:
 
 
 def parse_deaths(names: Iterable[str], field: str = "reason") -> tuple[Reason, ...]:
-    """Parse names of reasons for dead letters, FAILURES or ALL, into a sorted tuple of reasons.
+    """Parse the names of dead letters' reasons into a sorted tuple of reasons.
 
-    Each text in ``names`` may be a list of names that commas separate.
+    FAILURES and ALL are names, too. A text may have several names with commas between them.
     """
     found: set[Reason] = set()
     for word in (part.strip() for name in names for part in name.split(",")):

@@ -27,7 +27,7 @@ class Progress:
         """Check a reported value and text, and return them as a Progress.
 
         The text is reduced to one line of at most MAX_PROGRESS_TEXT characters. Raises
-        InvalidArgument if the value is not from 0 to 1, or if the value and the text are missing.
+        InvalidArgument if the value is not from 0 to 1, or if both are missing.
         """
         if not isinstance(text, str):
             raise InvalidArgument("progress.text", f"expected a text, got {_short(text)}")

@@ -335,7 +335,7 @@ def by_weight(
 ) -> list[Ranked]:
     """Pick up to ``limit`` jobs of a queue that has priority weights.
 
-    ``levels`` has the claimable jobs of the queue by priority. The result is in claim order.
+    ``levels`` has the queue's claimable jobs by priority. The most urgent job comes first.
     """
     present = [priority for priority, rows in levels.items() if rows]
     drawn = share(weights, present, limit)
@@ -351,9 +351,9 @@ def by_weight(
 
 
 def merge_queues(found: Sequence[tuple[bool, Sequence[Ranked]]], limit: int) -> list[Ranked]:
-    """Merge the jobs of several queues into one list of at most ``limit`` jobs, in claim order.
+    """Merge the jobs of several queues, the most urgent first, and return at most ``limit`` jobs.
 
-    Each item of ``found`` has True if the queue has priority weights, and its jobs in claim order.
+    Each item of ``found`` has True if the queue has priority weights, and its jobs, also sorted.
     All jobs of a queue with weights rank like the most urgent job of that queue.
     """
     if len(found) == 1:

@@ -272,7 +272,7 @@ Told = Callable[[int], None]
 
 @dataclass(slots=True)
 class RestoredQueue:
-    """A queue and its counters. A deleted queue is restored because jobs still refer to it."""
+    """A queue and its counters. A deleted queue is included, because jobs may still name it."""
 
     queue: Queue
     deleted: bool
@@ -387,7 +387,7 @@ def parts(
 
 
 def unused(found: Iterable[QueueStats]) -> bool:
-    """Return True if the store has no other queue than an unused default queue."""
+    """Return True if the store has no queue, or only a default queue that was never used."""
     return all(
         one.queue.name == DEFAULT_QUEUE and not one.queue.paused and not one.processed
         for one in found

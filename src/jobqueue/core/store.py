@@ -166,7 +166,7 @@ class Leader:
 class StoreAway(Unavailable):
     """Reports that the store's server cannot be reached or is starting.
 
-    The server may become available again without help.
+    The server may become available again without an operator's help.
     """
 
 
@@ -243,8 +243,8 @@ class JobReads(Protocol):
         """Return the numbers of the jobs that ended, were removed, or have a new version.
 
         ``seen`` has the version of each job that the caller saw, by job number. With
-        ``ANY_VERSION``, a new version does not count. The read is cheap but not divided, so the
-        caller must bound the number of jobs.
+        ``ANY_VERSION``, a new version does not count. The call reads all these jobs at once, so the
+        caller must bound their number.
         """
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
@@ -268,7 +268,7 @@ class JobReads(Protocol):
 
 
 class Upkeep(Protocol):
-    """Declares the store calls of the sweep: promote, retry, time out and remove jobs."""
+    """Finds the jobs that are due, and removes old jobs."""
 
     async def due(self, limit: int) -> Overdue:
         """Make delayed jobs claimable, and return the retries, expiries and timeouts now due."""
@@ -286,10 +286,10 @@ class Upkeep(Protocol):
     ) -> int:
         """Remove DONE jobs that ended before ``completed_before``, and return their number.
 
-        ``limit`` bounds a call; a store that keeps the ends of many jobs in one record may remove
-        all jobs of that record. The idempotency keys of removed jobs stay until their TTL ends.
-        While the event stream is in use, jobs with unpublished events stay. The call is fenced by
-        the term.
+        A call removes at most ``limit`` jobs; but a store that keeps many jobs in one record
+        removes the record as a whole. The idempotency keys of removed jobs stay until their TTL
+        ends. While the event stream is in use, jobs with unpublished events stay. The call is
+        fenced by the term.
         """
 
 
@@ -300,7 +300,7 @@ class QueueStore(Protocol):
         """Create a queue; return False if the name exists already."""
 
     async def update(self, name: str, values: Mapping[str, Any]) -> Queue | None:
-        """Change settings of a queue to ``values``, by name, which the caller has checked.
+        """Change settings of a queue. ``values`` has the new values by name, already checked.
 
         Return the queue after the change, or None if no queue has this name. Jobs submitted before
         keep their retries, TTL and timeout.
@@ -312,8 +312,8 @@ class QueueStore(Protocol):
     async def delete(self, name: str) -> int | None:
         """Remove a queue without unfinished jobs.
 
-        Return 0, or the number of unfinished jobs, which prevent the removal, or None if no queue
-        has this name.
+        Return 0 if the queue was removed, and None if no queue has this name. Otherwise return the
+        number of unfinished jobs, which prevent the removal.
         """
 
     async def unfinished(self, queue: str, limit: int) -> list[int]:
@@ -336,10 +336,10 @@ class WorkerStore(Protocol):
     async def register(self, info: WorkerInfo) -> list[Held]:
         """Record a worker, and return the lost leases of its earlier incarnation.
 
-        Raises PermissionDenied if another owner registered the id (see ``owner_allows``) and that
-        worker is not OFFLINE; leases of an OFFLINE worker of another owner are lost, too. Raises
-        RateLimited if the owner has ``Rules.workers_per_owner`` workers; to avoid this, OFFLINE
-        workers of the owner that hold no lease are removed first.
+        If the worker with this id belongs to another owner (see ``owner_allows``), it is replaced
+        if it is OFFLINE, and its leases are lost; otherwise the call raises PermissionDenied.
+        Raises RateLimited if the owner has ``Rules.workers_per_owner`` other workers. The owner's
+        OFFLINE workers without a lease do not count: at the limit they are removed.
         """
 
     def pulse(
@@ -414,7 +414,7 @@ class LeaderStore(Protocol):
         """Return the current leader, or None if no process leads."""
 
     async def resign(self, term: Term) -> None:
-        """End the term, so that another process can lead. An old term has no effect."""
+        """End the term, so that another process can lead. Do nothing if the term is over."""
 
 
 class EventStream(Protocol):
@@ -433,11 +433,9 @@ class EventStream(Protocol):
     async def begin(self, term: Term) -> Position:
         """Return the mark: the position up to which the events are published.
 
-        The first call creates the mark, at the beginning of the events.
-
-        From the first call on, the store keeps jobs, changes of queues, removals and cancel flags
-        until the mark has passed them. The first call also writes a creation event for every
-        existing queue. The call is fenced by the term.
+        The first call creates the mark, at the beginning of the events, and writes a creation event
+        for every existing queue. From then on, the store keeps jobs, changes of queues, removals
+        and cancel flags until the mark has passed them. The call is fenced by the term.
         """
 
     async def end(self, term: Term) -> None:
@@ -576,7 +574,7 @@ class Locks(Protocol):
         """
 
     async def take(self, names: Sequence[str], wanted: int) -> list[int] | None:
-        """Lock names in order until ``wanted`` names are locked; return their positions.
+        """Lock names in order until ``wanted`` names are locked. Return the positions in ``names``.
 
         Return None if the lock server does not answer in time; the caller then goes on without
         locks. A name has no white space and is used only once, like a job's id with the number of

@@ -32,7 +32,7 @@ class Created:
     def at(
         cls, at: float, seq: int, spec: JobSpec, created_at: float, key_expires_at: float | None
     ) -> Created:
-        """Return the part for a job that was accepted at ``at``, from which the TTL counts."""
+        """Return the part for a job that was accepted at ``at``, when its TTL began."""
         return cls(
             seq=seq,
             spec=spec,

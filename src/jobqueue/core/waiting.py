@@ -1,8 +1,8 @@
 """Wait with deadlines and growing pauses, and divide long work fairly between callers.
 
-Long conversions would block the event loop, so they are divided into rounds. In each round only a
-few accounts (callers) may work, and each account converts at most ``TURN`` items, regardless of the
-number of its calls.
+To convert many jobs or workers to messages at once would block the event loop, so this work is
+divided into rounds. In each round only a few accounts (callers) have a turn: each converts at most
+``TURN`` items, regardless of the number of its calls.
 
 This package does not use ``asyncio.wait_for``. On Python 3.11 it swallows a cancellation that
 arrives when its inner wait has just ended (https://github.com/python/cpython/issues/86296), and a
@@ -258,7 +258,7 @@ class _Turns:
         loop.call_soon(self._end)
 
     def _end(self) -> None:
-        """End the round; after a long round, wait as long as it took before the next round."""
+        # After a long round, all other work gets as much time as the round took.
         took = time.thread_time() - self._began
         if took > _LONG_ROUND:
             asyncio.get_running_loop().call_later(took, self._next_round)

@@ -112,7 +112,7 @@ def check_queue(queue: Queue) -> None:
 
 
 def check_queue_spec(spec: QueueSpec) -> None:
-    """Raise InvalidArgument if a queue's name or settings are wrong on every server.
+    """Raise InvalidArgument for a queue's name or settings that no server accepts.
 
     Callers that do not know the settings of the server use this instead of ``check_queue``.
     """
@@ -121,10 +121,7 @@ def check_queue_spec(spec: QueueSpec) -> None:
 
 
 def check_worker_id(worker_id: str) -> None:
-    """Raise InvalidArgument for an id that no worker can have.
-
-    Some stores cannot read such an id.
-    """
+    """Raise InvalidArgument for an id that no worker can have, and that some stores cannot read."""
     check_printable("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
 
 

@@ -2,7 +2,7 @@
 
 Calls that arrive while a batch is written form the next batch. No timer delays a call: if no batch
 is in progress, a call is written at once. If the waiting calls do not fit into one batch, accounts
-take turns.
+(callers) take turns.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Answer = TypeVar("Answer")
 class Batcher(Generic[Call, Answer]):
     """Combines concurrent calls into batches and passes each batch to ``flush``.
 
-    ``flush`` gets calls, those of one account in their order, and returns one answer for each call.
-    If ``flush`` raises, each call of the batch gets the error. A call is never split, and never
+    ``flush`` returns one answer for each call of a batch. Calls of one account keep their order. If
+    ``flush`` raises, each call of the batch gets the error. A call is never split, and never
     dropped after its flush began. The weights of a batch's calls add up to about ``limit``. Up to
     ``lanes`` flushes run at the same time, but a further flush starts beside a running one only
     when the waiting calls weigh at least ``worth``.

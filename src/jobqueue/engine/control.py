@@ -21,8 +21,8 @@ class Control(Background):
     """Compares the sessions of workers with the store when the store reports a change.
 
     An operator may drain a worker, or cancel its job, through any server. A worker may connect to
-    another server before this server notices that it left. If the store reports no change, the
-    worker's next heartbeat has the same effect.
+    another server before this server notices that it left. If the report of a change is lost, the
+    answer to the worker's next heartbeat has the same effect.
     """
 
     def __init__(self, workers: WorkerStore, scheduler: Scheduler) -> None:

@@ -84,8 +84,8 @@ class Engine(OperatorCalls):
     ) -> None:
         """Create an engine, which is not started yet.
 
-        ``hints`` report changes to the engine's roster at once. Without ``hints`` the roster finds
-        the changes when it next reads the store.
+        ``hints`` are for an engine that assigns jobs to workers through Kafka (``Roster``). Without
+        them, that engine learns of changes only when it next reads the store.
         """
         self._store = store
         self._stream = stream
@@ -593,7 +593,7 @@ class Engine(OperatorCalls):
 
 def _note_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and task.exception() is not None:
-        _log.debug("a write failed: %s", task.exception())  # its caller got the error
+        _log.debug("a write of transitions failed: %s", task.exception())  # the caller got it, too
 
 
 def _split(answers: list[T], sizes: list[int]) -> list[list[T]]:

@@ -7,8 +7,8 @@ After any error the server steps down: it does no fenced work until it has renew
 
 Only decisions that one server must make are fenced: to set silent workers OFFLINE, to fail over
 their jobs, to remove old jobs and to delete workers' records. Every server makes the transitions
-that are due (``Upkeep.due``). The version of the job fences such a transition, so that a second
-try changes nothing. So a retry is on time even while there is no leader.
+that are due (``Upkeep.due``), so that a retry is on time even while there is no leader. The version
+of the job fences such a transition: if two servers try to make it, only one succeeds.
 """
 
 from __future__ import annotations

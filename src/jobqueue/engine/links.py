@@ -36,9 +36,9 @@ class Pulses:
     """Writes heartbeats to the store, and fails over leases that the worker does not hold.
 
     A lease is lost if it is missing from two heartbeats with a complete list of the worker's
-    leases. Missing leases are remembered by incarnation, not by connection. With several servers,
-    few heartbeats of a worker may come to this server, but two are enough: the worker did not hold
-    the missing lease at either time, and a lease is never given out again.
+    leases. Missing leases are remembered by incarnation, so the heartbeats may come over different
+    connections. Other servers may get heartbeats in between. Two lists without the lease are still
+    enough, because a lease is never given out again.
     """
 
     def __init__(

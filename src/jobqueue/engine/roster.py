@@ -1,11 +1,11 @@
-"""Assign jobs to workers that learn of their jobs by the event stream.
+"""Assign jobs to workers that learn of their jobs through Kafka.
 
 Such a worker is not connected to a server. The leader still keeps a session for each worker, so
-that the scheduler can plan claims as for connected workers. A claim writes hints to the outbox. A
-worker's slot is free if the store has no lease for it.
+that the scheduler can plan claims as for connected workers. A claim's events reach the workers as
+hints. A worker's slot is free if the store has no lease for it.
 
-Other servers keep no sessions, so their schedulers claim nothing. A suspended leader may not know
-that its term is over; the store refuses its claims.
+Other servers keep no sessions, so their schedulers claim nothing. A leader that was suspended may
+continue after the end of its term; the store refuses its claims.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Roster(Background):
     def look_before_long(self) -> None:
         """Read workers and leases from the store a little later, because jobs have ended.
 
-        Hints name the ended jobs sooner, unless Kafka is unavailable.
+        Usually the hints of the ended jobs arrive before this read and free the slots.
         """
         if self._looking is None:
             loop = asyncio.get_running_loop()
@@ -243,7 +243,7 @@ class Roster(Background):
 
 
 class _HintedInbox:
-    """Implements ``core.api.Inbox`` for a worker that learns of its jobs by a claim's hints."""
+    """Implements ``core.api.Inbox`` for a worker that learns of its jobs through Kafka."""
 
     def __init__(self, assigned: Callable[[Sequence[Assignment]], None]) -> None:
         self._assigned = assigned

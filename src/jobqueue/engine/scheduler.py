@@ -33,9 +33,9 @@ _LOOK = 0.02
 class Scheduler:
     """Plans the claims that other writes contain, and makes claims of its own.
 
-    *News* is anything that may have made a job claimable; the scheduler counts it. A claim that
-    got fewer jobs than slots, without news meanwhile, makes its scope *dry*. The scheduler claims
-    nothing for a dry scope until news concerns its queues and types, or the interval has passed.
+    A *scope* is the queues and types of some workers. *News* is anything that may have made a job
+    claimable. If a claim for a scope got fewer jobs than slots, and no news came meanwhile, the
+    scope is *dry*: it gets no claim until news of its queues and types, or until the interval ends.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Scheduler:
             await asyncio.wait(self._returning)
 
     async def see_off(self, connected: Callable[[str], bool], within: float) -> None:
-        """Assign no more jobs, and wait up to ``within`` seconds for workers to report theirs.
+        """Assign no more jobs; wait up to ``within`` seconds for reports on the jobs that are held.
 
         ``connected`` returns True for the id of a worker that can still report here. This method
         waits for workers that stop at the same time or are drained, because there may be no other
@@ -123,10 +123,10 @@ class Scheduler:
     def wake(self, work: Work | None = None) -> None:
         """Record that jobs of some queues and types may have become claimable, and claim soon.
 
-        ``work`` None stands for all queues and types. If ``work`` names jobs and concerns no dry
-        scope, no claim is needed: each scope has no free slots, or a claim in progress that finds
-        out about the jobs when it ends.
+        ``work`` None stands for all queues and types.
         """
+        # If ``work`` concerns no dry scope, no claim is needed: each of its scopes has no free
+        # slots, or has a claim in progress, at whose end the scheduler finds this news.
         if self._note(work) or work is None:
             self._wake.set()
 

@@ -23,8 +23,8 @@ class Session:
 
     ``free`` counts slots that may be promised to a claim. ``promised`` counts slots that belong to
     a claim in progress. ``held`` has the leases that were delivered and have not ended; their
-    number is the worker's load. All three together never exceed the worker's slots. A lease that
-    never arrived, because its server died, is in ``held`` until heartbeats show that it is lost.
+    number is the worker's load. Their sum never exceeds the worker's slots. A lease that never
+    arrived, because its server died, is in ``held`` until heartbeats show that it is lost.
     """
 
     info: WorkerInfo

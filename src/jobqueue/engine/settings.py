@@ -49,7 +49,7 @@ class EngineSettings:
     resend_after: float = 5.0  # with a roster: the hint of an assignment not started is repeated
 
     def complete(self, queue: Queue) -> Queue:
-        """Return a copy of the queue with the engine's retention times where it sets none."""
+        """Return a copy of the queue with the engine's retention times where the queue has none."""
         done, dead = queue.retention, queue.dead_letter_retention
         return replace(
             queue,

@@ -79,9 +79,9 @@ class Sweeper(Background):
     def start(self) -> None:
         """Start the election of a leader and the background task.
 
-        No worker is set OFFLINE before the store has answered for a full heartbeat timeout. A
-        standby sweeps like the leader, so that it may set workers OFFLINE as soon as it leads. A
-        server that was cut off from the store waits for a full timeout, leader or not.
+        After the start, and after each failure of the store, this server sets no worker OFFLINE for
+        one heartbeat timeout, because heartbeats may not have been recorded. The time also counts
+        on a standby, so that it can set workers OFFLINE as soon as it leads.
         """
         now = time.monotonic()
         self._reap_at = now
@@ -176,7 +176,7 @@ class Sweeper(Background):
             raise
         except Exception:
             _log.exception(
-                "cannot write %d transitions that are due; writing them one by one",
+                "cannot write %d due transitions together; writing them one by one",
                 len(transitions),
             )
         outcomes: list[Outcome] = []
@@ -187,7 +187,7 @@ class Sweeper(Background):
                 raise
             except Exception:
                 _log.exception(
-                    "cannot write the transition that is due of job number %d;"
+                    "cannot write the due transition of job number %d;"
                     " trying again with the next sweep",
                     one.seq,
                 )
@@ -312,8 +312,8 @@ class Sweeper(Background):
         if removed and setting not in self._logged_removal:
             self._logged_removal.add(setting)
             _log.info(
-                "removed %d %s that ended more than %g s ago, the time for which they are kept"
-                " (queue.%s, or the queue's own; 0 = for ever); later removals are not logged",
+                "removed %d %s that ended more than %g s ago (queue.%s, or the queue's own setting;"
+                " 0 = keep for ever); later removals are not logged",
                 removed,
                 jobs,
                 age,

@@ -1,7 +1,7 @@
 """Find jobs that wait because no connected worker takes their type from their queue.
 
-Such jobs are neither lost nor failed. The job's hint and the queue's figures name them, and the
-leader logs one line for each queue and type.
+Such jobs are neither lost nor failed. ``Job.hint`` and ``QueueStats.unserved`` name them, and
+the leader logs one line for each queue and type.
 """
 
 from __future__ import annotations

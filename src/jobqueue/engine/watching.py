@@ -40,7 +40,7 @@ class Watcher:
     _failure: str = ""
 
     def begin(self) -> None:
-        """Notice changes of the job from now on. The caller reads the job after this call."""
+        """Begin to notice changes of the job. The caller must read the job after this call."""
         self._changed.clear()
         self._news = self._watchers.news
 

@@ -1,1 +1,1 @@
-"""Define tasks: the functions for which producers encode jobs and which workers execute."""
+"""Define tasks: functions that producers submit jobs for, and that workers execute."""

@@ -53,10 +53,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _to_builtin(value: Any) -> Any:
-    """Encode a value like ``_to_json``, to search it for numbers that are not finite.
-
-    ``Raw`` is JSON already, so all its numbers are finite.
-    """
+    # ``Raw`` is JSON already, so all its numbers are finite.
     return None if isinstance(value, msgspec.Raw) else _to_json(value)
 
 
@@ -114,7 +111,7 @@ def resolve_hints(fn: Callable[..., Any]) -> dict[str, Any]:
     except NameError as error:
         raise InvalidArgument(
             f"task {getattr(fn, '__name__', fn)!r}",
-            f"cannot resolve an annotation: {error}; it must be visible in its module",
+            f"cannot resolve an annotation: {error}; define or import it in the task's module",
         ) from error
 
 
@@ -137,7 +134,9 @@ class Codec:
         parameters = inspect.signature(fn).parameters.values()
         contexts = [p.name for p in parameters if _is_context(hints.get(p.name))]
         if len(contexts) > 1:
-            raise InvalidArgument(f"task {name!r}", f"has several Context parameters: {contexts}")
+            raise InvalidArgument(
+                f"task {name!r}", f"has several Context parameters, {contexts}; one is allowed"
+            )
         self._where = f"task {name!r}: result"
         self.context_parameter = contexts[0] if contexts else None
         self.returns: Any = _open(hints.get("return", Any))

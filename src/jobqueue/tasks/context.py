@@ -106,8 +106,8 @@ class Context:
 
     @property
     def cancel_noticed(self) -> bool:
-        """Return True if the handler has read the cancel flag.
+        """Return True if the handler knows of the cancel.
 
-        Then a return of the handler means that the handler stopped because of the cancel.
+        If such a handler returns, it has stopped because of the cancel.
         """
         return self._noticed
