@@ -211,9 +211,9 @@ def test_a_file_is_looked_at_once_a_second(verifier, claims, clock, tmp_path, ca
 
 
 def test_algorithms_that_no_key_could_use_are_refused(verifier, clock):
-    with pytest.raises(InvalidArgument, match=r"auth.jwt_keys_file needs one of RS256, "):
+    with pytest.raises(InvalidArgument, match=r"for auth.jwt_keys_file; add one or more of RS256"):
         verifier(issuer("EdDSA").pem(), algorithms=["HS256"])
-    with pytest.raises(InvalidArgument, match=r"auth.jwt_secret needs one of HS256, "):
+    with pytest.raises(InvalidArgument, match=r"for auth.jwt_secret; add one or more of HS256, "):
         TokenVerifier(SECRET, clock, algorithms=["RS256"], audience="")
 
 

@@ -2,11 +2,10 @@
 
 Each line has the fields ``caller`` (a name; empty if the server does not authenticate, or refused
 the credential), ``address``, ``action`` (of ``access/rules.py``), ``object`` (an id or a name) and
-``outcome`` (OK, or the error's code). No line has a credential, a payload or a result.
+``outcome`` (OK, ABANDONED or the error's code). No line has a credential, a payload or a result.
 
-The server checks each credential at once. A valid credential is therefore never delayed by wrong
-credentials from the same address. The server delays its answer to a wrong credential
-after more than ``BURST`` refusals of the same address.
+After more than ``BURST`` refusals of an address, the server delays its answers to further wrong
+credentials from that address. Calls with a valid credential are never delayed.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class Refusals:
         self._held = 0
 
     async def note(self, error: JobQueueError, address: str, action: str, face: str) -> None:
-        """Log and count a refusal. Return when the server may answer the caller."""
+        """Log and count a refusal. Wait until the server may send the refusal to the caller."""
         if isinstance(error, RoleMissing):
             origin, caller = self._origin(error.caller.account), error.caller
         elif isinstance(error, Unauthenticated):

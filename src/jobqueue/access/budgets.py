@@ -105,9 +105,9 @@ class MessageBytes:
     """Counts and limits the bytes of messages in memory, per caller and for the server.
 
     A request counts until the server has answered it. An answer counts until it is sent. A caller
-    that has no message in memory gets memory for one message even above the server's limit, until
-    all callers together use twice that limit. The factor of two also limits a caller that uses many
-    names or addresses. Other messages wait, in one waiting line per caller.
+    without a message in memory may exceed the server's limit with one message, while all callers
+    together use less than twice the limit. Without this second limit, a caller with many names or
+    addresses could use all memory. Other messages wait, in one line per caller.
     """
 
     def __init__(self, largest: int, *, per_caller: int = _MESSAGES_PER_CALLER) -> None:
@@ -126,7 +126,7 @@ class MessageBytes:
 
     @property
     def scarce(self) -> bool:
-        """Return True if callers wait and the last quarter of the budget is in use."""
+        """Return True if callers wait and the next message would use the limit's last quarter."""
         return self.wanted and self._count.scarce(self.largest)
 
     def has_room(self, account: str) -> bool:
@@ -134,7 +134,7 @@ class MessageBytes:
         return account not in self._waiting and self._room(account, self.largest)
 
     def take(self, account: str, amount: int | None = None) -> bool:
-        """Count ``amount`` bytes, or the largest message; return False if the limit forbids it."""
+        """Count ``amount`` bytes (default: ``largest``); return False if a limit forbids it."""
         amount = self.largest if amount is None else amount
         if account in self._waiting or not self._room(account, amount):
             return False
@@ -273,7 +273,7 @@ class Count:
         self.remove(account, 1)
 
     def lacking(self, account: str, amount: int) -> str:
-        """Return the limit that ``amount`` more would exceed, as an error text; empty if none."""
+        """Return an error text about the limit that ``amount`` more would exceed; empty if none."""
         free = self._budget.in_all - self.total
         if amount > free:
             return f"the server has {self.total} {self._noun} under way already; try again"
@@ -308,14 +308,14 @@ class Count:
             held = self.of.pop(account) - amount
             if held:
                 self.of[account] = held
-        if self._refusing:
+        if self._refusing:  # log the account's next refusal after all of its calls have ended
             if not self.of.get(account, 0):
                 self._refusing.discard(account)
             if self.total * 2 < self._budget.in_all:
                 self._refusing.discard("")
 
     def _refused(self, account: str, why: str) -> Unavailable:
-        """Return the error. Log only a caller's first refusal until all of its calls have ended."""
+        """Return the error ``why``; log it unless a refusal of the account is logged already."""
         if account not in self._refusing:
             self._refusing.add(account)
             log.warning("refusing further %s of %s: %s", self._noun, account or "any caller", why)

@@ -23,10 +23,10 @@ Gets the file's name, the setting that names the file, and the file's status.
 
 @contextmanager
 def opened(file: PathText, where: str, judges: tuple[Judge, ...]) -> Iterator[BinaryIO]:
-    """Open a file for reading and run the judges on its status.
+    """Open a file for reading, and call the judges, which may refuse the file by its status.
 
-    The judges get the status of the opened file, because the name may belong to another file by
-    then. ``where`` is the setting that names the file, for errors.
+    The status is that of the opened file: its name may belong to another file a moment later.
+    ``where`` is the setting that names the file, for errors.
     """
     try:
         # Without O_NONBLOCK a pipe would stop the server until another process writes to it.
@@ -42,7 +42,7 @@ def opened(file: PathText, where: str, judges: tuple[Judge, ...]) -> Iterator[Bi
 
 
 def read_judged(file: PathText, where: str, largest: int, *judges: Judge) -> bytes:
-    """Return the content of a file that all judges accept, of at most ``largest`` bytes."""
+    """Return a file's content. Refuse it above ``largest`` bytes, or if a judge refuses it."""
     with opened(file, where, judges) as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
@@ -51,7 +51,7 @@ def read_judged(file: PathText, where: str, largest: int, *judges: Judge) -> byt
 
 
 def check_regular(file: PathText, where: str, found: os.stat_result) -> None:
-    """Raise InvalidArgument for a pipe or device: it cannot be read twice, or never ends."""
+    """Raise InvalidArgument for a pipe (cannot be read twice) or a device (may never end)."""
     if not stat.S_ISREG(found.st_mode):
         raise InvalidArgument(where, f"{file}: is not a regular file")
 
@@ -76,7 +76,8 @@ check_unchangeable = _mode_judge(0o022, "change", "go-w")
 def check_owner(file: PathText, where: str, found: os.stat_result) -> None:
     """Raise InvalidArgument if this process is root and another user owns the file.
 
-    Root can read every file. Any other user can read a file only if the owner allows it.
+    The owner may change the file. A process that is not root is not checked, because it can read
+    the file of another user only if the owner allows it.
     """
     owner = found.st_uid
     if os.geteuid() == 0 and owner != 0:

@@ -23,11 +23,12 @@ class HostNames:
     """Contains the server names that a ``Host`` header may have.
 
     A hostile web page can let its own domain name resolve to this machine (DNS rebinding). The
-    browser then lets the page read this server's answers. The ``Host`` header reveals it.
+    browser then lets the page read this server's answers. But the ``Host`` header of the page's
+    requests has the hostile name, so that the server can refuse them.
     """
 
     def __init__(self, bound: str, allowed: Iterable[str] = (), *, any_name: bool = False) -> None:
-        """Accept ``bound``, the address that the server listens on, and the ``allowed`` names."""
+        """Accept the listening address ``bound`` and the names ``allowed``, or any name."""
         self._listed = frozenset(_plain(name) for name in allowed)
         self._any_name = any_name or ANY in self._listed
         bound_to = _address(bound)

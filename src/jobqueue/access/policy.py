@@ -32,7 +32,7 @@ class Shown:
     address: str = ""
 
     def secret(self) -> str | None:
-        """Return the key or token of the call; None without one. Refuse more than one."""
+        """Return the call's key or token, or None. Raise Unauthenticated if there are several."""
         given = [*self.authorization, *self.api_key]
         if not given:
             return None

@@ -165,7 +165,7 @@ def _from_jwk(member: Any, number: int) -> VerificationKey | None:
 
 
 def _algorithms(public: Any, number: int) -> frozenset[str]:
-    """Return the algorithms that the key may check. The key's kind decides, never a token."""
+    """Return the algorithms that a key of this kind may check, whatever a token asks for."""
     if isinstance(public, RSAPublicKey):
         if public.key_size < MIN_RSA_BITS:
             raise ValueError(

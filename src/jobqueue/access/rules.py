@@ -1,4 +1,4 @@
-"""Define every action's rule: the allowed roles, the budget, and the limits of the request's lists.
+"""Define each action's rule: the allowed roles, the budget, and the longest lists in a request.
 
 The gRPC and the HTTP API read this table, and docs/security.md shows it. A server refuses a method
 that is not in this table.

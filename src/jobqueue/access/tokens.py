@@ -143,9 +143,15 @@ def _allowed(algorithms: Iterable[str], secret: bool, keys: bool) -> frozenset[s
             where, f"{sorted(unknown)} is not allowed; allowed: {', '.join(ALGORITHMS)}"
         )
     if secret and chosen.isdisjoint(SHARED_SECRET):
-        raise InvalidArgument(where, f"auth.jwt_secret needs one of {', '.join(SHARED_SECRET)}")
+        raise InvalidArgument(
+            where,
+            f"has no algorithm for auth.jwt_secret; add one or more of {', '.join(SHARED_SECRET)}",
+        )
     if keys and chosen.isdisjoint(PUBLIC_KEY):
-        raise InvalidArgument(where, f"auth.jwt_keys_file needs one of {', '.join(PUBLIC_KEY)}")
+        raise InvalidArgument(
+            where,
+            f"has no algorithm for auth.jwt_keys_file; add one or more of {', '.join(PUBLIC_KEY)}",
+        )
     return chosen
 
 
@@ -182,8 +188,5 @@ def _decode(part: bytes) -> bytes:
 
 
 def not_valid() -> Unauthenticated:
-    """Return the error for an unknown key or invalid token.
-
-    The text does not contain the reason.
-    """
+    """Return the error for an unknown key or invalid token, without the reason."""
     return Unauthenticated(f"the credential is not valid ({HOW_TO_SHOW})")

@@ -1,6 +1,7 @@
 """Remove the mark of an event stream that is turned off (``kafka.abandon``).
 
-Without a mark, the store keeps no events for the stream.
+The mark is the position up to which events are published. The store keeps the events after the
+mark for the stream. Without a mark, it keeps none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LOOK = 0.2
 
 
 class Abandon(Background):
-    """Implements ``core.stream.StreamRunner``: removes the stream's mark once its server leads."""
+    """Implements ``core.stream.StreamRunner``: removes the mark when this server is the leader."""
 
     _done = False
 

@@ -1,9 +1,9 @@
 """Limit the processor time that the relay uses while jobs need the processors.
 
 Publishing a job's events costs about as much processor time as running an empty job. While the
-processors are busy with jobs, the relay rests between its pages, and the event stream falls behind.
-The relay catches up when the processors are idle. If the stream has been behind for 30 seconds, the
-relay does not rest any more, so that the stream cannot fall behind for ever.
+processors are busy with jobs, the relay rests after each page of changes, and the event stream
+falls behind. The relay catches up when the processors are idle. If the stream has been behind for
+30 seconds, the relay does not rest any more, so that the stream cannot fall behind for ever.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _PATIENCE = 30.0  # seconds behind, after which the relay does not rest
 class Pace:
     """Computes the relay's rests from the duration and the processor time of its work.
 
-    The measured work does not wait. If work lasts longer than its processor time, the processors
-    are busy.
+    The measured work never waits. So if it lasts longer than its processor time, other work has
+    used the processors meanwhile: they are busy.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Pace:
         self._worked += self._processor() - before
 
     def rest(self, page: float) -> float:
-        """Return the seconds to rest after a page. ``page`` is the page's duration in seconds."""
+        """Return the seconds to rest after a page of changes that lasted ``page`` seconds."""
         crowded = self._took > _CROWDED * self._worked
         self._took = self._worked = 0.0
         if not crowded or self._clock() > self._complete_at + _PATIENCE:

@@ -37,7 +37,8 @@ class Refused:
 class PublishFailed(Exception):
     """Raised when messages may not have been published.
 
-    The caller closes and opens the publisher, and sends all changes after the mark again.
+    The caller closes and opens the publisher, and sends again all changes after the relay's mark
+    (the position up to which changes are published).
     """
 
 
@@ -46,7 +47,7 @@ class Publisher(Protocol):
 
     @property
     def address(self) -> str:
-        """Return the address of the server of messages, for logs and the status."""
+        """Return the address of the message server, for logs and the status."""
 
     @property
     def trouble(self) -> str:

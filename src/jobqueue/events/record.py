@@ -209,7 +209,7 @@ class Record(_StreamReader):
                 raise self._away(self._trouble or f"no record came for {self._silence:g} s")
 
     def _read(self, message: Any) -> list[Raw]:
-        """Return the message in a list. A message written after the reading began is left out."""
+        """Return a list of the message; empty if it was written after the reading began."""
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if offset >= self._ends.get((topic, partition), 0):
             return []

@@ -1,9 +1,10 @@
 """Publish the store's changes to the event stream (the relay), in order and at least once.
 
-The relay runs at the leader, under the leader's term. It reads the changes after the mark, gives
-them to the publisher, and moves the mark past them when Kafka has stored them. If the leader dies
-before it moves the mark, the next leader publishes some changes again, and no change is lost.
-Readers recognise a repeated record by its event id.
+The relay runs at the leader, under the leader's term. It reads the changes after the mark (the
+position up to which changes are published), and gives them to the publisher. When Kafka has stored
+them, the relay moves the mark past them. If the leader dies before it moves the mark, the next
+leader publishes some changes again, and no change is lost. Readers recognise a repeated record by
+its event id.
 
 A job waits for the relay only if its worker learns of jobs by hints, because the relay also
 publishes the hints.
@@ -231,10 +232,11 @@ class Relay:
             here = Writer(identity.store, identity.generation)
             raise AnothersRecord(
                 f"the topics {', '.join(self._topics.all)} hold the records of {'; '.join(others)};"
-                f" this is {here}. Nothing is published, so that the record stays whole. If the"
-                " store was lost, stop all servers and workers and rebuild the store with"
-                " `jq-ctl replay` (docs/replay.md). To go on without the old record, name new"
-                " topics in kafka.topic_jobs, kafka.topic_dead_letters and kafka.topic_queues"
+                f" this server's store is {here}. Nothing is published, so that the records of"
+                " several stores are not mixed. If the store in the topics was lost, stop all"
+                " servers and workers and rebuild it with `jq-ctl replay` (docs/replay.md). To go"
+                " on without its records, name new topics in kafka.topic_jobs,"
+                " kafka.topic_dead_letters and kafka.topic_queues"
             )
         return identity
 

@@ -96,7 +96,7 @@ class Replay:
         return self.only is None or writer.store in self.only
 
     def _in_order(self, job_id: str, items: list[_OfJob]) -> None:
-        """Apply the records of a job that were read too early, after all records are read."""
+        """Apply the records of a job that were read before records which they follow."""
         items.sort(key=_turn)
         for item in items:
             if isinstance(item, CancelRequested) and self.world.early(item):
@@ -125,10 +125,10 @@ class Replay:
         return sorted(filter(None, self.stores), key=lambda one: self.stores[one].first)
 
     def of_store(self, store: str) -> frozenset[str]:
-        """Return the ids that the records of the given store have.
+        """Return the ids that select a store's records: the store's id, and ``""`` if needed.
 
-        Records without an id (``""``) belong to the store that wrote first. Raise InvalidArgument
-        if no record names the store.
+        ``""`` selects records that name no store. These belong to the store that wrote first. Raise
+        InvalidArgument if no record names the store.
         """
         if store not in self.named:
             there = ", ".join(self.named) or "none (no record names its store)"
@@ -170,8 +170,8 @@ class Replay:
         if len(self.damaged) > _SHOWN:
             shown.append(f"and {len(self.damaged) - _SHOWN} more")
         raise Conflict(
-            f"the record is damaged in {len(self.damaged)} places; to rebuild the store without the"
-            " damaged jobs, give --skip-damaged:\n  " + "\n  ".join(shown)
+            f"the event stream is damaged in {len(self.damaged)} places; to rebuild the store"
+            " without the damaged jobs, give --skip-damaged:\n  " + "\n  ".join(shown)
         )
 
 

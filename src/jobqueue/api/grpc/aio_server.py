@@ -1,9 +1,9 @@
-"""A server of grpc.aio that no call can end by its name.
+"""Make a grpc.aio server that a call with a malformed method name cannot stop.
 
-grpcio (1.85.1) decodes the name of a call in the one loop that takes all calls. A name that is not
-UTF-8 ends that loop, and with it the server and all its calls; it is decoded before anybody knows
-who calls. Here gRPC's core finds a call by the bytes of its name among the registered methods, each
-of which has a loop of its own. The names of other calls are never decoded.
+grpcio (1.85.1) accepts all calls in one loop, and decodes their method names there, before callers
+are authenticated. A name that is not UTF-8 ends the loop, and with it the server. In the server
+made here, each registered method has its own loop. gRPC's core compares the bytes of the names, and
+names of other methods are never decoded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ cygrpc: Any = _cygrpc
 log = logging.getLogger("jobqueue.grpc")
 
 UNKNOWN = "unknown"
-"""The name under which handlers are asked for a method that is not registered."""
+"""The method name that handlers get for each call of a method that is not registered."""
 
 # The parts of grpcio that this module calls, with their parameters.
 _PARTS = {
@@ -35,11 +35,11 @@ _PARTS = {
 def server(
     options: Sequence[tuple[str, Any]], interceptors: Sequence[grpc.aio.ServerInterceptor] = ()
 ) -> grpc.aio.Server:
-    """Make a server. Only methods that are registered with it are served by their names."""
+    """Make a server. Handlers get the names of registered methods, and UNKNOWN for all others."""
     if not fits():
         log.warning(
-            "grpcio %s is not known to this version of jobqueue: a call with a malformed name may"
-            " end the gRPC server; install grpcio 1.85.1",
+            "this version of jobqueue does not know grpcio %s: a call with a malformed method name"
+            " may stop the gRPC server; install grpcio 1.85.1",
             grpc.__version__,
         )
         return grpc.aio.server(interceptors=interceptors, options=options)
@@ -61,13 +61,13 @@ class _Server(_server.Server):
         options: Sequence[tuple[str, Any]],
         interceptors: Sequence[grpc.aio.ServerInterceptor],
     ) -> None:
-        # In place of the base's: it would make a server of grpcio's.
+        # Do not call the base class's method: it would create grpcio's own server.
         self._loop = cygrpc.get_working_loop()
         self._server = _CallTaker(self._loop, tuple(options), tuple(interceptors))
 
 
 class _CallTaker(cygrpc.AioServer):  # type: ignore[misc]
-    """Takes the calls of each registered method, and all others without their names."""
+    """Accepts the calls of each registered method in one loop, and all other calls in one more."""
 
     def __init__(
         self,
@@ -86,9 +86,10 @@ class _CallTaker(cygrpc.AioServer):  # type: ignore[misc]
         self._handlers.extend(handlers or ())
 
     def _make_request_call_future(self, method: bytes | None) -> asyncio.Task[None]:
-        """Serve a method's calls, or (None) those of all that are not registered.
+        """Start to accept all calls of ``method``; None: of all methods that are not registered.
 
-        grpcio's loop awaits this for one call. It ends with an error, when the server stops.
+        grpcio awaits the returned task as if it accepted one call. The task ends only with an
+        error, when the server stops.
         """
         return self._running_on.create_task(self._take_calls(method))
 

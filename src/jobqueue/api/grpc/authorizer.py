@@ -98,7 +98,7 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
         self._services += handlers
 
     def add_registered_method_handlers(self, service: str, methods: Iterable[str]) -> None:
-        """Tell the server the names of a service's methods. ``service`` finds the handlers."""
+        """Register a service's method names. The server gets the handlers from ``self.service``."""
         assert self._server is not None
         names: dict[str, Any] = dict.fromkeys(methods)
         self._server.add_registered_method_handlers(service, names)
@@ -336,15 +336,15 @@ def _is_no_answer_lost(record: logging.LogRecord) -> bool:
 
 
 def _is_no_odd_metadata(record: logging.LogRecord) -> bool:
-    """Drop gRPC's log lines about metadata that is not UTF-8.
+    """Return False for gRPC's log lines about metadata that is not UTF-8.
 
-    They show the metadata, which may be a key, and callers could fill the log with them.
+    The lines show the metadata, which may be a key, and callers could fill the log with them.
     """
     return not record.getMessage().startswith("Invalid encoding on ")
 
 
 def _short(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Wrap ``parse`` to refuse large messages: unauthenticated callers only send a short name."""
+    """Wrap ``parse`` to refuse large messages: unauthenticated callers need only send a name."""
 
     def parse_short(data: bytes) -> Any:
         if len(data) > _MAX_OPEN_BYTES:

@@ -118,7 +118,7 @@ class Calls:
 def server_stopping() -> Unavailable:
     """Return the error for a call that ends because the server stops.
 
-    Such a call had no effect, except for the effects that the server has answered already.
+    Only the parts of the call that the server has answered before this error had an effect.
     """
     return Unavailable("the server is stopping")
 

@@ -181,8 +181,8 @@ async def submit_stream(submit: Submit, stream: Stream, calls: Calls) -> None:
 
     The server works on several batches at once, and answers each batch when it is done. A stopping
     server tells the client to send no more, and still answers the batches that arrive. After
-    ``GOODBYE`` seconds the server stops reading. It answers every batch that it has started before
-    it ends the stream: a batch without an answer had no effect.
+    ``GOODBYE`` seconds the server stops reading. It ends the stream only when every started batch
+    is answered. Therefore a batch without an answer had no effect.
     """
     await stream.open()
     session = _SubmitSession(submit, stream)

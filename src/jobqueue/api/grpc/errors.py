@@ -84,17 +84,14 @@ _QUOTED = ("field", "job_id", "reason")  # fields of a jq.v1.Error
 async def abort(
     context: Any, code: grpc.StatusCode, text: str, metadata: Metadata = ()
 ) -> NoReturn:
-    """End a call with the status ``code``. Raises the error of gRPC's own ``abort``.
-
-    gRPC stores that error with the call, and the error's traceback refers to the call. This
-    function deletes the traceback when the call's task has ended. The call's memory is then free at
-    once, not at the next garbage collection.
-    """
+    """End a call with the status ``code``, by raising gRPC's AbortError."""
     try:
         await context.abort(code, text, metadata)
     except grpc.aio.AbortError as error:
         task = asyncio.current_task()
         assert task is not None
+        # gRPC stores the error with the call, and the error's traceback refers to the call. Without
+        # the traceback the call's memory is free at once, not at the next garbage collection.
         task.add_done_callback(partial(_forget_trace, error))
         raise
     raise AssertionError("abort raises")
@@ -120,7 +117,7 @@ def error_to_pb(error: JobQueueError) -> types_pb2.Error:
 
 
 def error_from_pb(message: types_pb2.Error) -> JobQueueError:
-    """Rebuild the error that the server raised from its message."""
+    """Return the server's error, rebuilt from the message in an answer."""
     text = message.message
     try:
         code = Code(message.code)

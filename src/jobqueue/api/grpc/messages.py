@@ -37,7 +37,7 @@ Response = TypeVar("Response")
 
 
 def weight(size: int) -> int:
-    """Return the number of bytes to count for a message of ``size`` bytes."""
+    """Return the bytes to count for a message of ``size`` bytes: two copies; 0 if it is short."""
     return 0 if size < _SMALL else _COPIES * size
 
 
@@ -54,10 +54,7 @@ async def take_room(room: MessageBytes, account: str, amount: int) -> int:
 
 
 class TimedReader:
-    """Reads the only message of a call, and ends calls whose message does not arrive in time.
-
-    One timer serves all calls, because nearly every message has arrived before it is read.
-    """
+    """Reads the only message of a call, and ends calls whose message does not arrive in time."""
 
     def __init__(self, room: MessageBytes, *, is_open: bool = False) -> None:
         """Read messages within the limits of ``room``.
@@ -69,6 +66,7 @@ class TimedReader:
         # When each task began to read; the oldest is first.
         self._since: dict[asyncio.Task[Any], float] = {}
         self._late: dict[asyncio.Task[Any], float] = {}  # the time limit that each late task had
+        # One timer for all calls, because nearly every message has arrived before it is read.
         self._timer: asyncio.TimerHandle | None = None
 
     async def read(self, context: Any) -> Any:
@@ -127,7 +125,7 @@ class Packed(NamedTuple):
 class Duplex(Generic[Request, Response]):
     """A gRPC stream with messages both ways. Methods get it in place of gRPC's iterator.
 
-    The bytes of a message count after the whole message has arrived, because gRPC hides its parts.
+    A message's bytes count only when the whole message has arrived, because gRPC hides its parts.
     """
 
     def __init__(
@@ -193,7 +191,7 @@ class Duplex(Generic[Request, Response]):
         """Wait until the caller's limit allows an answer with ``results`` results.
 
         Count the most bytes that the answer can have, and return them. Call this method before the
-        work changes anything, because the answer is never refused afterwards.
+        work changes anything: a change that has happened must be answered.
         """
         most = results_weight(results)
         if most:
@@ -240,8 +238,8 @@ class Duplex(Generic[Request, Response]):
     def has_room(self) -> bool:
         """Return True if more messages may wait to be sent on this stream.
 
-        The result is always True while no message waits on this stream. Otherwise one stream that
-        its client does not read would stop the caller's other streams.
+        All streams of a caller share one limit, and a stream that its client does not read may use
+        up the limit. So that the other streams go on, each may always have one waiting message.
         """
         return not self._unsent or self._answers.has_room(self._account)
 

@@ -103,21 +103,21 @@ class Outgoing:
             await self._places.acquire()
 
     def ack(self, ack: pb.ReportAck, places: int = 1) -> None:
-        """Put the answer to reports into the last message. Free its ``places`` when it is sent."""
+        """Add the answer to reports to the last message. Sending it frees ``places`` places."""
         pending = self._last()
         pending.message.acks.append(ack)
         pending.places += places
         self._wake.set()
 
     def drained(self, number: int) -> None:
-        """Put the answer to drain ``number`` into the last message. Free its place when sent."""
+        """Add the answer to drain ``number`` to the last message. Sending it frees a place."""
         pending = self._last()
         pending.message.drained = number
         pending.places += 1
         self._wake.set()
 
     def pulse(self, pulse: pb.Pulse) -> None:
-        """Put the answer to a heartbeat into the last message, and drop an unsent older answer."""
+        """Add the answer to a heartbeat to the last message, and drop an older unsent answer."""
         for pending in self._pending:
             pending.pulse = None
         self._last().pulse = pulse
@@ -141,7 +141,7 @@ class Outgoing:
     async def next(self) -> pb.ConnectResponse | None:
         """Return the next message to send, or None after ``finish`` when all content is sent.
 
-        A call means that the message returned before was sent. Raise the error given to ``end``.
+        Call this method when the previous message was sent. Raise the error given to ``end``.
         """
         if self._bytes_sending and self._count is not None:
             self._count(-self._bytes_sending)

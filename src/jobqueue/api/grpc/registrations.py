@@ -43,7 +43,7 @@ class Transport(Protocol):
         ...
 
     def connected(self, silent_for: float) -> bool:
-        """Return True if the worker may still report.
+        """Return True if the worker has an open stream, or has made a call recently.
 
         ``silent_for`` is the number of seconds since the worker's last call.
         """
@@ -136,7 +136,7 @@ class Registrations:
         self._by_id[registration.info.id] = registration
 
     def get(self, worker_id: str) -> Registration | None:
-        """Return the worker's registration whatever its incarnation; None without one."""
+        """Return the registration of any incarnation of the worker; None if there is none."""
         return self._by_id.get(worker_id)
 
     def connected(self, worker_id: str) -> bool:
@@ -154,10 +154,7 @@ class Registrations:
         return found is None or owner_allows(found.info.owner, owner)
 
     def find(self, worker_id: str, incarnation: int, owner: str) -> Registration | None:
-        """Return the registration of the worker's incarnation; None without one.
-
-        A registration that belongs to another caller than ``owner`` is not returned.
-        """
+        """Return the incarnation's registration; None if missing, or if another caller owns it."""
         found = self._by_id.get(worker_id)
         if found is None or found.info.incarnation != incarnation:
             return None
@@ -167,7 +164,7 @@ class Registrations:
         return found
 
     def need(self, worker_id: str, incarnation: int, owner: str) -> Registration:
-        """Return the registration like ``find``, but raise NotFound without one."""
+        """Return the registration that ``find`` returns, or raise NotFound."""
         found = self.find(worker_id, incarnation, owner)
         if found is None:
             raise NotFound(f"worker {worker_id!r} is not registered with this server; register it")
@@ -210,15 +207,12 @@ class Heartbeats:
         self._threads = MessageBytes(1, per_caller=_THREADS_PER_ACCOUNT)
 
     async def pulse(self, beat: pb.Beat | pb.HeartbeatRequest, tell: TakeHeartbeat) -> Pulse:
-        """Pass the heartbeat ``beat`` to the backend with ``tell``, and return the answer.
-
-        Long lists in the heartbeat are converted in the account's turn.
-        """
+        """Pass the heartbeat ``beat`` to the backend with ``tell``, and return the answer."""
         place = Room(self._threads, account.get())
         try:
             await place.take()
             if len(beat.leases) + len(beat.begun) > TURN:
-                await turn()
+                await turn()  # the account's turn, to convert long lists
             told = asyncio.to_thread(
                 tell,
                 leases_from_pb(beat.leases),

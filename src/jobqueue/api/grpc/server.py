@@ -145,6 +145,6 @@ class GrpcFace:
                 await self._calls.settle()
         except TimeoutError:
             log.warning(
-                "the cleanup of workers' streams did not end within %g s; stopping without it",
+                "the cleanup of workers' streams did not end within %g s; the server stops anyway",
                 max(grace, 1.0),
             )

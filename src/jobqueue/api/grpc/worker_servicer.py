@@ -194,7 +194,7 @@ class FetchBuffer:
     """An inbox that stores jobs until the worker fetches them.
 
     Cancels reach the worker with the answers to its heartbeats. A job is claimed for a fetch only
-    while the memory limit allows the job in the answer, so no claimed job is refused.
+    while the memory limit has room for the job, so every claimed job fits into the answer.
     """
 
     def __init__(self, job_room: int) -> None:

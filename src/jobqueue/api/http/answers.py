@@ -1,7 +1,7 @@
 """Build the bodies of HTTP answers, and define their classes for the OpenAPI document.
 
-Most answers are dictionaries (``jobqueue.documents``) with the state names of a view. A test checks
-that the dictionaries fit the classes.
+Most answers are dictionaries (``jobqueue.documents``). The caller may choose a view: the names that
+an answer uses for states. A test checks that the dictionaries fit the classes.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ class Ready(Struct, kw_only=True):
 
 
 def parse_states(names: Sequence[str], view: str) -> tuple[State, ...]:
-    """Convert the state names of a view to states. A name may be a list with commas."""
+    """Convert the state names of a view to states. Each text may be several names with commas."""
     words = [word.strip().upper() for name in names for word in name.split(",")]
     found: dict[State, None] = {}
     for word in words:

@@ -118,7 +118,7 @@ class HttpAuthorizer:
 
 
 async def sees_status(access: Access, scope: Scope) -> bool:
-    """Return True if the caller of an open route may read the answer of GET /status."""
+    """Return True if the caller of a route that needs no credentials may also GET /status."""
     if not access.required:
         return True
     shown = _shown(scope)

@@ -270,7 +270,8 @@ def decode_queue_patch(body: bytes) -> QueueUpdate:
 async def decode_batch(body: bytes, settings: HttpFaceSettings) -> list[JobSpec | JobQueueError]:
     """Decode a batch. Return a spec or an error for each item.
 
-    The items are counted before they are decoded, because three bytes are enough for an item.
+    A first pass counts the items without storing them, because an item of three bytes would need
+    far more memory when decoded.
     """
     if len(body) > LONG:
         await turn()

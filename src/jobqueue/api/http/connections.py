@@ -2,9 +2,9 @@
 
 The HTTP API uses this module, and so does the listener that serves only /metrics.
 
-A connection is in use while one of its requests has a place in the budgets. The budgets are smaller
-than the number of connections. Therefore a new connection can always replace an idle connection,
-and probes can always connect.
+A connection is in use while one of its requests has a place in the budgets. The budgets have fewer
+places than there may be connections. So when the limit is reached, some connections are idle, and a
+new connection (of a probe, for example) replaces one of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def most_connections(wanted: int) -> int:
 def budgets_within(connections: int, given: Mapping[BudgetKind, Budget] = DEFAULTS) -> Budgets:
     """Return the budgets of an API on which every call needs a connection.
 
-    ``given`` contains the budgets; ``connections`` limits them further.
+    These are the budgets ``given``, but with at most a share of ``connections`` each.
     """
     shared = {}
     for kind, share in _SHARES.items():

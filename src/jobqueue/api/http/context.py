@@ -105,8 +105,8 @@ class BodyBuffers:
         self._free -= size
         if held > self._free:
             raise Unavailable(
-                f"the server has {held} bytes of requests of {account} in memory, and fewer bytes"
-                " are free for other callers; try again when one of these requests has ended"
+                f"the server has {held} bytes of requests of {account} in memory, more than it"
+                " has free; try again when one of these requests has ended"
             )
 
     def release(self, account: str, size: int) -> None:

@@ -253,7 +253,7 @@ class _Protocol(HttpToolsProtocol):
             self._refuse(431, InvalidArgument("headers", f"at most {MAX_HEADERS} are allowed"))
             return
         _log.debug(
-            "refused a request from %s that is not HTTP",
+            "refused bytes from %s that are not a valid HTTP request",
             self.address,
             extra={"address": self.address},
         )
@@ -385,7 +385,7 @@ class HttpFace:
         listening.cancel()
         if self._task.done():
             await self._task
-            raise Unavailable(f"http: the server on {host}:{bound} stopped when it started")
+            raise Unavailable(f"http: the server on {host}:{bound} stopped before it was ready")
         _log.info(
             "the HTTP API is listening on %s",
             Endpoint(host, bound, "http.host", "http.port"),

@@ -1,8 +1,8 @@
 """Limit the time of every request, refuse requests of other sites' web pages, and log requests.
 
-A web page of another site must not use this server through a visitor's browser. The browser sends
-the source of each request (``Host``, ``Origin``, ``Sec-Fetch-Site``). A web page can neither remove
-nor change these headers.
+A web page of another site must not use this server through a visitor's browser. This module checks
+the headers in which the browser names a request's source (``Host``, ``Origin``,
+``Sec-Fetch-Site``). A web page can neither remove nor change these headers.
 """
 
 from __future__ import annotations
@@ -113,10 +113,9 @@ class _Exchange:
     async def _send_in_pieces(self, body: bytes) -> None:
         """Send each piece of the body when the client has read the pieces before it.
 
-        The last message waits, too, so a request ends when nearly all of its answer is read. The
-        pieces are not copies, so a file that many clients request is in memory only once.
+        Return when the client has read nearly all of the body.
         """
-        whole = memoryview(body)
+        whole = memoryview(body)  # no copies: a file that many clients request is in memory once
         for at in range(0, len(whole), _PIECE):
             piece = whole[at : at + _PIECE]
             await self._send({"type": "http.response.body", "body": piece, "more_body": True})

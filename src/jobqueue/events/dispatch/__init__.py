@@ -1,1 +1,1 @@
-"""Deliver jobs to workers by hints in Kafka. A hint wakes a worker; the store decides."""
+"""Wake workers by hints in Kafka. A worker then reads its jobs from the store."""

@@ -84,7 +84,7 @@ class KafkaLink:
     # -- wake-ups ------------------------------------------------------------------------------
 
     def heard(self, hints: Sequence[Hint]) -> None:
-        """Keep the hints that are for this worker, and wake the reading of assignments.
+        """Keep the hints that are for this worker, and start a read of the assignments they name.
 
         Several workers may share a partition: hints for other workers are ignored.
         """
@@ -275,7 +275,7 @@ class KafkaLink:
         if not answer.known:
             return answer
         self._status = answer.status
-        if withheld and not self._free:
+        if withheld and not self._free:  # the heartbeat has told the leader that no slot is free
             self._call(self._turn_away)
         elif any(one.state is State.ASSIGNED for one in answer.unlisted):
             self._call(self.look)
@@ -290,10 +290,11 @@ class KafkaLink:
         return answer
 
     def _count_withheld(self) -> int:
-        """Return the number of slots that are neither offered nor used by a lease.
+        """Return the number of slots that are withheld now and were at the last heartbeat.
 
-        In such a slot the attempt is over, but its function still runs. Only slots that were also
-        withheld at the last heartbeat count: the worker may be about to offer the others.
+        A withheld slot is neither offered nor used by a lease: its attempt is over, but the
+        attempt's function still runs. A slot may also be withheld for a moment before the worker
+        offers it. Such a slot does not count.
         """
         now = self._info.concurrency - self._free - len(self._taken)
         before, self._withheld = self._withheld, 0 if self._drained else max(0, now)
@@ -303,10 +304,7 @@ class KafkaLink:
         self._spawn(self._hand_back_what_waits())
 
     async def _hand_back_what_waits(self) -> None:
-        """Hand back assignments for which this worker has no free slot.
-
-        The leader learns from a heartbeat that no slot is free.
-        """
+        """Hand back assignments for which this worker has no free slot."""
         try:
             async with self._one_at_a_time:
                 if not self._free:

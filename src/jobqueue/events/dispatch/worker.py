@@ -72,10 +72,10 @@ class KafkaDispatch:
         return link
 
     async def _check_place(self, info: WorkerInfo) -> None:
-        """Raise Conflict if another incarnation of this worker has registered since.
+        """Raise Conflict if another process has registered as this worker after this process.
 
-        Otherwise the two processes would register alternately, and each would take the other's jobs
-        as lost, for ever. The later process stays.
+        Otherwise the two processes would register in turn for ever, and each registration would end
+        the other's leases. The process that registered last stays.
         """
         for worker in await self._store.workers.all():
             found = worker.info

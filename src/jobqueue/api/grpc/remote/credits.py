@@ -6,10 +6,10 @@ from __future__ import annotations
 class Credits:
     """Counts the free slots that the worker has sent to the server.
 
-    ``free`` is the number of slots sent minus the jobs that arrived. A report frees slots. If the
-    report's answer is lost, jobs may arrive for slots that the worker does not count as sent, and
-    ``free`` becomes negative. The worker frees these slots again later, and must not send them to
-    the server twice. Slots that become free during a drain are sent after the drain.
+    ``free`` is the number of slots sent minus the jobs that arrived. A report also sends the slots
+    that it frees. If its answer is lost, these slots count as not sent, but the server may have
+    them and assign jobs to them. Then ``free`` becomes negative, and that many of the next free
+    slots are not sent. Slots that become free during a drain are sent after the drain.
     """
 
     __slots__ = ("_later", "_unsent", "draining", "free")

@@ -75,8 +75,8 @@ class RemoteServer:
         """Make a call and return its answer within ``timeout`` seconds.
 
         ``changes`` says that the call changes something, so that a lost answer is an
-        OutcomeUnknown. A server limits the calls of one connection. Therefore short calls wait for
-        a place. ``lasting`` says that the caller has taken a place with the method ``lasting``.
+        OutcomeUnknown. A call waits for a place, because a server limits the calls of one
+        connection. With ``lasting`` the caller has a place already, from the method ``lasting``.
         """
         if timeout is None:
             timeout = self.timeout

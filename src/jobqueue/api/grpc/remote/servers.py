@@ -260,7 +260,7 @@ class LoadSample:
 
 
 class Balancer:
-    """Chooses a server that is not slow and that at most its share of the processes uses.
+    """Chooses a server that is not slow and has no more than its share of the processes.
 
     Servers are identified by their indexes in the list of servers.
     """

@@ -1,7 +1,7 @@
 """Submit the jobs of one process, in batches on one stream.
 
-While the server works on batches, the next batch fills. There are no timers, and an idle stream
-sends a submit at once. A stream that breaks is opened again, and sends the specs that were not
+Submits that arrive while the server works on batches form the next batch. On an idle stream, a
+submit is sent at once. A stream that breaks is opened again, and sends the specs that were not
 sent. Specs that were sent but not answered are sent again if all of them have idempotency keys;
 otherwise their submit raises OutcomeUnknown. A server that has announced its stop answers every
 batch that had an effect, so the other batches are sent again.
@@ -429,7 +429,7 @@ class Submitter:
         return request
 
     def _watch(self, number: int) -> None:
-        """Cancel the stream if batch ``number`` is not answered; else watch the oldest batch."""
+        """Cancel the stream if batch ``number`` was not answered in time; else watch the oldest."""
         self._watchdog = None
         if number in self._in_flight:
             if self._stream is not None:
