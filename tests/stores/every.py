@@ -44,7 +44,7 @@ NAMES = [
 class Places:
     """Files, databases or key prefixes for the stores of one test.
 
-    The databases are dropped at the end; Redis's is emptied before each test.
+    Databases are given back at the end, and emptied before the next test, as Redis's is.
     """
 
     def __init__(self, request: pytest.FixtureRequest, store_name: str, folder: Path) -> None:
@@ -65,12 +65,12 @@ class Places:
             return {"url": self._redis, "prefix": f"{{jq-{self._count}}}:"}
         if self._run is None:
             return str(self._folder / f"{self._count}.db")
-        name = self._run.databases.create(empty=False)
+        name = self._run.databases.lend()
         self._made.append(name)
         return self._run.databases.dsn(name)
 
     def close(self) -> None:
-        """Drop what was made."""
-        for name in self._made:
+        """Give back the databases, whose stores are closed."""
+        while self._made:
             assert self._run is not None
-            self._run.databases.drop(name)
+            self._run.databases.give_back(self._made.pop())
