@@ -139,7 +139,9 @@ def test_a_running_topology_is_measured_if_it_has_the_slots_of_the_profile(tmp_p
     told = {"JQ_DB_URL": "memory://", "JQ_WORKER_CONCURRENCY": "3"}
     with processes.server(tmp_path, **told) as server:
         at = f"embedded={server.line('ready')['grpc']}"
-        refused = bench(tmp_path, "run", name, "--at", at, "--out", "refused")
+        refused = bench(
+            tmp_path, "run", name, "--at", at, "--set", "seconds=0.1", "--out", "refused"
+        )
         assert refused.returncode == 5
         assert "embedded ran 3 jobs at once instead of 6" in refused.stderr
         assert not (tmp_path / "refused" / "records.jsonl").exists()
