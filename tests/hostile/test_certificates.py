@@ -25,7 +25,7 @@ def test_a_certificate_has_no_role_until_it_is_given_one() -> None:
         access = Access(certificates=True, certificate_roles=roles)
         alice = access.identify(Shown(certificate="alice"))
         assert (alice.name, alice.roles) == ("alice", frozenset())
-        with pytest.raises(PermissionDenied, match=r"setting tls.client_roles gives certificates"):
+        with pytest.raises(PermissionDenied, match=r"tls.client_roles gives roles to certificates"):
             permit(alice, {Role.CLIENT}, "job.submit")
     roles = parse_certificate_roles(["*:client+worker", "ops:operator"], "tls.client_roles")
     access = Access(certificates=True, certificate_roles=roles)
@@ -148,4 +148,6 @@ def test_a_plaintext_service_on_the_network_warns_at_its_start(
         (line["event"], line["message"]) for line in service.lines if line["level"] == "WARNING"
     ]
     assert [event for event, _ in said] == ["open_to_network"] * warned
-    assert all("0.0.0.0 is open to the network without TLS" in text for _, text in said)
+    assert all(
+        f"0.0.0.0:{told['JOB_PORT']} is open to the network without TLS" in text for _, text in said
+    )
