@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tests import patience
 
@@ -24,7 +24,13 @@ class Program:
         self.printed: list[str] = []
         self._changed = threading.Condition()
         self._ended = False
-        self.process = subprocess.Popen(
+        self.process = self.popen(command, cwd, env)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def popen(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Any:
+        """Start it; subclasses may do so another way."""
+        return subprocess.Popen(
             command,
             cwd=cwd,
             env=env,
@@ -33,8 +39,6 @@ class Program:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -11,6 +11,8 @@ import yaml
 
 from jobqueue.bench.cell import PRIMARY, Method
 from jobqueue.bench.records import TO_DONE, RunRecord, histogram, read
+from jobqueue.cli import bench as program
+from jobqueue.cli.program import run_program
 from jobqueue.fleet import state
 from tests import patience
 from tests.cli import processes
@@ -119,12 +121,12 @@ def test_a_run_that_is_terminated_leaves_no_process_and_no_folder(tmp_path: Path
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     command = ("run", name, "--set", "seconds=600", "--out", "kept")
-    with processes.Service("bench", *command, cwd=tmp_path, TMPDIR=str(scratch)) as program:
-        program.line_with("embedded, repetition 1")
+    with processes.Service("bench", *command, cwd=tmp_path, TMPDIR=str(scratch)) as run:
+        run.line_with("embedded, repetition 1")
         (topology,) = scratch.glob("jq-bench-*/topology")
         up = state.read(topology)
         assert up.living
-        assert program.stop(signal.SIGTERM) == 130
+        assert run.stop(signal.SIGTERM) == 130
         patience.until(lambda: not up.living, "the processes of the topology ended")
     assert not list(scratch.glob("jq-bench-*"))
 
@@ -137,7 +139,9 @@ def test_a_running_topology_is_measured_if_it_has_the_slots_of_the_profile(tmp_p
     told = {"JQ_DB_URL": "memory://", "JQ_WORKER_CONCURRENCY": "3"}
     with processes.server(tmp_path, **told) as server:
         at = f"embedded={server.line('ready')['grpc']}"
-        refused = bench(tmp_path, "run", name, "--at", at, "--out", "refused")
+        refused = bench(
+            tmp_path, "run", name, "--at", at, "--set", "seconds=0.1", "--out", "refused"
+        )
         assert refused.returncode == 5
         assert "embedded ran 3 jobs at once instead of 6" in refused.stderr
         assert not (tmp_path / "refused" / "records.jsonl").exists()
@@ -149,8 +153,10 @@ def test_a_running_topology_is_measured_if_it_has_the_slots_of_the_profile(tmp_p
     assert any("runs elsewhere" in note for note in record.notes)
 
 
-@pytest.mark.slow
-def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> None:
+def test_what_is_wrong_is_said_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     name = short(tmp_path, ["microservices", "nodes"])
     for arguments, said in (
         (("run", "nothing"), "PROFILE: 'nothing' is unknown; one of: "),
@@ -169,9 +175,10 @@ def test_what_is_wrong_is_said_before_anything_is_started(tmp_path: Path) -> Non
         (("run", "recovery", "--place", "containers"), "--place: scenarios start their own"),
         (("run", "regress", "--at", "embedded=127.0.0.1:1"), "--at: scenarios start their own"),
     ):
-        ran = bench(tmp_path, *arguments)
-        assert ran.returncode == 2, ran.stderr
-        assert said in ran.stderr
+        status = run_program(program.app, "jq-bench", arguments)
+        shown = capfd.readouterr().err
+        assert status == 2, shown
+        assert said in shown
     assert not (tmp_path / "results").exists()
 
 

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import patience
+from tests import patience, warm
 from tests.programs import Program
 
 START_TIMEOUT = 30.0
@@ -23,16 +24,23 @@ def environment(**extra: str) -> dict[str, str]:
     return clean | {"PYTHONUNBUFFERED": "1", "JQ_COMMIT": "abc1234def"} | extra
 
 
-def run(module: str, *args: str, cwd: Path, timeout: float = 30.0, **extra: str):
+def run(
+    module: str, *args: str, cwd: Path, timeout: float = 30.0, **extra: str
+) -> subprocess.CompletedProcess[str]:
     """Run a program to its end. A server's ports are free ones, unless ``extra`` names them."""
-    return subprocess.run(
+    process = warm.popen(
         [sys.executable, "-m", f"jobqueue.cli.{module}", *args],
         cwd=cwd,
         env=environment(**({"JQ_HTTP_PORT": "0", "JQ_GRPC_PORT": "0"} | extra)),
-        capture_output=True,
-        text=True,
-        timeout=patience.longest(timeout),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
+    try:
+        out, err = process.communicate(timeout=patience.longest(timeout))
+    finally:
+        process.kill()
+        process.wait()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 class Service(Program):
@@ -44,6 +52,11 @@ class Service(Program):
         self.noise: list[str] = []
         chosen = [str(program)] if isinstance(program, Path) else ["-m", f"jobqueue.cli.{program}"]
         super().__init__([sys.executable, *chosen, *args], cwd, environment(**extra))
+
+    def popen(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Any:
+        return warm.popen(
+            command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
 
     def take(self, line: str) -> None:
         try:

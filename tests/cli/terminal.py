@@ -7,19 +7,13 @@ import os
 import re
 import select
 import struct
-import subprocess
 import sys
 import termios
 from pathlib import Path
 
-from tests import patience
+from tests import patience, warm
 from tests.cli.processes import environment
 
-# Ctrl-C reaches only programs whose controlling terminal it is typed at.
-_TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
-    " os.execv(sys.argv[1], sys.argv[1:])"
-)
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -41,22 +35,14 @@ def run(
     when their prompt is seen. A typed ``^C`` is the key."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            _TAKE_TERMINAL,
-            sys.executable,
-            "-m",
-            f"jobqueue.cli.{module}",
-            *args,
-        ],
+    process = warm.popen(
+        [sys.executable, "-m", f"jobqueue.cli.{module}", *args],
         cwd=cwd,
         env=environment(TERM="xterm-256color", **extra),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        start_new_session=True,
+        tty=True,
     )
     os.close(theirs)
     shown = b""

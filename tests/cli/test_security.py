@@ -189,7 +189,7 @@ def test_a_key_is_no_flag(tmp_path):
         assert answer.returncode == 2
     answer = processes.run("server", "--set", f"auth.api_keys={KEYS}", cwd=tmp_path)
     assert answer.returncode == 2
-    assert "set the environment variable JQ_AUTH_API_KEYS" in answer.stderr
+    assert "set the environment variable JQ_AUTH_API_KEYS instead" in answer.stderr
 
 
 # -- certificates ------------------------------------------------------------------------------

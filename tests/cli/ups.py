@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from jobqueue.cli import fleet
 from jobqueue.fleet import state
 from jobqueue.fleet.processes import began
-from tests import patience
+from tests import patience, warm
 from tests.cli import processes
 from tests.programs import Program
 
@@ -93,6 +94,11 @@ class Foreground(Program):
             [sys.executable, *start, "up", topology, "--folder", str(where.fleet), *args],
             where.folder,
             processes.environment(**where.environ, **extra),
+        )
+
+    def popen(self, command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Any:
+        return warm.popen(
+            command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
 
     def take(self, line: str) -> None:

@@ -34,7 +34,7 @@ _HASTY = {
 
 @contextlib.contextmanager
 def hasty(run: Run, folder: Path) -> Iterator[Running]:
-    told = _HASTY | {"worker.heartbeat_timeout": round(patience.stretched(4), 1)}
+    told = _HASTY | {"worker.heartbeat_timeout": round(patience.stretched(2), 1)}
     options = [part for name, value in told.items() for part in ("--set", f"{name}={value}")]
     with LAYOUTS["replicated"](run, folder, *options, pool=False) as running:
         yield running

@@ -82,19 +82,22 @@ async def cancelled(*tasks: asyncio.Task[Job]) -> None:
     await asyncio.wait(tasks)
 
 
-async def test_all_who_wait_are_one_question_in_bounded_parts(rig: Rig, looks: Looks):
-    job_ids = [await rig.submit() for _ in range(2_500)]
+async def test_all_who_wait_are_one_question_in_bounded_parts(
+    rig: Rig, looks: Looks, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(watching, "_AT_ONCE", 100)
+    job_ids = [await rig.submit() for _ in range(250)]
     tasks = await waiting(rig, looks, *job_ids)
     looks.asked.clear()
     reads = looks.reads
     await looks.another()
     await until(lambda: len(looks.asked) >= 3)
     sizes = [len(seen) for seen in looks.asked[:3]]
-    assert sorted(sizes) == [500, 1_000, 1_000]
-    assert len({seq for seen in looks.asked[:3] for seq in seen}) == 2_500
+    assert sorted(sizes) == [50, 100, 100]
+    assert len({seq for seen in looks.asked[:3] for seq in seen}) == 250
     assert looks.reads == reads, "whose job has not ended does not read it"
-    await ends_elsewhere(rig, job_ids[1_234])
-    assert (await patience.wait_for(tasks[1_234], 10)).state is X
+    await ends_elsewhere(rig, job_ids[123])
+    assert (await patience.wait_for(tasks[123], 10)).state is X
     assert looks.reads == reads + 1
     await cancelled(*tasks)
 

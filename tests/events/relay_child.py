@@ -21,7 +21,7 @@ from jobqueue.events.relay import Relay
 from jobqueue.events.settings import KafkaSettings
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 
-TTL = 2.0
+TTL = 1.0
 
 
 async def main(url: str, bootstrap: str, prefix: str, place: str = "", times: str = "1") -> None:

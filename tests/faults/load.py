@@ -14,10 +14,10 @@ from tests.faults.processes import Site
 from tests.plain_http import plain_http
 
 # As many jobs may wait. Where the machine is slow a longer line only takes longer to be done.
-BACKLOG = 500
+BACKLOG = 200
 # Pauses of producers and of their looks: some call is always under way, and the machine has time
 # for the servers and workers that this is about.
-SUBMIT_PAUSE = 0.04  # seconds
+SUBMIT_PAUSE = 0.1  # seconds
 LOOK_PAUSE = 0.1
 
 

@@ -5,19 +5,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from tests import patience, ports
+from tests import patience, ports, warm
 from tests.history.checker import Run
 from tests.plain_http import plain_http
 
 ROOT = Path(__file__).resolve().parents[2]
+APPS = ("ledger_app.py", "rolling_app.py")
 HEARTBEAT_TIMEOUT = "JQ_WORKER_HEARTBEAT_TIMEOUT"
+
+
+class Process:
+    """A program that runs, for tests that wait for its end in a loop."""
+
+    def __init__(self, popen: Any) -> None:
+        self._popen = popen
+        self.pid: int = popen.pid
+        self.send_signal: Callable[[int], None] = popen.send_signal
+        self.kill: Callable[[], None] = popen.kill
+
+    @property
+    def returncode(self) -> int | None:
+        status: int | None = self._popen.poll()
+        return status
+
+    async def wait(self) -> int:
+        """Wait for the end; returns the exit status."""
+        while (status := self.returncode) is None:
+            await asyncio.sleep(0.01)
+        return status
 
 
 class Site:
@@ -44,35 +68,40 @@ class Site:
         if silent := self._settings.get(HEARTBEAT_TIMEOUT):
             self._settings[HEARTBEAT_TIMEOUT] = f"{patience.stretched(float(silent)):.1f}"
         self._redis_url = redis_url
-        self._running: list[asyncio.subprocess.Process] = []
+        self._running: list[Process] = []
         self._log = (folder / "log").open("ab")
+        for app in APPS:  # where the programs find them
+            shutil.copy(Path(__file__).with_name(app), folder)
 
     async def start(
         self,
         module: str,
         arguments: tuple[str, ...] = (),
         settings: Mapping[str, str] | None = None,
-    ) -> asyncio.subprocess.Process:
+    ) -> Process:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("JQ_")}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, "--app", "tests.faults.ledger_app:app", *arguments),
+        if not module.startswith("jobqueue."):
+            environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+        popen = warm.popen(
+            [sys.executable, "-m", module, "--app", "ledger_app:app", *arguments],
             cwd=self.folder,
             env=environment
             | {
-                "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)]),
+                "PYTHONUNBUFFERED": "1",
                 "LEDGER": str(self.ledger),
                 "JQ_DB_URL": self.db_url,
                 "JQ_REDIS_URL": self._redis_url,
             }
             | self._settings
             | dict(settings or {}),
-            stdout=self._log,
-            stderr=self._log,
+            stdout=self._log.fileno(),
+            stderr=self._log.fileno(),
         )
+        process = Process(popen)
         self._running.append(process)
         return process
 
-    async def server(self, number: int = 0, **settings: str) -> asyncio.subprocess.Process:
+    async def server(self, number: int = 0, **settings: str) -> Process:
         """Start a jq-server and wait until it says that it is ready."""
         http, grpc = self.ports[number]
         told = {"JQ_HTTP_PORT": str(http), "JQ_GRPC_PORT": str(grpc)}
@@ -87,7 +116,7 @@ class Site:
                 await asyncio.sleep(0.05)
         raise AssertionError(f"jq-server is not ready:\n{self.log_tail()}")
 
-    async def worker(self, worker_id: str, **settings: str) -> asyncio.subprocess.Process:
+    async def worker(self, worker_id: str, **settings: str) -> Process:
         return await self.start(
             "jobqueue.cli.worker",
             settings={
@@ -98,13 +127,13 @@ class Site:
             | settings,
         )
 
-    async def supervised_workers(self, *names: str) -> asyncio.subprocess.Process:
+    async def supervised_workers(self, *names: str) -> Process:
         """Start workers, named ``ID@QUEUE``, that are started again whenever they die."""
         told = {"WORKERS": " ".join(names), "JQ_WORKER_SERVER": self.target}
         told["JQ_WORKER_METRICS_PORT"] = "0"
         return await self.start("tests.faults.supervisor", settings=told)
 
-    async def kill(self, process: asyncio.subprocess.Process) -> None:
+    async def kill(self, process: Process) -> None:
         process.send_signal(signal.SIGKILL)
         await process.wait()
 

@@ -19,7 +19,6 @@ _LOADED = (
     "jobqueue.events.dispatch.worker",
     "jobqueue.stores.redis.store",
     "jobqueue.server.worker",
-    "tests.faults.ledger_app",
 )
 _PAUSE = 0.02  # seconds: a worker that cannot start must not take the whole machine
 

@@ -86,7 +86,7 @@ async def test_what_a_silent_worker_reports_afterwards_is_refused_and_changes_no
 
     (That a real one behaves after SIGSTOP: test_kill_worker.py.)
     """
-    site = replicated_site_of(**SETTINGS)
+    site = replicated_site_of(**(SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "1.5"}))
     for number in range(2):
         await site.server(number, **NO_POOL)
     backends = [GrpcBackend(target, timeout=10) for target in site.targets]

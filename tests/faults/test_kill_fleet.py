@@ -19,11 +19,11 @@ from jobqueue.core.lifecycle import Reason, State
 from tests import patience
 from tests.faults.conftest import SiteOf, evidence_of
 from tests.faults.load import settled
-from tests.faults.processes import Site
+from tests.faults.processes import Process, Site
 from tests.history.checker import assert_kept
 
 ROUNDS = int(os.environ.get("JQ_TEST_KILL_ROUNDS", "8"))
-JOBS = int(os.environ.get("JQ_TEST_KILL_JOBS", "2000"))
+JOBS = int(os.environ.get("JQ_TEST_KILL_JOBS", "1000"))
 SEED = int(os.environ.get("JQ_TEST_KILL_SEED", "0")) or random.randrange(1, 2**32)
 WORKERS = 10
 CONCURRENCY = 4
@@ -82,15 +82,15 @@ class Fleet:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.servers: list[asyncio.subprocess.Process] = []
-        self.workers: list[asyncio.subprocess.Process] = []
+        self.servers: list[Process] = []
+        self.workers: list[Process] = []
         self.names = [f"w{number}" for number in range(WORKERS)]
 
     async def start(self) -> None:
         self.servers = [await self.site.server(number, **NO_POOL) for number in range(2)]
         self.workers = [await self._worker(name) for name in self.names]
 
-    async def _worker(self, name: str) -> asyncio.subprocess.Process:
+    async def _worker(self, name: str) -> Process:
         return await self.site.worker(name, JQ_WORKER_CONCURRENCY=str(CONCURRENCY))
 
     async def kill_server(self, number: int, pause: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,22 @@ SETTINGS = {
 NO_POOL = {"JQ_WORKER_CONCURRENCY": "0"}
 
 
+def on_postgres(why: str, *more: object) -> Any:
+    """On PostgreSQL in the night only."""
+    return pytest.param(
+        "postgres", *more, marks=[pytest.mark.integration, pytest.mark.nightly(why)]
+    )
+
+
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.timeout(90 + 15 * ROUNDS)
 @pytest.mark.req("jq:NFR-005", "jq:NFR-006", "jq:NFR-008", "jq:FR-021")
+@pytest.mark.parametrize(
+    "any_site_of",
+    ["sqlite", on_postgres("test_kill_fleet.py kills these two servers in turn: 10 s")],
+    indirect=True,
+)
 async def test_nothing_is_lost_when_servers_are_killed_in_turn(any_site_of):
     site: Site = any_site_of(servers=2, **SETTINGS)
     moments = random.Random(SEED)
@@ -83,12 +96,22 @@ async def test_nothing_is_lost_when_servers_are_killed_in_turn(any_site_of):
 @pytest.mark.faults
 @pytest.mark.slow
 @pytest.mark.req("jq:NFR-007", "jq:NFR-008")
-@pytest.mark.parametrize("away", [0.5, 7.0], ids=["shorter", "longer"])
+@pytest.mark.parametrize(
+    ("any_site_of", "away"),
+    [
+        ("sqlite", 0.5),
+        ("sqlite", 3.5),
+        on_postgres("the worker is the same, and the case `longer` runs here: 8 s", 0.5),
+        pytest.param("postgres", 3.5, marks=pytest.mark.integration),
+    ],
+    indirect=["any_site_of"],
+    ids=["sqlite-shorter", "sqlite-longer", "postgres-shorter", "postgres-longer"],
+)
 async def test_a_running_job_when_both_servers_are_away_for_less_or_more_than_the_timeout(
     any_site_of, away: float
 ):
     """Its worker keeps it and reports when a server is back: nobody was judged meanwhile."""
-    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "5"}
+    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "2.5"}
     site: Site = any_site_of(servers=2, **settings)
     servers = [await site.server(number, **NO_POOL) for number in range(2)]
     await site.worker("w")
@@ -121,7 +144,7 @@ async def test_a_server_that_stands_still_for_longer_than_any_timeout_does_no_ha
     any_site_of,
 ):
     """It led, it had workers, it knew free slots: all of that is another server's by then."""
-    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "3"}
+    settings = SETTINGS | {"JQ_WORKER_HEARTBEAT_TIMEOUT": "1.5"}
     site: Site = any_site_of(servers=2, **settings)
     servers = [await site.server(number, **NO_POOL) for number in range(2)]
     for number in range(WORKERS):
@@ -131,7 +154,7 @@ async def test_a_server_that_stands_still_for_longer_than_any_timeout_does_no_ha
     try:
         await asyncio.sleep(1.5)
         servers[0].send_signal(signal.SIGSTOP)
-        await asyncio.sleep(8)
+        await asyncio.sleep(4)
         servers[0].send_signal(signal.SIGCONT)
         await asyncio.sleep(2)
         async with patience.timeout(60):

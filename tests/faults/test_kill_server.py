@@ -25,6 +25,7 @@ from tests.plain_http import plain_http
 
 ROUNDS = int(os.environ.get("JQ_TEST_KILL_ROUNDS", "8"))
 SEED = int(os.environ.get("JQ_TEST_KILL_SEED", "0")) or random.randrange(1, 2**32)
+PAUSE = 0.03  # seconds of each producer between its calls
 
 SETTINGS = {
     "JQ_QUEUE_MAX_RETRIES": "1000",
@@ -86,7 +87,7 @@ class Load:
                 ids = [one["job_id"] for one in told if one.get("job_id")]
                 self.over_http += len(ids)
                 self.accepted.update(ids)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(PAUSE)
 
     async def _look(self) -> None:
         """Ask for jobs; what was said to be DONE must stay so."""
@@ -117,7 +118,7 @@ class Load:
                 ids = [r.job_id for r in results if r.status is SubmitStatus.ACCEPTED]
                 self.over_grpc += len(ids)
                 self.accepted.update(ids)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(PAUSE)
         finally:
             await backend.stop()
 

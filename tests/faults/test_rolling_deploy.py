@@ -15,7 +15,7 @@ from jobqueue.core.job import Event, Job, JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from tests import patience
 from tests.faults.conftest import SiteOf, evidence_of
-from tests.faults.processes import Site
+from tests.faults.processes import Process, Site
 from tests.records import made
 
 SETTINGS = {
@@ -39,12 +39,12 @@ class Deploy:
         self.submitted: list[str] = []
         self._rng = random.Random(12)
 
-    async def start(self, worker_id: str, types: frozenset[str]) -> asyncio.subprocess.Process:
+    async def start(self, worker_id: str, types: frozenset[str]) -> Process:
         """Start a worker and wait until it is connected."""
         self.knows[worker_id] = types
         process = await self.site.start(
             "jobqueue.cli.worker",
-            ("--app", "tests.faults.rolling_app:app"),
+            ("--app", "rolling_app:app"),
             {
                 "JQ_WORKER_ID": worker_id,
                 "JQ_WORKER_SERVER": self.site.target,

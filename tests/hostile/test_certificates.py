@@ -148,4 +148,6 @@ def test_a_plaintext_service_on_the_network_warns_at_its_start(
         (line["event"], line["message"]) for line in service.lines if line["level"] == "WARNING"
     ]
     assert [event for event, _ in said] == ["open_to_network"] * warned
-    assert all("0.0.0.0 is open to the network without TLS" in text for _, text in said)
+    assert all(
+        f"0.0.0.0:{told['JOB_PORT']} is open to the network without TLS" in text for _, text in said
+    )

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 FETCH = "/jq.v1.WorkerService/Fetch"
 # One caller has room for 64 MiB of answers; what is read from the store takes some beside.
 ROOM_MIB = 200
-WORKERS = 300
+WORKERS = 150
 
 
 async def submit(channel: grpc.aio.Channel, count: int, queue: str) -> None:
@@ -57,7 +57,7 @@ async def operate(target: Target, verb: str, path: str, body: str | None = None)
 
 
 async def test_fetches_that_are_not_read_are_bounded(durable: Target):
-    """Before, each of the fetches that waited got its job, read or not: 860 MiB."""
+    """Before, each of the fetches that waited got its job, read or not: 860 MiB for 300."""
     await operate(durable, "POST", "/queues", '{"name": "unread"}')
     await operate(durable, "POST", "/queues/unread/pause")
     async with durable.channel() as channel:

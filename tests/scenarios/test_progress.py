@@ -5,9 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
+
 from jobqueue import Abort, Context, Job, RetryLater, State
+from jobqueue.worker import side_threads
 from tests import patience
 from tests.scenarios.place import Place
+
+
+@pytest.fixture(autouse=True)
+def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two heartbeats that tell of progress."""
+    monkeypatch.setattr(side_threads, "_PAUSE", 0.1)
 
 
 def said(job: Job) -> tuple[float | None, str] | None:

@@ -1,4 +1,4 @@
-"""A database for each test, copied from a template that holds the schema."""
+"""A database for each test: a copy of a template that holds the schema, emptied after each test."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
 from tests import patience
+from tests.services.emptied import Emptied
 
 CALL_TIMEOUT = patience.longest(30.0)  # seconds
+FREE = 2  # databases that are kept for the next tests of this process
+
+T = TypeVar("T")
 
 
 class Databases:
@@ -29,11 +33,15 @@ class Databases:
         self._prefix = f"jq_{token}_"
         self.template = f"{self._prefix}template"
         self._connection: Any = None
+        self._lent: dict[str, Emptied] = {}
+        self._free: list[Emptied] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
+        for one in (*self._free, *self._lent.values()):
+            self._run(one.close())
         if self._connection is not None:
             self._run(self._connection.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -54,6 +62,22 @@ class Databases:
         self._run(self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"'))
         return name
 
+    @property
+    def kept(self) -> list[str]:
+        """The names of the databases that this process has not dropped yet."""
+        return [one.name for one in (*self._free, *self._lent.values())]
+
+    def lend(self) -> str:
+        """The name of a database with the schema that another test may have used before."""
+        return self._run(self._lend())
+
+    def give_back(self, name: str) -> None:
+        """Keep a database of ``lend`` for the next test, or drop it where enough are kept."""
+        one = self._lent.pop(name)
+        self._free.append(one)
+        if len(self._free) > FREE:
+            self._run(self._discard(self._free.pop(0)))
+
     def drop(self, name: str) -> None:
         """Whoever is still connected is thrown out."""
         self._run(self._execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'))
@@ -61,6 +85,23 @@ class Databases:
     def drop_all(self) -> None:
         """All of this run."""
         self._run(self._drop_all())
+
+    async def _lend(self) -> str:
+        while self._free:
+            one = self._free.pop()
+            if await one.empty():
+                break
+            await self._discard(one)
+        else:
+            name = f"{self._prefix}{secrets.token_hex(4)}"
+            await self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{self.template}"')
+            one = await Emptied.look(name, await asyncpg.connect(self.dsn(name)))
+        self._lent[one.name] = one
+        return one.name
+
+    async def _discard(self, one: Emptied) -> None:
+        await one.close()
+        await self._execute(f'DROP DATABASE IF EXISTS "{one.name}" WITH (FORCE)')
 
     async def _make_template(self, prepare: Callable[[str], Awaitable[None]]) -> None:
         if self.template in await self._names():
@@ -90,5 +131,5 @@ class Databases:
             self._connection = await asyncpg.connect(self._dsn)
         return self._connection
 
-    def _run(self, call: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(call, self._loop).result(CALL_TIMEOUT)
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(CALL_TIMEOUT)

@@ -1,7 +1,7 @@
 """Real servers for tests.
 
-    postgres_dsn          a database of the test's own, with the schema
-    empty_postgres_dsn    the same without it
+    postgres_dsn          an empty database of the test's own, with the schema
+    empty_postgres_dsn    a new database without it
     redis_url             an empty Redis database
     kafka                 topics of the test's own
     own_postgres          makes servers that the test may kill, restart and stop
@@ -115,20 +115,18 @@ def services(request: pytest.FixtureRequest) -> Run:
 
 @pytest.fixture
 def postgres_dsn(services: Run) -> Iterator[str]:
-    """The address of a fresh database with the schema."""
-    yield from _database(services, empty=False)
+    """The address of an empty database with the schema."""
+    name = services.databases.lend()
+    yield services.databases.dsn(name)
+    services.databases.give_back(name)
 
 
 @pytest.fixture
 def empty_postgres_dsn(services: Run) -> Iterator[str]:
     """The address of a fresh database with nothing in it."""
-    yield from _database(services, empty=True)
-
-
-def _database(run: Run, *, empty: bool) -> Iterator[str]:
-    name = run.databases.create(empty=empty)
-    yield run.databases.dsn(name)
-    run.databases.drop(name)
+    name = services.databases.create(empty=True)
+    yield services.databases.dsn(name)
+    services.databases.drop(name)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ async def accept(store: Store, count: int = 1) -> list[str]:
     return [result.unwrap() for result in results]
 
 
-MOST_HISTORIES = 300
+MOST_HISTORIES = 60
 
 
 class Driver:
@@ -227,8 +227,11 @@ class Driver:
             found = await self.store.stream.changes_after(found.position, page, size)
         return items
 
-    async def check_stream(self) -> None:
-        """The stream alone must be enough to rebuild every job, its history and the queues."""
+    async def check_stream(self) -> dict[str, Job]:
+        """The stream alone must be enough to rebuild every job, its history and the queues.
+
+        Returns the jobs.
+        """
         if self.clock is not None:
             self.clock.advance(3_601.0)  # whoever led does not any more
         term = await self.term()
@@ -238,7 +241,8 @@ class Driver:
         for item in await self.all_changes():
             world.add(item)
         # Progress is no event: it is not in the stream.
-        jobs = {job.id: replace(job, progress=None) for job in await self.all_jobs()}
+        found = {job.id: job for job in await self.all_jobs()}
+        jobs = {job_id: replace(job, progress=None) for job_id, job in found.items()}
         assert {job_id: one.job for job_id, one in world.jobs.items()} == jobs
         # Every event is judged below, too: of many jobs, some histories are read one by one.
         some = dict(islice(world.jobs.items(), 0, None, 1 + len(world.jobs) // MOST_HISTORIES))
@@ -251,11 +255,11 @@ class Driver:
         assert {job.id: job for job in await twin.all_jobs()} == jobs
         for job_id, rebuilt in some.items():
             assert rebuilt.history[-MAX_HISTORY:] == await twin.store.reads.history(job_id)
+        return found
 
     async def check(self, **more: Any) -> None:
         """Let the history checker judge everything that happened in this store."""
-        await self.check_stream()
-        jobs = {job.id: job for job in await self.all_jobs()}
+        jobs = await self.check_stream()
         assert_kept(
             Evidence(
                 events=await self.all_events(),

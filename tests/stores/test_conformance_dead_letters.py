@@ -39,7 +39,7 @@ async def _listed(driver: Driver, **wanted: Any) -> list[str]:
 
 async def _found(driver: Driver, page: int = 100, **wanted: Any) -> list[str]:
     """The ids that looks in pages find; also what each look promises."""
-    ids = {job.seq: job.id for job in await driver.all_jobs()}
+    jobs = {job.seq: job for job in await driver.all_jobs()}
     found: list[str] = []
     before: int | None = None
     while True:
@@ -48,8 +48,8 @@ async def _found(driver: Driver, page: int = 100, **wanted: Any) -> list[str]:
         )
         assert len(look.found) <= look.looked_at
         for seq, version in look.found:
-            found.append(ids[seq])
-            assert version == (await driver.job(ids[seq])).version
+            found.append(jobs[seq].id)
+            assert version == jobs[seq].version
         if look.before_seq is None:
             return found
         assert look.looked_at > 0

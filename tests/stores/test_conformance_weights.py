@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pytest
@@ -24,18 +25,18 @@ def jobs(priority: int, count: int) -> list[JobSpec]:
 
 
 @pytest.mark.req("jq:FR-025")
-@pytest.mark.parametrize("slots", [1, 9, 100])
-async def test_each_priority_gets_its_share(weighted: Driver, slots: int):
+@pytest.mark.parametrize(("slots", "lots"), [(1, 270), (9, 270), (100, 450)])
+async def test_each_priority_gets_its_share(weighted: Driver, slots: int, lots: int):
     for priority in WEIGHTS:
-        await weighted.results(*jobs(priority, 350))
+        await weighted.results(*jobs(priority, 7 * lots // 9))
     taken: Counter[int] = Counter()
-    while taken.total() < 450:
-        claimed = await weighted.claim(min(slots, 450 - taken.total()), queues=["weighted"])
+    while taken.total() < lots:
+        claimed = await weighted.claim(min(slots, lots - taken.total()), queues=["weighted"])
         taken.update(a.priority for a in claimed)
-    # By lot: 250, 150 and 50 on average; the bounds are more than five standard deviations away.
-    assert 195 < taken[9] < 305
-    assert 99 < taken[5] < 201
-    assert 16 < taken[0] < 84
+    for priority, weight in WEIGHTS.items():
+        share = weight / sum(WEIGHTS.values())
+        deviation = math.sqrt(lots * share * (1 - share))
+        assert abs(taken[priority] - lots * share) < 5.2 * deviation, taken
 
 
 async def test_within_a_priority_the_order_stays(weighted: Driver):

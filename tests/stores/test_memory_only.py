@@ -16,6 +16,8 @@ from jobqueue.core.store import JobFilter, Rules
 from jobqueue.stores.memory import MemoryStore
 from tests.stores.driver import Driver, new, spec, worker
 
+ROUND = 200  # jobs that are made and removed together
+
 
 @pytest.fixture
 async def driver() -> Driver:
@@ -36,7 +38,7 @@ def _batch(count: int, first: int) -> list[NewJob]:
 
 async def test_a_pending_job_costs_at_most_two_kib(driver: Driver):
     """Everything that a waiting job keeps alive counts: spec, payload, id, event, heap entry."""
-    count = 20_000
+    count = 5_000
     await driver.store.jobs.submit(_batch(1_000, 0))
     gc.collect()
     tracemalloc.start()
@@ -54,7 +56,7 @@ async def test_cancelled_and_deleted_jobs_do_not_pile_up(driver: Driver):
     """Submit, cancel and delete again and again: memory stays where it is."""
 
     async def round_trip() -> None:
-        jobs = _batch(500, 0)
+        jobs = _batch(ROUND, 0)
         await driver.store.jobs.submit(jobs)
         found = [await driver.job(job.id) for job in jobs]
         await driver.store.jobs.apply([Transition.cancelled(job.seq) for job in found])
@@ -75,7 +77,7 @@ async def test_cancelled_and_deleted_jobs_do_not_pile_up(driver: Driver):
         last, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    per_job = (last - first) / (20 * 500)
+    per_job = (last - first) / (20 * ROUND)
     assert per_job < 100, f"each deleted job leaves {per_job:.0f} bytes behind"
 
 
@@ -93,9 +95,9 @@ async def test_claims_stay_quick_after_many_cancels(driver: Driver):
 
 async def test_timers_of_finished_jobs_do_not_pile_up(driver: Driver):
     async def round_trip() -> None:
-        jobs = new(*(spec(ttl=1e6) for _ in range(500)))
+        jobs = new(*(spec(ttl=1e6) for _ in range(ROUND)))
         await driver.store.jobs.submit(jobs)
-        assignments = await driver.claim(500)
+        assignments = await driver.claim(ROUND)
         await driver.apply(*(Transition.succeeded(a.seq, a.lease, None) for a in assignments))
         driver.clock.advance(1.0)
         await driver.store.upkeep.prune_done(driver.clock.now(), 1_000, await driver.term())
@@ -114,7 +116,7 @@ async def test_timers_of_finished_jobs_do_not_pile_up(driver: Driver):
         last, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (last - first) / (20 * 500) < 150
+    assert (last - first) / (20 * ROUND) < 150
 
 
 async def test_pages_do_not_count_through_numbers_that_are_gone(driver: Driver):

@@ -237,6 +237,7 @@ async def run(store_name: str, places: Places, operations: list[tuple[str, int, 
         await driver.check()
     finally:
         await driver.store.close()
+        places.close()  # the next history gets the same database, emptied
 
 
 @pytest.mark.timeout(300)  # sixty histories, each with hundreds of calls to a server

@@ -137,8 +137,10 @@ async def test_reads_do_not_wait_for_another_processs_write(opened, child, path:
     assert job is not None
 
 
-@pytest.mark.slow
-async def test_a_lock_that_is_never_released_is_unavailable_not_a_hang(opened, child, path: Path):
+async def test_a_lock_that_is_never_released_is_unavailable_not_a_hang(
+    opened, child, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("jobqueue.stores.sqlite.connection.BUSY_TIMEOUT", 0.5)
     store = await opened()
     holder = await child("lock", path)
     assert await holder.hears() == "locked"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -17,14 +18,14 @@ from jobqueue.connect.backends import create_store
 from jobqueue.core.store import BEGINNING
 from tests import patience
 from tests.cli import processes
-from tests.faults import supervisor
+from tests.faults import ledger_app, supervisor
 from tests.faults.processes import ROOT
 from tests.history.checker import Evidence, Run
 from tests.services.topics import Topics
 from tests.streaming.system import PATIENCE, flags, until
 
 START = 60.0  # of several programs at once
-APP = "tests.faults.ledger_app:app"
+APP = "ledger_app:app"
 
 
 class Programs:
@@ -34,6 +35,7 @@ class Programs:
         self.folder = folder
         self.redis_url = redis_url
         self.ledger = folder / "ledger"
+        shutil.copy(ledger_app.__file__, folder)  # where the programs find it
         self.accepted: list[str] = []
         told = flags(redis_url, kafka, **more)
         self._environment = {keys()[path].env: value for path, value in told.items()}
@@ -58,8 +60,9 @@ class Programs:
         return self._start(Path(supervisor.__file__), told)
 
     def _start(self, module: str | Path, more: Mapping[str, str]) -> processes.Service:
-        path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
-        environment = {"PYTHONPATH": path, "LEDGER": str(self.ledger), **self._environment, **more}
+        environment = {"LEDGER": str(self.ledger), **self._environment, **more}
+        if isinstance(module, Path):
+            environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
         made = processes.Service(module, cwd=self.folder, **environment)
         return self._stack.enter_context(made)
 

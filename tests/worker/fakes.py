@@ -175,8 +175,11 @@ class Worker:
         *fns: Callable[..., Any],
         tasks: Registry | None = None,
         observer: Observer | None = None,
+        stop_within: float = 2.0,
         **fields: Any,
     ) -> None:
+        """``stop_within``: seconds that its jobs have to end when the block is left."""
+        self._stop_within = stop_within
         values: dict[str, Any] = {"id": "w1", "heartbeat_interval": 30.0} | fields
         self.settings = WorkerSettings(**values)
         self.runtime = WorkerRuntime(server, tasks or registry(*fns), self.settings, observer)
@@ -186,4 +189,4 @@ class Worker:
         return self.runtime
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.runtime.stop(2.0)
+        await self.runtime.stop(self._stop_within)

@@ -164,7 +164,7 @@ async def test_a_suspect_is_handed_back_if_others_take_too_long(
     server: FakeServer, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspects, "_PATIENCE", 0.05)
-    async with Worker(server, bench.coroutine, concurrency=SLOTS):
+    async with Worker(server, bench.coroutine, concurrency=SLOTS, stop_within=0.2):
         server.deliver("coroutine", payload("long"))
         await bench.until("long")
         suspect = server.deliver("coroutine", payload("suspect"), deaths=3)
@@ -179,7 +179,9 @@ async def test_a_suspect_waits_longer_after_each_hand_back_and_is_listed_as_begu
 ) -> None:
     """So it has its turn at last, and its assignment does not time out meanwhile."""
     monkeypatch.setattr(suspects, "_PATIENCE", 0.001)
-    async with Worker(server, bench.coroutine, concurrency=SLOTS, heartbeat_interval=0.02):
+    async with Worker(
+        server, bench.coroutine, concurrency=SLOTS, heartbeat_interval=0.02, stop_within=0.2
+    ):
         server.deliver("coroutine", payload("long"))
         await bench.until("long")
         suspect = server.deliver(
@@ -257,7 +259,7 @@ async def test_a_process_needs_none_of_it(server: FakeServer, bench: Bench) -> N
     tasks = Registry()
     tasks.add(define(bench.coroutine))
     tasks.add(define(handlers.add, options=TaskOptions(executor="process")))
-    async with Worker(server, tasks=tasks, concurrency=SLOTS):
+    async with Worker(server, tasks=tasks, concurrency=SLOTS, stop_within=0.2):
         server.deliver("coroutine", payload("neighbour"))
         await bench.until("neighbour")
         job = server.deliver("add", b'{"a": 4, "b": 3}', deaths=7)

@@ -12,12 +12,19 @@ import uvloop
 
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
+from jobqueue.worker import side_threads
 from jobqueue.worker.executors.program import Conversation
 from jobqueue.worker.executors.spawn import Spawned
 from tests import patience
 from tests.worker.fakes import FakeServer, Worker
 from tests.worker.test_processes import gone
 from tests.worker.test_progress import told
+
+
+@pytest.fixture(autouse=True)
+def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two heartbeats that tell of progress."""
+    monkeypatch.setattr(side_threads, "_PAUSE", 0.1)
 
 
 def shell(script: str) -> list[str]:
@@ -162,7 +169,7 @@ async def test_of_much_that_a_program_tells_the_last_counts(server: FakeServer) 
         i=0; while [ $i -lt 20000 ]; do i=$((i+1)); echo "0.5 step $i"; done > "$JQ_PROGRESS"
         cat > /dev/null; sleep 600
     """
-    async with Worker(server, exec_command=shell(script)):
+    async with Worker(server, exec_command=shell(script), stop_within=0.2):
         job = server.deliver()
         await told(server, job.lease, Progress(0.5, "step 20000"))
 
@@ -184,7 +191,7 @@ async def test_a_line_that_is_no_progress_is_ignored_and_logged_once(
     def complaints() -> list[str]:
         return [one.getMessage() for one in caplog.records if "ignored a line" in one.getMessage()]
 
-    async with Worker(server, exec_command=shell(script)):
+    async with Worker(server, exec_command=shell(script), stop_within=0.2):
         job = server.deliver()
         limit = patience.Limit(20)
         while not complaints():
@@ -204,6 +211,6 @@ async def test_what_a_program_leaves_running_does_not_hold_its_end_up(
     """Not even if it has the pipe for progress, and nothing else, open."""
     pid = tmp_path / "pid"
     script = f"sleep 600 < /dev/null > /dev/null 2>&1 & echo $! > {pid}; echo done"
-    async with Worker(server, exec_command=shell(script)):
+    async with Worker(server, exec_command=shell(script), stop_within=0.2):
         assert (await server.end(server.deliver())).result == b"done\n"
         os.kill(int(pid.read_text()), signal.SIGKILL)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -20,6 +21,14 @@ from jobqueue.worker.side_threads import UnsentProgress
 from tests import patience
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker, registry
+
+Running = partial(Worker, stop_within=0.2)  # its jobs have no end
+
+
+@pytest.fixture(autouse=True)
+def _short_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two heartbeats that tell of progress."""
+    monkeypatch.setattr(side_threads, "_PAUSE", 0.1)
 
 
 async def told(server: FakeServer, lease: int, expected: Progress) -> int:
@@ -42,7 +51,7 @@ async def test_progress_brings_the_next_heartbeat_forward(server: FakeServer) ->
         ctx.progress(text="nearly there")
         await asyncio.sleep(60)
 
-    async with Worker(server, count, heartbeat_interval=3_600.0):
+    async with Running(server, count, heartbeat_interval=3_600.0):
         job = server.deliver("count")
         first = await told(server, job.lease, Progress(0.25, "1 of 4"))
         # What is missing in it proves nothing: a job may be under way to the worker.
@@ -59,7 +68,7 @@ async def test_a_thread_reports_progress(server: FakeServer) -> None:
         ctx.progress(0.5, "in a thread")
         release.wait(patience.longest(20))
 
-    async with Worker(server, count):
+    async with Running(server, count):
         job = server.deliver("count")
         await told(server, job.lease, Progress(0.5, "in a thread"))
         release.set()
@@ -72,7 +81,7 @@ async def test_a_process_reports_progress_and_its_last_word_is_not_lost(
     tasks = registry(
         handlers.count_and_wait, handlers.report_in_a_loop_of_its_own, executor="process"
     )
-    async with Worker(server, tasks=tasks) as worker:
+    async with Running(server, tasks=tasks) as worker:
         job = server.deliver("count_and_wait")
         await told(server, job.lease, Progress(1.0, "step 20000"))
         worker.cancel([job.lease])
@@ -92,7 +101,7 @@ async def test_nonsense_fails_the_attempt_and_says_what_is_allowed(server: FakeS
 
     tasks = registry(handlers.report_nonsense, executor="process")
     tasks.add(registry(shout).get("shout"))  # type: ignore[arg-type]
-    async with Worker(server, tasks=tasks):
+    async with Running(server, tasks=tasks):
         for name, got in (("shout", "nan"), ("report_nonsense", "40")):
             report = await server.end(server.deliver(name))
             assert report.move is Move.FAIL
@@ -108,7 +117,7 @@ async def test_the_same_word_twice_is_no_news(server: FakeServer) -> None:
             ctx.progress(0.5, "still here")
             await asyncio.sleep(0)
 
-    async with Worker(server, repeat, heartbeat_interval=0.01):
+    async with Running(server, repeat, heartbeat_interval=0.01):
         job = server.deliver("repeat")
         first = await told(server, job.lease, Progress(0.5, "still here"))
         for _ in range(3):
@@ -128,7 +137,7 @@ async def test_however_much_there_is_to_tell_heartbeats_keep_their_pause(
             ctx.progress(text=f"step {n}")
             await asyncio.sleep(0)
 
-    async with Worker(server, hurry, heartbeat_interval=3_600.0):
+    async with Running(server, hurry, heartbeat_interval=3_600.0):
         job = server.deliver("hurry")
         began = time.monotonic()
         while not server.progress:
@@ -153,7 +162,7 @@ async def test_complete_heartbeats_keep_their_interval_beside_early_ones(
             ctx.progress(text=f"step {n}")
             await asyncio.sleep(0)
 
-    async with Worker(server, hurry, heartbeat_interval=0.2):
+    async with Running(server, hurry, heartbeat_interval=0.2):
         server.deliver("hurry")
         limit = patience.Limit(20)
         while server.complete.count(True) < 3 or server.complete.count(False) < 3:
@@ -180,7 +189,7 @@ async def test_what_a_failed_heartbeat_had_to_tell_is_told_by_the_next(
         ctx.progress(0.5)
         await asyncio.sleep(60)
 
-    async with Worker(server, count, heartbeat_interval=0.02):
+    async with Running(server, count, heartbeat_interval=0.02):
         job = server.deliver("count")
         before = await told(server, job.lease, Progress(0.25))
         await server.next_beat()
@@ -204,7 +213,7 @@ async def test_what_a_server_did_not_take_is_told_again_after_registering(
         ctx.progress(0.25)
         await asyncio.sleep(60)
 
-    async with Worker(server, count, heartbeat_interval=0.02):
+    async with Running(server, count, heartbeat_interval=0.02):
         job = server.deliver("count")
         first = await told(server, job.lease, Progress(0.25))
         limit = patience.Limit(20)
@@ -238,7 +247,7 @@ async def test_a_server_that_is_slow_to_answer_is_asked_less_often(
             ctx.progress(text=f"step {n}")
             await asyncio.sleep(0)
 
-    async with Worker(server, hurry, heartbeat_interval=3_600.0):
+    async with Running(server, hurry, heartbeat_interval=3_600.0):
         server.deliver("hurry")
         limit = patience.Limit(20)
         while len(asked) < 4:
@@ -255,7 +264,7 @@ async def test_nothing_is_told_of_an_attempt_that_is_over(server: FakeServer) ->
         release.wait(patience.longest(20))
         ctx.progress(0.9, "nobody asked")
 
-    async with Worker(server, overrun, heartbeat_interval=0.01):
+    async with Running(server, overrun, heartbeat_interval=0.01):
         job = server.deliver("overrun", timeout=0.01)
         assert (await server.end(job)).move is Move.TIME_OUT
         release.set()

@@ -11,6 +11,37 @@ import pytest
 
 from jobqueue.stores.postgres import connections
 
+MANY = 120_000
+FILL = f"""
+INSERT INTO job_record (id, queue, type, payload, priority, max_retries, created_at)
+SELECT gen_random_uuid(), 1, 'filling', 'x', 0, 3, 1e9 + n FROM generate_series(1, {MANY}) n;
+
+INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                      retry_count, max_retries, updated_at, wake_at)
+SELECT seq, id, queue, kind_of(type), 9, CASE WHEN seq % 4 = 1 THEN 1 ELSE 0 END, 1, 1, 1, 0, 0, 3,
+       created_at, CASE WHEN seq % 4 <> 1 THEN 4e9 END
+FROM job_record WHERE type = 'filling' AND seq % 2 = 1;
+
+INSERT INTO job_ended (seq, completed_at, queue, version, attempt, retry_count, state, reason,
+                       cancel)
+SELECT seq, created_at, queue, 4, 1, 0, CASE WHEN seq % 100 = 0 THEN 6 ELSE 4 END, 4, false
+FROM job_record WHERE type = 'filling' AND seq % 2 = 0 AND (seq % 4 = 2 OR seq % 100 = 0);
+
+INSERT INTO job_done (lo, hi, xid, at, queue, worker, from_state, offs, leases, began, results)
+SELECT seq, seq, 1, created_at, 1, 1, 3, ARRAY[seq & 1023], ARRAY[seq], ARRAY[created_at],
+       ARRAY['r'::bytea]
+FROM job_record WHERE type = 'filling' AND seq % 4 = 0 AND seq % 100 <> 0;
+
+INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
+SELECT seq, 1, created_at, 1, 0, 1, 1 FROM job_record WHERE type = 'filling' AND seq % 2 = 0;
+
+INSERT INTO job_steps (lo, hi, xid, at, queue, step)
+SELECT seq, seq, 1, created_at, 1, 1 FROM job_record WHERE type = 'filling' AND seq % 2 = 1;
+
+INSERT INTO job_key
+SELECT 1, 'old ' || seq, id, 4e9, 'f' FROM job_record WHERE type = 'filling';
+"""
+
 BIG = {"job_live", "job_record", "job_ended", "job_event", "job_steps", "job_done", "job_key"}
 
 

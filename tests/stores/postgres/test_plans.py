@@ -6,7 +6,6 @@ No times: what is counted are the pages that each statement looked at.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 
 import asyncpg
 import pytest
@@ -17,44 +16,11 @@ from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import BEGINNING, Claim, JobFilter
 from jobqueue.stores.postgres import heads, holding, streaming
-from jobqueue.stores.postgres.following import Snapshot, StreamPlace
 from jobqueue.stores.postgres.heads import kind_of
-from jobqueue.stores.postgres.statements import SQL
 from tests.stores.driver import accept, new, spec, worker
-from tests.stores.postgres.plans import watch
+from tests.stores.postgres.plans import FILL, watch
 
-MANY = 120_000
 CANDIDATES = "AS k(queue, prio, kind, floor, most)"
-
-FILL = f"""
-INSERT INTO job_record (id, queue, type, payload, priority, max_retries, created_at)
-SELECT gen_random_uuid(), 1, 'filling', 'x', 0, 3, 1e9 + n FROM generate_series(1, {MANY}) n;
-
-INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
-                      retry_count, max_retries, updated_at, wake_at)
-SELECT seq, id, queue, kind_of(type), 9, CASE WHEN seq % 4 = 1 THEN 1 ELSE 0 END, 1, 1, 1, 0, 0, 3,
-       created_at, CASE WHEN seq % 4 <> 1 THEN 4e9 END
-FROM job_record WHERE type = 'filling' AND seq % 2 = 1;
-
-INSERT INTO job_ended (seq, completed_at, queue, version, attempt, retry_count, state, reason,
-                       cancel)
-SELECT seq, created_at, queue, 4, 1, 0, CASE WHEN seq % 100 = 0 THEN 6 ELSE 4 END, 4, false
-FROM job_record WHERE type = 'filling' AND seq % 2 = 0 AND (seq % 4 = 2 OR seq % 100 = 0);
-
-INSERT INTO job_done (lo, hi, xid, at, queue, worker, from_state, offs, leases, began, results)
-SELECT seq, seq, 1, created_at, 1, 1, 3, ARRAY[seq & 1023], ARRAY[seq], ARRAY[created_at],
-       ARRAY['r'::bytea]
-FROM job_record WHERE type = 'filling' AND seq % 4 = 0 AND seq % 100 <> 0;
-
-INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
-SELECT seq, 1, created_at, 1, 0, 1, 1 FROM job_record WHERE type = 'filling' AND seq % 2 = 0;
-
-INSERT INTO job_steps (lo, hi, xid, at, queue, step)
-SELECT seq, seq, 1, created_at, 1, 1 FROM job_record WHERE type = 'filling' AND seq % 2 = 1;
-
-INSERT INTO job_key
-SELECT 1, 'old ' || seq, id, 4e9, 'f' FROM job_record WHERE type = 'filling';
-"""
 
 # A full look through an index then seems to cost one page, however long the table has become.
 COUNTED_EMPTY = """
@@ -123,27 +89,6 @@ async def test_no_statement_reads_a_table_from_end_to_end(open_store, db, monkey
         assert not plan.scanned, (plan.scanned, plan.query)
         # A scan of the smallest of these tables would be more than a thousand.
         assert plan.buffers < 500, (plan.buffers, plan.query, plan.indexes)
-
-
-@pytest.mark.parametrize("queue", ["q", None])
-async def test_a_page_of_what_is_done_reads_no_more_than_its_windows(
-    open_store, db, monkeypatch, queue
-):
-    plans = await watch(db, monkeypatch)
-    store = await open_store()
-    await db.execute(FILL)
-    await db.execute("ANALYZE")
-    plans.seen.clear()
-    wanted = JobFilter(queue=queue, states=(State.DONE,), limit=20)
-    page = await store.reads.list_jobs(wanted)
-    page += await store.reads.list_jobs(replace(wanted, before_seq=page[-1].seq))
-    expected = [n for n in range(MANY, 0, -2) if n % 100][:40]
-    assert [job.seq for job in page] == expected
-    assert len(plans.seen) == 4
-    for plan in plans.seen:
-        # Of ends in rows of their own, a whole window is looked at.
-        assert not plan.scanned, (plan.scanned, plan.query)
-        assert plan.buffers < 3_000, (plan.buffers, plan.query)
 
 
 @pytest.mark.parametrize("counted", ["analyzed", "without statistics"])
@@ -240,27 +185,6 @@ async def test_a_job_of_a_large_batch_is_not_compared_with_every_queue(open_stor
 
 
 @pytest.mark.req("jq:NFR-012")
-async def test_a_follower_reads_what_is_new_and_not_the_rest(open_store, db, monkeypatch):
-    plans = await watch(db, monkeypatch)
-    store = await open_store()
-    await db.execute(FILL)
-    await db.execute("ANALYZE")
-    read = Snapshot(*await db.fetchrow(SQL["snapshot"]))
-    here = StreamPlace(read, read, 0, 0).text()
-    job_ids = await accept(store, 5)
-    plans.seen.clear()
-    for _ in range(10):  # a statement that is asked often gets a plan for any values
-        found = await store.stream.events_after(here, 100)
-        assert sorted(event.job_id for _, event in found) == sorted(job_ids)
-        changes = await store.stream.changes_after(here, 100, 1 << 20)
-        assert len(changes.items) == len(job_ids)
-    assert len(plans.named("job_event")) >= 3 * 10
-    for plan in plans.named("job_event"):
-        assert not plan.scanned
-        assert plan.buffers < 500, plan.indexes
-
-
-@pytest.mark.req("jq:NFR-012")
 async def test_a_stream_that_is_far_behind_reads_a_stretch_at_a_time(open_store, db, monkeypatch):
     monkeypatch.setattr(streaming, "_KEYS_AT_ONCE", 1_000)
     plans = await watch(db, monkeypatch)
@@ -282,25 +206,6 @@ async def test_a_stream_that_is_far_behind_reads_a_stretch_at_a_time(open_store,
     assert beyond
     for plan in beyond:  # a few pages for each of a thousand keys, nothing of the rest
         assert plan.buffers < 5_000, (plan.buffers, plan.query)
-
-
-@pytest.mark.req("jq:NFR-012")
-async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(
-    open_store, db, monkeypatch
-):
-    """The lead cannot be renewed meanwhile, and Kafka may be away for days."""
-    plans = await watch(db, monkeypatch)
-    store = await open_store()
-    await db.execute(FILL)
-    await db.execute("ANALYZE")
-    term = await store.leadership.lead(1, 60.0)
-    await store.stream.begin(term)
-    plans.seen.clear()
-    assert await store.upkeep.prune_done(4e9, 10, term) == 0
-    looks = plans.named("SKIP LOCKED")
-    assert len(looks) == 2
-    for plan in looks:
-        assert plan.buffers < 500, plan.buffers
 
 
 @pytest.mark.req("jq:NFR-012")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import asyncpg
@@ -156,22 +157,40 @@ def near(value: object) -> object:
 )
 @given(wishes=st.lists(JOB, min_size=1, max_size=6), seed=st.integers(0, 99))
 @pytest.mark.parametrize(("number", "few"), [(1, 16), (2, 16), (2, 1)])
-def test_a_batch_in_sql_is_decided_as_each_job_by_the_core(postgres_dsn, number, few, wishes, seed):
-    asyncio.run(_compare(postgres_dsn, number, few, wishes, seed))
+def test_a_batch_in_sql_is_decided_as_each_job_by_the_core(compare, wishes, seed):
+    compare(wishes, seed)
+
+
+@pytest.fixture
+def compare(postgres_dsn: str, number: int, few: int) -> Iterator[Callable[..., None]]:
+    """``_compare`` on one store: each example has jobs of its own there."""
+    clock = ManualClock()
+    store = PostgresStore(postgres_dsn, rules=RULES, clock=clock, few=few)
+
+    async def begin() -> asyncpg.Connection:
+        db = await asyncpg.connect(postgres_dsn)
+        await layout.change(db, number)
+        await store.open()
+        await store.queues.create(Queue(name="q", retry_profile=NO_JITTER))
+        await store.workers.register(worker())
+        return db
+
+    with asyncio.Runner() as runner:
+        db = runner.run(begin())
+        yield lambda wishes, seed: runner.run(_compare(db, store, clock, wishes, seed))
+        runner.run(store.close())
+        runner.run(db.close())
 
 
 async def _compare(
-    dsn: str, number: int, few: int, wishes: list[dict[str, Any]], seed: int
+    db: asyncpg.Connection,
+    store: PostgresStore,
+    clock: ManualClock,
+    wishes: list[dict[str, Any]],
+    seed: int,
 ) -> None:
-    clock = ManualClock()
-    db = await asyncpg.connect(dsn)
-    await layout.change(db, number)
-    store = PostgresStore(dsn, rules=RULES, clock=clock, few=few)
-    await store.open()
+    asked = []
     try:
-        await store.queues.create(Queue(name="q", retry_profile=NO_JITTER))
-        await store.workers.register(worker())
-        asked = []
         for wish in wishes:
             asked.append(ask(wish, *await bring(store, clock, wish)))
             await _put_aside(store)
@@ -200,8 +219,7 @@ async def _compare(
         assert after.run_seconds - before.run_seconds == pytest.approx(ran)
         assert sum(after.depth.values()) == sum(before.depth.values())
     finally:
-        await db.close()
-        await store.close()
+        await _put_aside(store)  # what an example handed back
 
 
 async def _put_aside(store: PostgresStore) -> None:

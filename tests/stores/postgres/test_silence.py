@@ -26,7 +26,10 @@ async def swallowed(proxy) -> None:
 
 
 @pytest.mark.req("jq:NFR-005")
-async def test_a_write_goes_through_soon_after_the_network_is_back(cuttable, proxy, db):
+async def test_a_write_goes_through_soon_after_the_network_is_back(
+    cuttable, proxy, db, monkeypatch
+):
+    monkeypatch.setattr(runner, "_ANSWER", patience.stretched(1.0))
     await accept(cuttable)
     proxy.swallows = True
     submitting = asyncio.create_task(cuttable.jobs.submit(new(spec(b"x"))))
@@ -38,7 +41,8 @@ async def test_a_write_goes_through_soon_after_the_network_is_back(cuttable, pro
 
 
 @pytest.mark.req("jq:NFR-005")
-async def test_claims_reports_and_reads_go_through_as_well(cuttable, proxy):
+async def test_claims_reports_and_reads_go_through_as_well(cuttable, proxy, monkeypatch):
+    monkeypatch.setattr(runner, "_ANSWER", patience.stretched(1.0))
     (job_id,) = await accept(cuttable)
     await cuttable.reads.get(job_id)
     proxy.swallows = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -315,8 +316,8 @@ async def test_what_runs_is_asked_and_takes_its_time(
             (record.summary.status, record.summary.cancel_requested, record.failure_reason),
         )
 
-    ours = await run(tasks)
-    assert ours == await run(design)
+    ours, theirs = await asyncio.gather(run(tasks), run(design))
+    assert ours == theirs
     assert ours[2] == (Status.RUNNING, True)
     assert ours[3].output_summary == "canceled while it ran"
 

@@ -30,6 +30,8 @@ BATCH_BYTES = 1 * MIB
 BATCH_ITEMS = 1000
 # The largest answer that a client accepts: one job with payload and result. Pages are smaller.
 CLIENT_RECEIVE_BYTES = 64 * MIB
+# The server closes a socket that sends nothing after this time. Our clients stop after 5 s.
+HANDSHAKE_MS = 10_000
 # The most calls of one method that wait until the server's event loop starts them.
 _PENDING_CALLS = 8_000
 # The most calls that our clients have under way on one connection. Then they open another.
@@ -85,8 +87,7 @@ def server_options(max_message_bytes: int) -> _Options:
         ("grpc.server.max_pending_requests", _PENDING_CALLS),
         ("grpc.server.max_pending_requests_hard_limit", _PENDING_CALLS),
         ("grpc.so_reuseport", 0),  # a port in use is an error; programs do not share it silently
-        # The server closes a socket that sends nothing after this time. Our clients stop after 5 s.
-        ("grpc.server_handshake_timeout_ms", 10_000),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
