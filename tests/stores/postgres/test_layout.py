@@ -16,7 +16,7 @@ from jobqueue.core.queue import Queue
 from jobqueue.core.store import BEGINNING, Claim, JobFilter
 from jobqueue.stores.postgres import layout
 from jobqueue.stores.postgres.applying import _ROW
-from jobqueue.stores.postgres.migrate import bring_up, migrations
+from jobqueue.stores.postgres.migrate import _NEW, bring_up, migrations
 from jobqueue.stores.postgres.statements import LAYOUT
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.driver import new, spec, worker
@@ -128,7 +128,7 @@ async def test_rows_for_many_jobs_say_the_same_as_rows_for_each(store, db):
 
 
 async def test_a_new_database_begins_with_the_newest_layout(store, db):
-    assert await layout.read(db) == LAYOUT
+    assert await layout.read(db) == _NEW
     with pytest.raises(InvalidArgument):
         await layout.change(db, LAYOUT + 1)
 

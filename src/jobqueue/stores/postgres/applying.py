@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import asyncpg
+
 from jobqueue.core.decide import Decision, Entry, Live, decide, events_of
 from jobqueue.core.job import Outcome, Refusal, Transition
 from jobqueue.core.lifecycle import FENCED, HELD, PATHS, TERMINAL, Move, Reason, State, Step
@@ -17,6 +19,8 @@ from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.heads import Head
 from jobqueue.stores.postgres.queue_cache import ANY_NUMBER, Home, QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import (
+    BATCH,
+    RANGES,
     REASON_NUMBERS,
     REASONS,
     SQL,
@@ -59,6 +63,7 @@ class Applying:
         self._names = names
         self.outcomes: list[Outcome | None] = [None] * len(transitions)
         self.came_back: set[Head] = set()  # where jobs became claimable again
+        self._left: set[int] = set()  # plain jobs that got a row of their own
 
     async def run(self, db: Db) -> None:
         """Write them, in rounds: a job moves once in each."""
@@ -184,7 +189,7 @@ class Applying:
     # -- under row locks -------------------------------------------------------------------
 
     async def _decide(self, db: Db, places: list[int], repeated: bool) -> dict[int, Outcome]:
-        rows = await self._lock(db, sorted({self._asked[n].seq for n in places}))
+        rows = await self._lock(db, {self._asked[n].seq: self._asked[n] for n in places})
         deleted = await self._deleted_queues(db, places, rows)
         writes = _Writes()
         outcomes: dict[int, Outcome] = {}
@@ -211,6 +216,8 @@ class Applying:
                 policy=home.policy,
             )
             if isinstance(decision, Refusal):
+                if row.seq in self._left and before is State.PENDING:
+                    self.came_back.add(row.head)
                 if repeated and await _was_written(db, asked, row):
                     outcomes[n] = Outcome(
                         None, before, live.reason, row.job_id, home.name, asked.lease
@@ -220,6 +227,9 @@ class Applying:
                 else:
                     outcomes[n] = Outcome(decision, before, live.reason, row.job_id, home.name)
                 continue
+            if not row.locked:
+                # The job became what the move applies to after it was looked for.
+                raise asyncpg.SerializationError(f"job {asked.seq} moved meanwhile")
             if decision.lease is not None and live.lease is None:
                 row.last_lease = decision.lease
             writes.add(row, before, decision, asked.error)
@@ -232,15 +242,27 @@ class Applying:
         await writes.write(db)
         return outcomes
 
-    async def _lock(self, db: Db, seqs: list[int]) -> dict[int, _Row]:
+    async def _lock(self, db: Db, asked: dict[int, Transition]) -> dict[int, _Row]:
+        """Lock the rows of jobs; a plain job that the move may apply to gets one first.
+
+        Locks are taken in one order by all: live rows and ends by number, ranges, held rows.
+        """
         rows: dict[int, _Row] = {}
-        missing = seqs
+        missing = sorted(asked)
+
+        async def look(name: str) -> None:
+            nonlocal missing
+            if missing:
+                for row in await db.fetch(SQL[name], missing, self._now):
+                    rows[row[0]] = _Row(row, locked=name != "lock_plain")
+                missing = [seq for seq in missing if seq not in rows]
+
         for _ in range(_LOOKS):
             for name in ("lock_live", "lock_ended", "lock_done"):
-                if missing:
-                    for row in await db.fetch(SQL[name], missing, self._now):
-                        rows[row[0]] = _Row(row)
-                    missing = [seq for seq in missing if seq not in rows]
+                await look(name)
+            if missing and await self._leave(db, [asked[seq] for seq in missing]):
+                await look("lock_live")
+            await look("lock_plain")
             if not missing:
                 break
             # Between two statements a job may have come back. One that is in neither and has
@@ -252,6 +274,23 @@ class Applying:
                 )
             ]
         return rows
+
+    async def _leave(self, db: Db, asked: list[Transition]) -> bool:
+        """Give plain jobs that these moves may apply to a row; return True if there were any."""
+        ready = [one.seq for one in asked if _may_leave(one, State.PENDING)]
+        held = [one for one in asked if _may_leave(one, State.ASSIGNED)]
+        left: list[Any] = []
+        if ready:
+            texts = SQL if await self._queue_cache.layout(db, self._now) < RANGES else BATCH
+            left += await db.fetch(texts["leave_ready"], ready)
+            # Where all of a range had to leave, the other jobs can be claimed as rows.
+            self.came_back.update(tuple(row[1:]) for row in left if row[0] not in ready)
+        if held:
+            left += await db.fetch(
+                SQL["leave_held"], [one.seq for one in held], [one.lease for one in held]
+            )
+        self._left.update(row[0] for row in left)
+        return bool(left)
 
     async def _deleted_queues(self, db: Db, places: list[int], rows: dict[int, _Row]) -> set[int]:
         """Queues that a retry by hand cannot go back to; the others cannot be deleted meanwhile."""
@@ -289,6 +328,13 @@ async def _was_written(db: Db, asked: Transition, row: _Row) -> bool:
     return written is not None
 
 
+def _may_leave(asked: Transition, state: State) -> bool:
+    """Return True if the move may apply to a plain job in this state (also its version)."""
+    if asked.move in FENCED and asked.lease is None:
+        return False
+    return state in PATHS[asked.move] and asked.version in (None, int(state))
+
+
 def _parts(results: Sequence[bytes | None]) -> str | None:
     """Divide the results of a batch into parts that fit into a row each; None: one part."""
     parts, size = [0] * len(results), 0
@@ -313,12 +359,16 @@ def _ends(move: Move) -> set[Reason]:
 class _Row:
     """A job under decision."""
 
-    __slots__ = ("before", "head", "job_id", "last_lease", "live", "now", "queue", "worker")
+    __slots__ = (
+        "before", "head", "job_id", "last_lease", "live", "locked", "now", "queue", "seq", "worker",
+    )  # fmt: skip
 
-    def __init__(self, row: Any) -> None:
+    def __init__(self, row: Any, *, locked: bool = True) -> None:
         (seq, state, version, attempt, retry_count, max_retries, lease, worker, cancel, deaths,
          timeout, run_at, expires_at, started_at, due, queue, job_id, error, reason, last_lease,
          rank, kind, now) = row  # fmt: skip
+        self.seq: int = seq
+        self.locked = locked  # otherwise it serves for a refusal only
         self.before = STATES[state]
         self.live = Live(
             seq, self.before, version, attempt, retry_count, max_retries, lease,

@@ -31,8 +31,10 @@ Head = tuple[int, int, int]
 Level = tuple[int, int]
 
 Found = tuple[int, int, int, int, int]
-"""A finding of a look: queue, rank, 1 (fresh) or 2 (came back), a type's number, the first job."""
+"""The result of a look for one head: queue, rank, the place (1: fresh rows, 2: rows that came back,
+3: ranges), the number of the type, and the number of the first job in that place."""
 
+_FRESH = (1, 3)
 NOTHING_NEW = (1 << 62) - 1
 """A floor above every number: only what came back is read."""
 
@@ -196,9 +198,20 @@ class Heads:
             self._looked_at = time.monotonic()
             self._look_took = took
         floors = _floors(found)
-        self._crowded = {place[:2] for place in crowded(found)}
-        # Where only a job that came back was seen, fresh ones may have been passed over.
-        self._known = {head for head, floor in floors.items() if floor != NOTHING_NEW}
+        full = crowded(found)
+        self._crowded = {place[:2] for place in full}
+        # Of a head that was not seen among the fresh rows, or ranges, of a crowded level there may
+        # be some that were passed over.
+        seen = {one[:4] for one in found}
+        self._known = {
+            head
+            for head in floors
+            if all(
+                (*head[:2], ready, head[2]) in seen
+                for ready in _FRESH
+                if (*head[:2], ready) in full
+            )
+        }
         for head, seq in self._meanwhile.items():
             floors[head] = min(seq, floors.get(head, seq))
         self._floors = floors
@@ -208,8 +221,9 @@ def _floors(found: Sequence[Found]) -> dict[Head, int]:
     floors: dict[Head, int] = {}
     for queue, rank, ready, kind, seq in found:
         floors.setdefault((queue, rank, kind), NOTHING_NEW)
-        if ready == 1:
-            floors[queue, rank, kind] = seq
+        if ready in _FRESH:
+            head = queue, rank, kind
+            floors[head] = min(seq, floors[head])
     return floors
 
 

@@ -1,7 +1,8 @@
 """Raises and lowers the layout of a database: which rows its servers may write.
 
-Layout 1 has a row for each job, event and end; 2 also rows for many of them. A new version writes
-what all others understand until the last of those is gone and the layout is raised.
+Layout 1 has a row for each job, event and end. Layout 2 also has rows for the events and ends of
+many jobs, and layout 3 rows for many jobs that have not ended. A new version writes the rows that
+all other versions understand until the last older server is gone and the layout is raised.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.store import Change
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.notices import CHANNEL
-from jobqueue.stores.postgres.statements import LAYOUT
+from jobqueue.stores.postgres.statements import LAYOUT, SQL
 
 _CHECKED = (
     "queue_tally",
     "leader",
     "workers",
 )  # rows that no server writes without naming a layout
-_OPENED = {"job_steps": 2, "job_done": 2}
+_OPENED = {"job_steps": 2, "job_done": 2, "job_ready": 3, "job_held": 3}
 _TRIES = 5  # of two seconds: later writers wait behind a waiting change of a table
 _LOCK = 0x6A71_6C61_796F  # "jqlayo"
 _WINDOW = "lo >> 10 = $1::bigint AND lo BETWEEN $1::bigint << 10 AND ($1::bigint << 10) + 1023"
@@ -48,18 +49,19 @@ async def read(db: Db) -> int:
 
 
 async def change(db: Db, layout: int) -> None:
-    """Raise or lower the layout, one caller at a time. What was begun and not finished goes on."""
+    """Raise or lower the layout, one caller at a time. Finish a change that was interrupted."""
     if not 1 <= layout <= LAYOUT:
         raise InvalidArgument("layout", f"must be from 1 to {LAYOUT}")
     await db.execute("SELECT pg_advisory_lock($1)", _LOCK)
     try:
-        if layout < await read(db) or layout == 1:
+        if layout <= await read(db) and layout < LAYOUT:
             await _set(db, layout, checked=False)
-            await _unpack(db)
+            await _unpack_ranges(db)
+            if layout < 2:
+                await _unpack(db)
         await _set(db, layout, checked=True)
-        await db.execute(
-            "SELECT pg_notify($1, $2)", CHANNEL, json.dumps([0, Change.CONTROL.value, []])
-        )
+        news = Change.CONTROL | Change.WORK
+        await db.execute("SELECT pg_notify($1, $2)", CHANNEL, json.dumps([0, news.value, None]))
     finally:
         await db.execute("SELECT pg_advisory_unlock($1)", _LOCK)
 
@@ -93,6 +95,21 @@ async def _set_once(db: Db, layout: int, *, checked: bool) -> None:
                     f"ALTER TABLE {table} ADD CONSTRAINT knows_layout CHECK (layout >= {layout})"
                 )
         await db.execute("UPDATE leader SET expires_at = '-infinity'")
+
+
+async def _unpack_ranges(db: Db) -> None:
+    """Make each plain job a live row, window by window. Servers do the same at the same time."""
+    while True:
+        window = await db.fetchval(
+            "SELECT least((SELECT min(hi) FROM job_ready), (SELECT min(lo) FROM job_held)) >> 10"
+        )
+        if window is None:
+            return
+        inside = f"BETWEEN {window << 10} AND {(window << 10) + 1023}"
+        ready = await db.fetch(f"SELECT hi FROM job_ready WHERE hi {inside}")
+        await db.execute(SQL["leave_ready"], [row[0] for row in ready])
+        held = await db.fetch(f"SELECT seq FROM held_job WHERE lo {inside}")
+        await db.execute(SQL["leave_held"], [row[0] for row in held], [None] * len(held))
 
 
 async def _unpack(db: Db) -> None:

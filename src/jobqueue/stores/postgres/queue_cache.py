@@ -32,7 +32,7 @@ class QueueCache:
     """The queues, as they were read last. What a write depends on, its statement checks itself."""
 
     def __init__(self, few: int = 1) -> None:
-        self._few = few
+        self.few = few  # jobs: fewer of a kind are written as rows of their own
         self._by_id: dict[int, Home] = {}
         self.stale = True
         self.changes = 0
@@ -58,11 +58,13 @@ class QueueCache:
 
     async def texts(self, db: Db, jobs: int, now: float | None) -> Mapping[str, str]:
         """The statements that write so many jobs: as rows for many, if the layout has them."""
-        if jobs < self._few:
-            return SQL
+        return BATCH if jobs >= self.few and await self.layout(db, now) > 1 else SQL
+
+    async def layout(self, db: Db, now: float | None) -> int:
+        """Return the number of the rows that may be written (layout.py)."""
         if self.stale:
             await self._read(db, now)
-        return BATCH if self._layout > 1 else SQL
+        return self._layout
 
     async def resolve(self, db: Db, queue: int, now: float | None) -> Home:
         """Return a queue by its number; its row is never removed."""

@@ -21,10 +21,14 @@ ROWS = Rows(job_id=str, reasons=REASONS, names=tuple)
 _QUEUE = " JOIN queues AS q ON q.id = r.queue"
 # Looked up one by one: see the head of queries.sql.
 _LIVE = " LEFT JOIN LATERAL (SELECT * FROM job_live WHERE seq = r.seq OFFSET 0) AS l ON true"
+_UNFINISHED = " LEFT JOIN LATERAL (SELECT * FROM job_live_of(r.seq) OFFSET 0) AS l ON true"
 _ENDED = " LEFT JOIN LATERAL job_end_of(r.seq) AS e ON true"
 _NOT_ENDED = " LEFT JOIN job_ended AS e ON e.seq = r.seq"
-_JOBS = f" FROM job_record AS r{_LIVE}{_ENDED}{_QUEUE}"
+_JOBS = f" FROM job_record AS r{_UNFINISHED}{_ENDED}{_QUEUE}"
 _LIVE_JOBS = f" FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq{_NOT_ENDED}{_QUEUE}"
+_OF_PLAIN = f" AS p JOIN job_record AS r ON r.seq = p.seq{_UNFINISHED}{_NOT_ENDED}{_QUEUE}"
+_READY_JOBS = f" FROM ready_job{_OF_PLAIN}"
+_HELD_JOBS = f" FROM held_job{_OF_PLAIN}"
 _ENDED_JOBS = f" FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq{_LIVE}{_QUEUE}"
 _BATCH_JOBS = f" FROM batch_end AS e JOIN job_record AS r ON r.seq = e.seq{_LIVE}{_QUEUE}"
 
@@ -33,6 +37,8 @@ _TIME = "floor(r.created_at * 1000)"
 # The same where that index must not be walked in search of a few.
 _UNINDEXED = f"{_TIME} + 0"
 _LIVE_BY_TIME = "job_live AS l JOIN job_record AS r ON r.seq = l.seq"
+_READY_BY_TIME = "ready_job AS l JOIN job_record AS r ON r.seq = l.seq"
+_HELD_BY_TIME = "held_job AS l JOIN job_record AS r ON r.seq = l.seq"
 _ENDED_BY_TIME = "job_ended AS e JOIN job_record AS r ON r.seq = e.seq"
 _DONE_BY_TIME = "job_record AS r CROSS JOIN LATERAL job_end_of(r.seq) AS e"
 _COLUMNS = SQL["job_columns"].replace("e.result", "NULL::bytea")
@@ -63,7 +69,7 @@ async def list_jobs(db: Db, wanted: JobFilter) -> list[Job]:
     """A page, newest first. Jobs in a named state are looked up from its side."""
     if not wanted.states:
         return await _select(db, _JOBS, "r", wanted, "")
-    if len(wanted.states) == 1:
+    if len(wanted.states) == 1 and TERMINAL.issuperset(wanted.states):
         return await _list_states(db, wanted)
     # In one snapshot: a job that moves meanwhile is shown once.
     async with db.transaction(isolation="repeatable_read", readonly=True):
@@ -76,6 +82,10 @@ async def _list_states(db: Db, wanted: JobFilter) -> list[Job]:
     if live:
         numbers = ", ".join(map(str, live))
         jobs += await _select(db, _LIVE_JOBS, "l", wanted, f"l.state IN ({numbers})")
+    if State.PENDING in wanted.states:
+        jobs += await _select(db, _READY_JOBS, "p", wanted, "")
+    if State.ASSIGNED in wanted.states:
+        jobs += await _select(db, _HELD_JOBS, "p", wanted, "")
     if State.DONE in wanted.states:
         jobs += await _select(db, _ENDED_JOBS, "e", wanted, "e.state = 4")
         jobs += await _select(db, _BATCH_JOBS, "e", wanted, "")
@@ -99,10 +109,12 @@ async def _select(db: Db, source: str, side: str, wanted: JobFilter, condition: 
         conditions.append(f"{side}.seq < ${len(values)}")
         if source == _BATCH_JOBS:
             conditions.append(f"{side}.lo >> 10 <= ${len(values)} >> 10")
+        if source == _READY_JOBS:
+            conditions.append(f"{side}.hi < ${len(values)} + 1024")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     values.append(wanted.limit)
     # Sorted window by window, down to where the page is full.
-    windows = "e.lo >> 10 DESC, " if source == _BATCH_JOBS else ""
+    windows = {_BATCH_JOBS: "e.lo >> 10 DESC, ", _READY_JOBS: "p.hi DESC, "}.get(source, "")
     order = f" ORDER BY {windows}{side}.seq DESC LIMIT ${len(values)}"
     sql = f"{SQL['job_columns']}{source}{where}{order}"
     return [ROWS.job(row) for row in await db.fetch(sql, *values)]
@@ -177,7 +189,7 @@ async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
             ORDER BY at {direction}, id LIMIT $3::bigint OFFSET $4::bigint
         )
         {_COLUMNS} FROM page JOIN job_record AS r ON r.seq = page.seq
-        LEFT JOIN job_live AS l ON l.seq = r.seq{_ENDED}
+        {_UNFINISHED}{_ENDED}
         JOIN queues AS q ON q.id = r.queue
         ORDER BY page.at {direction}, page.id
     """
@@ -197,6 +209,10 @@ def _parts(wanted: TimeQuery) -> list[_Part]:
         if HELD.issuperset(live):
             condition += " AND l.worker IS NOT NULL"  # of whom there is an index
         parts.append(_Part(_LIVE_BY_TIME, "l", condition, many=False))
+    if State.PENDING in states:
+        parts.append(_Part(_READY_BY_TIME, "l", " AND l.kind = kind_of($2)", many=False))
+    if State.ASSIGNED in states:
+        parts.append(_Part(_HELD_BY_TIME, "l", "", many=False))
     if State.DONE in states:
         parts.append(_Part(_DONE_BY_TIME, "e", f" AND e.state = {State.DONE:d}", many=True))
     if State.DEAD_LETTERED in states:

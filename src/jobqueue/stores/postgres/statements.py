@@ -16,7 +16,14 @@ _TEXTS = load_statements(__package__, queue_statements(lambda n, _: f"${n}"))
 
 def _filled(name: str, **places: str) -> str:
     """Return a statement with these texts in its places, then the blocks that they name."""
-    known = {"apart": "", "batch": "", "last": "e.seq, e.version", **places}
+    known = {
+        "apart": "",
+        "batch": "",
+        "last": "e.seq, e.version",
+        "leaving": "generate_series(f.nxt, f.hi)",
+        "cut": "",
+        **places,
+    }
     text = _TEXTS[name]
     while (
         found := _PLACE.sub(lambda place: known.get(place[1], _TEXTS.get(place[1], place[0])), text)
@@ -51,6 +58,7 @@ BATCH: Mapping[str, str] = {
     "assign": _steps("assign", 2),
     "start": _steps("start", 3),
     "finish": _filled("finish", batch="{ends}", apart=" WHERE NOT first"),
+    "leave_ready": _filled("leave_ready", leaving="unnest($1::bigint[])", cut="{pieces}"),
 }
 RENUMBER = [
     _filled("renumber_events", table=table, last=last)
@@ -60,7 +68,8 @@ RENUMBER = [
         ("job_done", "e.hi, 4"),
     )
 ]
-LAYOUT = 2  # as in the table instance: the highest that this version knows
+LAYOUT = 3  # as in the table instance: the highest that this version knows
+RANGES = 3  # the first layout with ranges and held rows
 FEW = 16  # jobs: fewer are cheaper as rows of their own
 
 # As in the table reason_name, and never changed: rows keep these numbers for ever.

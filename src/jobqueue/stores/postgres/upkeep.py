@@ -157,7 +157,7 @@ class PostgresUpkeep:
                     row = await db.fetchrow(f"{_TO_DELETE} LATERAL job_done_of(r.seq) AS e ON true"
                                             " WHERE r.seq = $1 FOR UPDATE OF r", seq)  # fmt: skip
                 if row is None:
-                    live = await db.fetchval("SELECT state FROM job_live WHERE seq = $1", seq)
+                    live = await db.fetchval("SELECT state FROM job_live_of($1::bigint)", seq)
                     return None if live is None else STATES[live]
                 state, queue, key, found = row
                 if version not in (None, found):

@@ -121,13 +121,9 @@ class Workers:
                 answer.begun, key=lambda one: one.seq
             )  # as every writer that locks several
             if late:
-                await db.execute(
-                    SQL["postpone"],
-                    [one.seq for one in late],
-                    [one.lease for one in late],
-                    now,
-                    self._rules.assignment_timeout,
-                )
+                jobs = [one.seq for one in late], [one.lease for one in late]
+                await db.execute(SQL["leave_held"], *jobs)  # the others keep their due time
+                await db.execute(SQL["postpone"], *jobs, now, self._rules.assignment_timeout)
             if progress:
                 await self._keep_progress(db, answer.told, standing, now)
             return answer.pulse
