@@ -11,7 +11,10 @@ import pytest
 
 from jobqueue.stores.postgres import connections
 
-BIG = {"job_live", "job_record", "job_ended", "job_event", "job_steps", "job_done", "job_key"}
+BIG = {
+    "job_live", "job_ready", "job_held", "job_record", "job_ended", "job_event", "job_steps",
+    "job_done", "job_key",
+}  # fmt: skip
 
 
 _OF_THE_LIBRARY = "typeinfo_tree"  # it asks about types, once for each connection

@@ -22,7 +22,8 @@ _CHECKED = (
     "leader",
     "workers",
 )  # rows that no server writes without naming a layout
-_OPENED = {"job_steps": 2, "job_done": 2, "job_ready": 3, "job_held": 3}
+# In the order in which writers lock them.
+_OPENED = {"job_ready": 3, "job_held": 3, "job_steps": 2, "job_done": 2}
 _TRIES = 5  # of two seconds: later writers wait behind a waiting change of a table
 _LOCK = 0x6A71_6C61_796F  # "jqlayo"
 _WINDOW = "lo >> 10 = $1::bigint AND lo BETWEEN $1::bigint << 10 AND ($1::bigint << 10) + 1023"
@@ -71,7 +72,7 @@ async def _set(db: Db, layout: int, *, checked: bool) -> None:
     for left in reversed(range(_TRIES)):
         try:
             await _set_once(db, layout, checked=checked)
-        except asyncpg.LockNotAvailableError:
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             if not left:
                 raise
         else:

@@ -29,7 +29,7 @@ _NAME = re.compile(r"V(\d+)__(\w+)\.sql")
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 _TRIES = 5
 _FIRST_WITH_LAYOUT = 15
-_NEW = 2  # the layout of a new database
+_NEW = 3  # the layout of a new database
 
 _HISTORY = """
 CREATE TABLE schema_history (

@@ -48,19 +48,49 @@ seq, id, queue, coalesce($15::bigint, kind_of(type)) AS kind, priority, max_retr
     FROM d WHERE first GROUP BY queue, worker, state, part, seq >> 10
 )
 
+-- name: drawn
+-- New jobs t with their numbers, one drawn after the other before anything is inserted: so they are
+-- nearly always consecutive.
+d AS MATERIALIZED (
+    SELECT t.*, nextval('job_record_seq_seq') AS seq FROM {new_jobs}
+),
+
+-- name: ranged
+-- Of the new jobs r, those that belong to a run of a range: $17 has the run of each job in the order
+-- in which the numbers were drawn, and 0 for the others. A range has no gap and stays in its window.
+x AS MATERIALIZED (
+    SELECT r.*, ($17::int[])[width_bucket(r.seq, (SELECT array_agg(seq ORDER BY n) FROM d))] AS run
+    FROM r
+), o AS MATERIALIZED (
+    SELECT * FROM x WHERE run = 0
+), g AS MATERIALIZED (
+    SELECT min(queue) AS queue, min(kind) AS kind, (9 - min(priority))::smallint AS prio,
+           min(created_at + ttl) AS expires_at, min(created_at) AS at, min(seq) AS lo, max(seq) AS hi
+    FROM (SELECT x.*, seq - row_number() OVER (ORDER BY seq) AS gap FROM x WHERE run > 0) AS y
+    GROUP BY run, gap, seq >> 10
+), w AS (
+    INSERT INTO job_ready (hi, nxt, kind, expires_at, queue, prio)
+    SELECT hi, lo, kind, expires_at, queue, prio FROM g
+), s AS (
+    INSERT INTO job_steps (lo, hi, xid, at, queue, step)
+    SELECT lo, hi, (SELECT pg_current_xact_id()::text::bigint), at, queue, 1 FROM g
+),
+
 -- name: pending_rows
--- The live rows, first events and counts of new jobs r, which all wait.
-l AS (
+-- The live rows, first events and counts of new jobs r, which all wait. {alone} are those without a
+-- range.
+{ranges} l AS (
     INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
                           retry_count, max_retries, timeout, run_at, expires_at, wake_at,
                           updated_at)
     SELECT seq, id, queue, kind, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1,
            1, 1, 0, 0, max_retries, timeout, run_at, created_at + ttl,
            least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
-    FROM r
+    FROM {alone}
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
-    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1 FROM r{apart}
+    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1
+    FROM {alone}{apart}
 ){batch}, t AS (
     INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
 )
@@ -77,13 +107,10 @@ WITH home AS MATERIALIZED (
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
 ), clock AS MATERIALIZED (
     SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-), r AS (
-    INSERT INTO job_record ({record_columns})
-    SELECT {record_values}
-    FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
-                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[], $16::text[])
-         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, more, n)
+), {numbers} r AS (
+    INSERT INTO job_record ({seq}{record_columns}) {numbered}
+    SELECT {t_seq}{record_values}
+    FROM {jobs_submit}
     JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
     CROSS JOIN clock AS c
     ORDER BY t.n
@@ -92,6 +119,12 @@ WITH home AS MATERIALIZED (
 SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority, r.kind,
        min(r.seq), count(*)
 FROM r GROUP BY r.queue, r.priority, r.kind
+
+-- name: new_submit
+unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
+       $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[], $16::text[])
+     WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
+                          timeout, run_at, delay, more, n)
 
 -- name: submit_wide
 -- As "submit", for many queues: $3 has the place of each job's queue in $1. Our plans know no hash
@@ -108,14 +141,10 @@ WITH home AS MATERIALIZED (
     FROM home
 ), clock AS MATERIALIZED (
     SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-), r AS (
-    INSERT INTO job_record ({record_columns})
-    SELECT {record_values}
-    FROM unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
-                $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
-                $13::float8[], $16::text[])
-         WITH ORDINALITY AS t(place, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, more, n)
+), {numbers} r AS (
+    INSERT INTO job_record ({seq}{record_columns}) {numbered}
+    SELECT {t_seq}{record_values}
+    FROM {jobs_submit_wide}
     CROSS JOIN h
     CROSS JOIN LATERAL (SELECT width_bucket(t.place, h.place) AS found) AS f
     CROSS JOIN LATERAL (
@@ -129,6 +158,13 @@ WITH home AS MATERIALIZED (
 SELECT r.queue, ($1::text[])[(SELECT place[array_position(id, r.queue)] FROM h)], 9 - r.priority,
        r.kind, min(r.seq), count(*)
 FROM r GROUP BY r.queue, r.priority, r.kind
+
+-- name: new_submit_wide
+unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
+       $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
+       $13::float8[], $16::text[])
+     WITH ORDINALITY AS t(place, id, type, payload, labels, priority, max_retries, ttl,
+                          timeout, run_at, delay, more, n)
 
 -- name: hand_off
 -- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing waits in the queue
@@ -262,14 +298,10 @@ SELECT coalesce(sum(pending), 0)::bigint FROM queue_tally WHERE queue = $1
 -- $11 run_at, $12 delay, $13 key, $16 more
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-), r AS (
-    INSERT INTO job_record ({record_columns}, key)
-    SELECT {record_values}, t.key
-    FROM unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
-                $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[],
-                $16::text[])
-         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, key, more, n)
+), {numbers} r AS (
+    INSERT INTO job_record ({seq}{record_columns}, key) {numbered}
+    SELECT {t_seq}{record_values}, t.key
+    FROM {jobs_submit_long}
     JOIN queues AS q ON q.id = t.queue
     CROSS JOIN clock AS c
     ORDER BY t.n
@@ -277,6 +309,13 @@ WITH clock AS MATERIALIZED (
 ), {pending_rows}
 SELECT r.queue, NULL::text, 9 - r.priority, r.kind, min(r.seq), count(*)
 FROM r GROUP BY r.queue, r.priority, r.kind
+
+-- name: new_submit_long
+unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
+       $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[],
+       $16::text[])
+     WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
+                          timeout, run_at, delay, key, more, n)
 
 -- name: which_exist
 -- After a submit whose answer was lost: what of it was written. Only the latest stretches of the
@@ -422,10 +461,10 @@ FROM queues
 
 -- name: candidates
 -- What may be claimed next, without locks: for each head ($1 queue, $2 prio, $3 type, $4 where to
--- begin) up to $5 jobs. $6 now, $7 jobs to leave out. The type is asked for as a range: with an
--- equation the order would be that of the primary key as well, and the planner may walk along that,
--- through jobs of all types.
-SELECT c.queue, c.prio, c.kind, c.seq, c.attempt
+-- begin) up to $5 jobs, and ($8) ranges until they have as many, each by its first number. $6 now, $7 jobs
+-- and beginnings of ranges to leave out. The type is asked for by BETWEEN: with an equation the order
+-- would be that of the primary key as well, and the planner may walk along that, through jobs of all types.
+SELECT c.queue, c.prio, c.kind, c.seq, c.attempt, 0::bigint AS hi
 FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
      AS k(queue, prio, kind, floor, most)
 CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
@@ -445,6 +484,30 @@ CROSS JOIN LATERAL (
            AND l.seq <> ALL ($7::bigint[])
          ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT k.most)
     ) AS x ORDER BY x.seq LIMIT k.most
+) AS c
+UNION ALL
+SELECT k.queue, k.prio, k.kind, c.nxt, 0, c.hi
+FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
+     AS k(queue, prio, kind, floor, most)
+CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
+CROSS JOIN LATERAL (
+    WITH RECURSIVE range AS (
+        (SELECT l.hi, l.nxt, l.hi - l.nxt + 1 AS jobs FROM job_ready AS l
+         WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
+           AND l.hi >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
+           AND l.nxt <> ALL ($7::bigint[])
+         ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1)
+        UNION ALL
+        SELECT n.hi, n.nxt, g.jobs + n.hi - n.nxt + 1
+        FROM range AS g CROSS JOIN LATERAL (
+            SELECT l.hi, l.nxt FROM job_ready AS l
+            WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
+              AND l.hi > g.hi AND (l.expires_at IS NULL OR l.expires_at > t.now)
+              AND l.nxt <> ALL ($7::bigint[])
+            ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1) AS n
+        WHERE g.jobs < k.most
+    )
+    SELECT hi, nxt FROM range WHERE $8::boolean
 ) AS c
 
 -- name: assign
@@ -495,6 +558,74 @@ SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.pa
 FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
 WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 
+-- name: claim
+-- As "assign", of ranges: $1 hi, $2 nxt as it was read, $3 the last number wanted. All of a range's part
+-- is taken, or nothing: a claimer that was faster has moved nxt. One part for each range and worker:
+-- $4 the place of its range, $5 base of its leases (NULL: its jobs become live rows), $6 worker, $7 first
+-- and $8 last number, $9 a bit for each job, $10 their number. $11 assignment timeout, $12 now.
+-- {alone} is there if jobs become live rows: $13 the place of their range, $14 seq, $15 lease, $16 worker.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($12::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), won AS MATERIALIZED (
+    SELECT r.hi, r.queue, r.kind, r.prio, r.expires_at, c.nxt, c.upto, c.n, clock.now
+    FROM clock CROSS JOIN unnest($1::bigint[], $2::bigint[], $3::bigint[])
+         WITH ORDINALITY AS c(hi, nxt, upto, n)
+    JOIN job_ready AS r ON r.hi = ANY (ARRAY[c.hi])
+    WHERE r.nxt = c.nxt AND c.upto <= r.hi AND (r.expires_at IS NULL OR r.expires_at > clock.now)
+      AND r.queue + 0 = ANY (ARRAY(
+          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
+    FOR UPDATE OF r SKIP LOCKED
+), d AS (
+    DELETE FROM job_ready AS r USING won WHERE r.hi = ANY (ARRAY[won.hi]) AND won.upto = won.hi
+), u AS (
+    UPDATE job_ready AS r SET nxt = won.upto + 1 FROM won
+    WHERE r.hi = ANY (ARRAY[won.hi]) AND won.upto < won.hi
+), p AS MATERIALIZED (
+    SELECT won.queue, won.now, p.*
+    FROM unnest($4::int[], $5::bigint[], $6::int[], $7::bigint[], $8::bigint[], $9::varbit[],
+                $10::int[]) AS p(n, base, worker, first, last, jobs, count)
+    JOIN won ON won.n = p.n
+), h AS (
+    INSERT INTO job_held (base, lo, at, due, queue, worker, open)
+    SELECT base, first >> 10 << 10, now, now + $11::float8, queue, worker, jobs
+    FROM p WHERE base IS NOT NULL
+), e AS (
+    INSERT INTO job_steps (lo, hi, xid, at, queue, worker, step, jobs)
+    SELECT first, last, (SELECT pg_current_xact_id()::text::bigint), now, queue, worker, 2,
+           CASE WHEN count <= last - first THEN
+               substring(jobs FROM (first & 1023)::int + 1 FOR (last - first)::int + 1) END
+    FROM p
+), t AS (
+    INSERT INTO queue_tally (queue, pending, assigned)
+    SELECT queue, -sum(upto - nxt + 1), sum(upto - nxt + 1) FROM won GROUP BY queue
+){alone}
+SELECT r.seq, r.id, won.queue, r.type, r.payload, won.prio, r.max_retries, r.created_at, r.timeout,
+       won.expires_at - won.now, r.labels::text, r.more::text
+FROM won JOIN job_record AS r ON r.seq BETWEEN won.nxt AND won.upto
+
+-- name: claimed_alone
+, l AS (
+    INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                          retry_count, max_retries, timeout, run_at, expires_at, lease, worker, due,
+                          updated_at)
+    SELECT x.seq, r.id, won.queue, won.kind, won.prio, 0, 2, 2, 2, 1, 0, r.max_retries, r.timeout,
+           r.run_at, won.expires_at, x.lease, x.worker, won.now + $11::float8, won.now
+    FROM unnest($13::int[], $14::bigint[], $15::bigint[], $16::int[]) AS x(n, seq, lease, worker)
+    JOIN won ON won.n = x.n JOIN job_record AS r ON r.seq = ANY (ARRAY[x.seq])
+)
+
+-- name: claimed_ranges
+-- After a claim whose answer was lost: what it got. $1 bases, $2 seq and $3 lease of live rows, $4 now
+SELECT r.seq, r.id, h.queue, r.type, r.payload, 9 - r.priority, r.max_retries, r.created_at, r.timeout,
+       r.created_at + r.ttl - coalesce($4::float8, extract(epoch FROM clock_timestamp())::float8),
+       r.labels::text, r.more::text
+FROM (
+    SELECT k.lo + n AS seq, k.queue FROM job_held AS k CROSS JOIN generate_series(0, 1023) AS n
+    WHERE k.base = ANY ($1::bigint[]) AND get_bit(k.open, n) = 1
+    UNION ALL
+    SELECT seq, queue FROM job_live WHERE seq = ANY ($2::bigint[]) AND lease = ANY ($3::bigint[])
+) AS h JOIN job_record AS r ON r.seq = h.seq
+
 -- name: finish
 -- ASSIGNED or RUNNING -> DONE, by the lease; what is flagged for cancelling goes the long way.
 -- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now, $6 the worker that must hold it, $7 part of the
@@ -536,6 +667,73 @@ WITH clock AS MATERIALIZED (
     FROM d GROUP BY queue
 )
 SELECT n, state, id, queue, worker, ran_for FROM d
+
+-- name: finish_held
+-- ASSIGNED -> DONE, of jobs of held rows. Parts, in the order of base: $1 base, $2 window's first number,
+-- $3 a bit for each job, $4 the worker that must hold them, $5 their number, $6 seconds that they ran,
+-- $7 first and $8 last of the rows to write. These: from $9 to $10 of $11 offset in the window,
+-- $12 ran_for, $13 result. $14 now.
+-- The lease needs no check: base was computed from it. A part is written whole, or not at all: then the
+-- answer has what is open, or nothing where the held row is gone or another worker's.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($14::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), h AS MATERIALIZED (
+    SELECT t.n, t.mask, t.jobs, t.seconds, t.a, t.b, k.base, k.lo, k.queue, k.worker, k.open
+    FROM unnest($1::bigint[], $2::bigint[], $3::varbit[], $4::int[], $5::int[], $6::float8[],
+                $7::int[], $8::int[])
+         WITH ORDINALITY AS t(base, lo, mask, worker, jobs, seconds, a, b, n)
+    JOIN job_held AS k ON k.base = ANY (ARRAY[t.base])
+    WHERE k.lo + 0 = t.lo AND (t.worker IS NULL OR k.worker + 0 = t.worker)
+    ORDER BY t.n FOR UPDATE OF k
+), w AS MATERIALIZED (
+    SELECT * FROM h WHERE open & mask = mask
+), d AS (
+    DELETE FROM job_held AS k USING w WHERE k.base = ANY (ARRAY[w.base]) AND w.open = w.mask
+), u AS (
+    UPDATE job_held AS k SET open = w.open # w.mask FROM w
+    WHERE k.base = ANY (ARRAY[w.base]) AND w.open <> w.mask
+), e AS (
+    INSERT INTO job_done (lo, hi, xid, at, base, queue, worker, from_state, offs, began, results)
+    SELECT w.lo + ($11::smallint[])[p.a], w.lo + ($11::smallint[])[p.b],
+           (SELECT pg_current_xact_id()::text::bigint), c.now, w.base, w.queue, w.worker, 2,
+           ($11::smallint[])[p.a:p.b],
+           ARRAY(SELECT c.now - r FROM unnest(($12::float8[])[p.a:p.b]) AS r),
+           ($13::bytea[])[p.a:p.b]
+    FROM w CROSS JOIN clock AS c CROSS JOIN LATERAL (
+        SELECT ($9::int[])[i] AS a, ($10::int[])[i] AS b FROM generate_series(w.a, w.b) AS i) AS p
+), t AS (
+    INSERT INTO queue_tally (queue, assigned, done, succeeded, run_seconds)
+    SELECT queue, -sum(jobs), sum(jobs), sum(jobs), sum(seconds) FROM w GROUP BY queue
+)
+SELECT n, queue, worker, CASE WHEN open & mask <> mask THEN open END, open = mask FROM h
+
+-- name: ids
+SELECT seq, id FROM job_record WHERE seq = ANY ($1::bigint[])
+
+-- name: start_held
+-- ASSIGNED -> RUNNING, of jobs of held rows, which get live rows: $1 seq, $2 lease, $3 ran_for,
+-- $4 watchdog grace, $5 now, $6 the worker that must hold it
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), t AS MATERIALIZED (
+    SELECT t.* FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $6::text::int[])
+         WITH ORDINALITY AS t(seq, lease, ran_for, holder, n)
+    JOIN job_held AS k ON k.base = ANY (ARRAY[t.lease - t.seq])
+    WHERE t.holder IS NULL OR k.worker = t.holder
+), {taken_out}, l AS (
+    INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                          retry_count, max_retries, timeout, run_at, lease, worker, started_at, due,
+                          updated_at)
+    SELECT o.seq, r.id, o.queue, kind_of(r.type), 9 - r.priority, 0, 3, 3, 3, 1, 0, r.max_retries,
+           r.timeout, r.run_at, o.lease, o.worker, c.now - coalesce(o.ran_for, 0),
+           c.now + r.timeout + $4::float8, c.now
+    FROM o JOIN job_record AS r ON r.seq = ANY (ARRAY[o.seq]) CROSS JOIN clock AS c
+    RETURNING seq, id, queue, version, worker, updated_at
+){batch}, y AS (
+    INSERT INTO queue_tally (queue, assigned, running)
+    SELECT queue, -count(*), count(*) FROM l GROUP BY queue
+)
+SELECT o.n, 2::smallint, l.id, l.queue, l.worker, NULL::float8 FROM l JOIN o ON o.seq = l.seq
 
 -- name: start
 -- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now,

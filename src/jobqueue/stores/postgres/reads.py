@@ -1,4 +1,4 @@
-"""The queries that people and faces ask."""
+"""Reads jobs, queues, held leases and workers."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ _COLUMNS = SQL["job_columns"].replace("e.result", "NULL::bytea")
 
 
 async def find(db: Db, job_id: str) -> int | None:
-    """A job's number."""
+    """Return the number of a job."""
     seq: int | None = await db.fetchval(SQL["find"], job_id)
     return seq
 
 
 async def get(db: Db, job_id: str) -> Job | None:
-    """One job by its id."""
+    """Read one job by its id."""
     seq = await find(db, job_id)
     if seq is None:
         return None
@@ -60,13 +60,15 @@ async def get(db: Db, job_id: str) -> Job | None:
 
 
 async def moved_on(db: Db, seen: Mapping[int, int]) -> list[int]:
-    """Jobs that are live no more, or not at the version that was seen."""
+    """Return the jobs that are not live any more, or have left the version that was seen."""
     rows = await db.fetch(SQL["moved_on"], array(seen), array(seen.values()))
     return [row[0] for row in rows]
 
 
 async def list_jobs(db: Db, wanted: JobFilter) -> list[Job]:
-    """A page, newest first. Jobs in a named state are looked up from its side."""
+    """Read a page of jobs, newest first. Jobs of named states are read from the tables of these
+    states.
+    """
     if not wanted.states:
         return await _select(db, _JOBS, "r", wanted, "")
     if len(wanted.states) == 1 and TERMINAL.issuperset(wanted.states):
@@ -121,14 +123,14 @@ async def _select(db: Db, source: str, side: str, wanted: JobFilter, condition: 
 
 
 def _impossible(wanted: JobFilter) -> bool:
-    """PostgreSQL's text has no NUL, so nothing is called that."""
+    """Return True if a filter has a NUL character, which no text in PostgreSQL has."""
     return "\0" in f"{wanted.queue}{wanted.type}{wanted.error}"
 
 
 def _match(
     wanted: JobFilter, reason: str, error: str, conditions: list[str], values: list[object]
 ) -> None:
-    """Add the conditions of a filter beside queue, state and place."""
+    """Add the conditions of a filter, except those on queue, state and position."""
     if wanted.type is not None:
         values.append(wanted.type)
         conditions.append(f"r.type = ${len(values)}")
@@ -147,7 +149,7 @@ def _match(
 
 
 async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
-    """A bounded look, queue by queue, as the index of dead letters has them."""
+    """Look at a bounded number of dead letters, queue by queue, in the order of their index."""
     if _impossible(wanted):
         return DeadLetters([], 0, None)
     before = MAX_SEQ if wanted.before_seq is None else wanted.before_seq
@@ -162,7 +164,7 @@ async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Jobs of some states, where those are kept."""
+    """Names the tables that have the jobs of some states, and the condition for these."""
 
     source: str
     side: str  # whose queue is compared
@@ -171,7 +173,7 @@ class _Part:
 
 
 async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
-    """A page, in one statement: a job that moves meanwhile is in it once."""
+    """Read a page in one statement, so that a job that moves meanwhile is in it once."""
     if "\0" in f"{wanted.queue}{wanted.type}":
         return []  # PostgreSQL's text has no NUL, so nothing is called that
     direction = "ASC" if wanted.ascending else "DESC"
@@ -198,7 +200,7 @@ async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
 
 
 def _parts(wanted: TimeQuery) -> list[_Part]:
-    """Return the sources of a page; no job is in two of them."""
+    """Return the sources of a page. No job is in two of them."""
     if not wanted.states and wanted.cancelled is None:
         return [_Part("job_record AS r", "r", "", many=True)]
     states = wanted.states or tuple(State)
@@ -225,7 +227,7 @@ def _parts(wanted: TimeQuery) -> list[_Part]:
 
 
 async def history(db: Db, job_id: str, before: int | None) -> list[Event]:
-    """A job's newest events in order."""
+    """Return the newest events of a job, in order."""
     seq = await find(db, job_id)
     if seq is None:
         return []
@@ -234,30 +236,30 @@ async def history(db: Db, job_id: str, before: int | None) -> list[Event]:
 
 
 async def stats(db: Db, name: str | None) -> list[QueueStats]:
-    """The figures that every write adds to."""
+    """Return the figures of one queue, or of all."""
     return [stats_row(row) for row in await db.fetch(SQL["stats"], name)]
 
 
 async def waiting_types(db: Db, count_to: int, queue: str | None) -> list[WaitingType]:
-    """By queue and type."""
+    """Return the number of claimable jobs by queue and type, sorted."""
     rows = await db.fetch(SQL["waiting_types"], queue, count_to)
     return sorted((WaitingType(*row) for row in rows), key=lambda one: (one.queue, one.type))
 
 
 async def held(db: Db, worker_id: str | None, floor: int = 0) -> list[Held]:
-    """Leases in force, of one worker (from a number on) or of all."""
+    """Return the leases in force, of all workers or of one from a job number on."""
     if worker_id is None:
         return [held_row(row) for row in await db.fetch(SQL["held"])]
     return [held_row(row) for row in await db.fetch(SQL["held_by"], worker_id, floor)]
 
 
 async def held_from(db: Db, holding: Holding) -> list[Held]:
-    """Leases in force, as far as they are known, where reading all is slow."""
+    """Return the leases in force from the known floors on, where reading all of them is slow."""
     return [held_row(row) for row in await db.fetch(SQL["held_from"], *holding.columns())]
 
 
 async def workers(db: Db, holding: Holding | None = None) -> list[Worker]:
-    """Every worker, by id."""
+    """Return every worker, by id."""
     if holding is not None and holding.costly:
         rows = await db.fetch(SQL["workers_from"], *holding.columns())
     else:
