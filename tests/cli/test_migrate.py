@@ -39,13 +39,14 @@ def test_an_operator_sees_raises_and_lowers_the_layout(tmp_path: Path, postgres_
         done = processes.run("ctl", "--url", url, "layout", *args, cwd=tmp_path)
         return done.returncode, done.stdout + done.stderr
 
-    assert layout() == (0, "layout 2\n")
+    assert layout() == (0, "layout 3\n")
     assert layout("1") == (0, "layout 1\n")
     assert layout("--output", "json") == (0, '{"layout": 1}\n')
     assert layout("2") == (0, "layout 2\n")
+    assert layout("3") == (0, "layout 3\n")
     code, said = layout("7")
     assert code == 2
-    assert "must be from 1 to 2" in said
+    assert "must be from 1 to 3" in said
     code, said = layout(url="sqlite:///jobs.db")
     assert code == 2
     assert "no other store has layouts" in said

@@ -26,14 +26,14 @@ STORES: dict[str, Callable[[Where, Rules, Clock], Store]] = {
     "postgres": lambda where, rules, clock: PostgresStore(
         where(), rules=rules, clock=clock, patience=patience.stretched(5.0)
     ),
-    "postgres-batches": lambda where, rules, clock: PostgresStore(
+    "postgres-ranges": lambda where, rules, clock: PostgresStore(
         where(), rules=rules, clock=clock, patience=patience.stretched(5.0), few=1
     ),
     "redis": lambda where, rules, clock: RedisStore(
         **where(), rules=rules, clock=clock, patience=patience.stretched(5.0)
     ),
 }
-NEED_SERVERS = {"postgres", "postgres-batches", "redis"}
+NEED_SERVERS = {"postgres", "postgres-ranges", "redis"}
 
 NAMES = [
     pytest.param(name, marks=[pytest.mark.integration] if name in NEED_SERVERS else [])

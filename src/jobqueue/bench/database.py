@@ -12,7 +12,10 @@ from jobqueue.bench.cell import Pressure
 
 _GLANCE = 0.1
 _SCANNERS = 2
-_TABLES = ("job_record", "job_live", "job_ended", "job_event", "job_steps", "job_done")
+_TABLES = (
+    "job_record", "job_live", "job_ready", "job_held", "job_ended", "job_event", "job_steps",
+    "job_done",
+)  # fmt: skip
 _WAL = "SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn"
 _DEAD = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
 _WAITING = """

@@ -15,7 +15,7 @@ from jobqueue.core.errors import InvalidArgument
 
 EXAMPLES = examples(
     "jq-ctl --url postgresql://jobs@db/jobs layout",
-    "jq-ctl --url postgresql://jobs@db/jobs layout 2   [dim](no older server runs)[/dim]",
+    "jq-ctl --url postgresql://jobs@db/jobs layout 3   [dim](no older server runs)[/dim]",
     "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older server starts)[/dim]",
 )
 

@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import asyncpg
+import pytest
 import pytest_asyncio
 
 from jobqueue.core.queue import Queue
+from jobqueue.stores.postgres.statements import FEW
 from jobqueue.stores.postgres.store import PostgresStore
 from tests import patience
 from tests.stores.driver import worker
@@ -17,13 +19,19 @@ from tests.stores.postgres.proxy import Proxy
 OpenStore = Callable[..., Awaitable[PostgresStore]]
 
 
+@pytest.fixture
+def few() -> int:
+    """The threshold below which jobs are rows of their own; with 1 everything goes by ranges."""
+    return FEW
+
+
 @pytest_asyncio.fixture
-async def open_store(postgres_dsn: str) -> AsyncIterator[OpenStore]:
+async def open_store(postgres_dsn: str, few: int) -> AsyncIterator[OpenStore]:
     """Open stores on the test's database, with the queue ``q`` and the worker ``w``."""
     stores: list[PostgresStore] = []
 
     async def open_one(dsn: str = postgres_dsn, **options: Any) -> PostgresStore:
-        store = PostgresStore(dsn, **{"patience": patience.stretched(5.0)} | options)
+        store = PostgresStore(dsn, **{"patience": patience.stretched(5.0), "few": few} | options)
         stores.append(store)
         await store.open()
         await store.queues.create(Queue(name="q", retry_profile="scheduler"))

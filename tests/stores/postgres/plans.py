@@ -42,7 +42,10 @@ INSERT INTO job_key
 SELECT 1, 'old ' || seq, id, 4e9, 'f' FROM job_record WHERE type = 'filling';
 """
 
-BIG = {"job_live", "job_record", "job_ended", "job_event", "job_steps", "job_done", "job_key"}
+BIG = {
+    "job_live", "job_ready", "job_held", "job_record", "job_ended", "job_event", "job_steps",
+    "job_done", "job_key",
+}  # fmt: skip
 
 
 _OF_THE_LIBRARY = "typeinfo_tree"  # it asks about types, once for each connection

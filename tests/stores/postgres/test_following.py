@@ -14,7 +14,7 @@ from jobqueue.core.store import BEGINNING, Claim
 from jobqueue.core.stream import JobEvent
 from jobqueue.stores.postgres import streaming
 from jobqueue.stores.postgres.following import Snapshot, StreamPlace
-from jobqueue.stores.postgres.statements import BATCH, array
+from jobqueue.stores.postgres.statements import BATCH, LAYOUT, array
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.driver import accept, new, spec, worker
 
@@ -59,7 +59,7 @@ def follower(request: pytest.FixtureRequest, store: PostgresStore) -> Follower |
 async def submit_in(connection) -> str:
     """Submit in a transaction that the test commits when it likes."""
     (job,) = new(spec())
-    await connection.execute("SET jobqueue.layout = 2")
+    await connection.execute(f"SET jobqueue.layout = {LAYOUT}")
     await connection.fetch(
         BATCH["submit"], ["q"], None, ["q"], array([job.id]), [""], [b"x"], [None], [0], [None],
         [None], [None], [None], [None], "", None, None,

@@ -16,7 +16,7 @@ from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec
 from tests.stores.postgres.waiting import until
 
-pytestmark = pytest.mark.req("jq:NFR-005")
+pytestmark = [pytest.mark.req("jq:NFR-005"), pytest.mark.parametrize("few", [16, 1])]
 
 
 async def waiting(db) -> bool:
@@ -94,6 +94,7 @@ async def test_what_was_applied_before_a_failure_is_heard_of(open_store, postgre
     store = await open_store()
     job_ids = await accept(store, 2)
     done, stuck = await store.jobs.claim([Claim(("q",), ["w"] * 2)])
+    await store.jobs.apply([Transition.started(stuck.seq, stuck.lease)])  # it has a live row
     heard: list[Change] = []
     store.on_change(heard.append)
     transaction = db.transaction()

@@ -21,10 +21,15 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+@pytest.fixture(params=[16, 1])
+def few(request) -> int:
+    return request.param
+
+
 @pytest_asyncio.fixture
-async def pair(postgres_dsn, clock):
+async def pair(postgres_dsn, clock, few):
     """Two servers; reading what is held is slow for the first, and stays so."""
-    stores = [PostgresStore(postgres_dsn, rules=Rules(), clock=clock) for _ in range(2)]
+    stores = [PostgresStore(postgres_dsn, rules=Rules(), clock=clock, few=few) for _ in range(2)]
     for store in stores:
         await store.open()
         await store.queues.create(Queue(name="q"))

@@ -16,12 +16,14 @@ from jobqueue.core.queue import Queue
 from jobqueue.core.store import BEGINNING, Claim, JobFilter
 from jobqueue.stores.postgres import layout
 from jobqueue.stores.postgres.applying import _ROW
-from jobqueue.stores.postgres.migrate import bring_up, migrations
+from jobqueue.stores.postgres.migrate import _NEW, bring_up, migrations
 from jobqueue.stores.postgres.statements import LAYOUT
 from jobqueue.stores.postgres.store import PostgresStore
 from tests.stores.driver import new, spec, worker
 
 BATCHES = ("job_steps", "job_done")
+RANGES = ("job_ready", "job_held")
+STORM = 4.0  # seconds
 
 
 async def mixed_history(store) -> list[str]:
@@ -30,6 +32,9 @@ async def mixed_history(store) -> list[str]:
     await store.workers.register(worker("v"))
     draw = random.Random(7)
     ids: list[str] = []
+    plain = new(*(spec(b"%d" % n, ttl=900.0 if n > 40 else None) for n in range(140)))
+    await store.jobs.submit(plain)
+    ids += [job.id for job in plain]
     for count in (700, 1, 3, 40, 600):
         jobs = new(
             *(
@@ -111,25 +116,33 @@ async def told(store, db, ids: list[str]) -> dict[str, Any]:
     }
 
 
-async def counts(db) -> list[int]:
-    return [await db.fetchval(f"SELECT count(*) FROM {table}") for table in BATCHES]
+async def counts(db, tables=BATCHES) -> list[int]:
+    return [await db.fetchval(f"SELECT count(*) FROM {table}") for table in tables]
 
 
-async def test_rows_for_many_jobs_say_the_same_as_rows_for_each(store, db):
+@pytest.mark.parametrize("few", [1, 16])
+async def test_rows_for_many_jobs_say_the_same_as_rows_for_each(open_store, db, few):
+    store = await open_store(few=few)
     ids = await mixed_history(store)
     assert min(await counts(db)) > 5
+    assert min(await counts(db, RANGES)) > 0
     before = await told(store, db, ids)
     assert len(before["events"]) > 3_000
     assert len([item for item in before["stream"] if ":" in item.event_id]) > 3_000
+    await layout.change(db, 2)
+    assert min(await counts(db)) > 5
+    assert await counts(db, RANGES) == [0, 0]
+    between = await told(store, db, ids)
     await layout.change(db, 1)
     assert await counts(db) == [0, 0]
     after = await told(store, db, ids)
     for what, said in before.items():
+        assert between[what] == said, what
         assert after[what] == said, what
 
 
 async def test_a_new_database_begins_with_the_newest_layout(store, db):
-    assert await layout.read(db) == LAYOUT
+    assert await layout.read(db) == _NEW
     with pytest.raises(InvalidArgument):
         await layout.change(db, LAYOUT + 1)
 
@@ -180,19 +193,20 @@ async def test_servers_go_on_while_the_layout_is_lowered_and_raised(open_store, 
         return jobs
 
     working = [asyncio.create_task(work(store)) for store in stores]
-    for wanted in (1, 2, 1):
+    for wanted in (1, 2, 3, 2, 3, 1):
         await asyncio.sleep(0.3)
         await layout.change(db, wanted)
         await asyncio.sleep(0.3)
     over.set()
     jobs = sum(await asyncio.gather(*working))
     assert await counts(db) == [0, 0]
+    assert await counts(db, RANGES) == [0, 0]
     assert await db.fetchval("SELECT count(*) FROM job_record") == jobs
     assert sum((await stores[0].queues.stats("q"))[0].depth.values()) == jobs
     per_job = "SELECT count(*) FROM job_event GROUP BY seq"
     wrong = f"SELECT count(*) FROM ({per_job}) AS e WHERE count NOT IN (1, 2, 4)"
     assert await db.fetchval(wrong) == 0
-    await layout.change(db, 2)
+    await layout.change(db, LAYOUT)
     await submit_and_end(stores[0], 20)
     await submit_and_end(stores[0], 20)
     assert min(await counts(db)) > 0
@@ -266,13 +280,16 @@ class Storm:
         return taken
 
     async def submit(self, store) -> None:
-        queues = [self._draw.choice(["q", "other"]) for _ in range(self._draw.choice([1, 5, 60]))]
-        jobs = new(*(spec(queue=q, priority=self._draw.choice([0, 5])) for q in queues))
+        queues = [
+            self._draw.choice(["q", "other"]) for _ in range(self._draw.choice([1, 5, 60, 300]))
+        ]
+        ttl = self._draw.choice([None, None, 600.0, 0.3])
+        jobs = new(*(spec(queue=q, priority=self._draw.choice([0, 5]), ttl=ttl) for q in queues))
         await store.jobs.submit(jobs)
         self.accepted += [job.id for job in jobs]
 
     async def claim(self, store) -> None:
-        slots = [self._draw.choice(["w", "v"]) for _ in range(self._draw.choice([1, 20, 90]))]
+        slots = [self._draw.choice(["w", "v"]) for _ in range(self._draw.choice([1, 20, 90, 200]))]
         self._held += await store.jobs.claim([Claim(("*",), slots)])
 
     async def report(self, store) -> None:
@@ -290,12 +307,18 @@ class Storm:
         # Reports that come twice, and under leases that are over.
         stale = self._draw.sample(self._old, min(5, len(self._old)))
         moves += [Transition.succeeded(one.seq, one.lease, b"stale", 0.0) for one in stale]
-        both = await asyncio.gather(store.jobs.apply(moves), self._stores[0].jobs.apply(moves))
-        for application in both:
-            for move, outcome in zip(moves, application.outcomes, strict=True):
-                if outcome.applied and outcome.state is State.DONE:
-                    assert move.seq not in self.results
-                    self.results[move.seq] = move.result or b""
+        await asyncio.gather(self._apply(store, moves), self._apply(self._stores[0], moves))
+
+    async def _finish(self, store, some) -> None:
+        moves = [Transition.succeeded(one.seq, one.lease, b"late", 0.0) for one in some]
+        await self._apply(store, moves)
+
+    async def _apply(self, store, moves) -> None:
+        outcomes = (await store.jobs.apply(moves)).outcomes
+        for move, outcome in zip(moves, outcomes, strict=True):
+            if outcome.applied and outcome.state is State.DONE:
+                assert move.seq not in self.results
+                self.results[move.seq] = move.result or b""
 
     async def start(self, store) -> None:
         some = self._some(40)
@@ -303,14 +326,29 @@ class Storm:
         self._held += some
 
     async def cancel(self, store) -> None:
-        await store.jobs.apply([Transition(one.seq, Move.CANCEL) for one in self._some(2)])
+        waiting = self._draw.sample(range(1, len(self.accepted) + 20), 3) if self.accepted else []
+        moves = [Transition(one.seq, Move.CANCEL) for one in self._some(2)]
+        await store.jobs.apply(moves + [Transition(seq, Move.CANCEL) for seq in waiting])
+
+    async def lose(self, store) -> None:
+        """A worker is lost while it reports; and what it holds is listed."""
+        some = self._some(30)
+        moves = [Transition.worker_lost(one.seq, one.lease, "gone") for one in some]
+        await asyncio.gather(store.jobs.apply(moves), self._finish(self._stores[1], some))
+        await store.workers.held(self._draw.choice(["w", "v"]))
+
+    async def beat(self, store) -> None:
+        some = self._some(20)
+        leases = [one.lease for one in some]
+        await asyncio.to_thread(store.workers.pulse, "w", 1, leases, leases[:5])
+        self._held += some
 
     async def promote(self, store) -> None:
         await store.jobs.apply((await store.upkeep.due(200)).transitions)
 
     async def blow(self, store) -> None:
         ways = [self.submit, self.claim, self.report, self.report, self.start, self.cancel,
-                self.promote]  # fmt: skip
+                self.promote, self.lose, self.beat]  # fmt: skip
         while not self.over:
             await self._draw.choice(ways)(store)
 
@@ -321,14 +359,15 @@ async def test_after_a_storm_the_books_are_right(open_store, db, few):
     await stores[0].queues.create(Queue(name="other"))
     await stores[0].workers.register(worker("v"))
     storm = Storm(stores, few)
-    callers = [asyncio.create_task(storm.blow(store)) for store in stores for _ in range(4)]
-    await asyncio.sleep(4.0)
+    callers = [asyncio.create_task(storm.blow(store)) for store in stores for _ in range(5)]
+    await asyncio.sleep(STORM)
     storm.over = True
     await asyncio.gather(*callers)
     assert len(storm.results) > 100
     places = await db.fetch(
         "SELECT seq FROM job_live UNION ALL SELECT seq FROM job_ended"
-        " UNION ALL SELECT seq FROM batch_end"
+        " UNION ALL SELECT seq FROM batch_end UNION ALL SELECT seq FROM ready_job"
+        " UNION ALL SELECT seq FROM held_job"
     )
     assert len(places) == len({row[0] for row in places}) == len(storm.accepted)
     found = dict(await db.fetch("SELECT seq, result FROM batch_end"))
@@ -348,4 +387,5 @@ async def test_after_a_storm_the_books_are_right(open_store, db, few):
     for stats in await stores[0].queues.stats():
         for state, count in stats.depth.items():
             depth[state.name] = depth.get(state.name, 0) + count
+    assert await db.fetchval("SELECT count(*) FROM job_done WHERE base IS NOT NULL") > 5
     assert {name: count for name, count in depth.items() if count} == states

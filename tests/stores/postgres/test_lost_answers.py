@@ -20,7 +20,7 @@ from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec, worker
 from tests.stores.postgres.proxy import Proxy
 
-pytestmark = pytest.mark.req("jq:NFR-005")
+pytestmark = [pytest.mark.req("jq:NFR-005"), pytest.mark.parametrize("few", [16, 1])]
 
 SIDES = pytest.mark.parametrize("side", list(Cut))
 

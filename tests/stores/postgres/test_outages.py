@@ -190,7 +190,7 @@ async def test_a_huge_batch_is_one_write(store, db):
     jobs = new(*(spec(key=f"k{n}" if n % 2 else None) for n in range(20_000)))
     results = (await store.jobs.submit(jobs)).results
     assert all(one.status is SubmitStatus.ACCEPTED for one in results)
-    assert await db.fetchval("SELECT count(*) FROM job_live") == 20_000
+    assert await db.fetchval("SELECT count(*) FROM ready_job") == 20_000
 
 
 async def test_a_server_whose_connections_are_all_busy_is_not_called_away(postgres_dsn):

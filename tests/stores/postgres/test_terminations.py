@@ -1,4 +1,4 @@
-"""Two servers at work while their connections are killed at random; the history checker judges."""
+"""Two servers at work while connections are killed, or the database crashes; the checker judges."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from jobqueue.core.job import Job, SubmitStatus, Transition
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import BEGINNING, Claim, JobFilter, Rules
+from jobqueue.fleet.backing import PrivatePostgres
+from jobqueue.stores.postgres.statements import FEW
 from jobqueue.stores.postgres.store import PostgresStore
 from tests import patience
 from tests.history.checker import Evidence, Run, assert_kept
@@ -25,6 +27,7 @@ RULES = Rules(assignment_timeout=1.0)
 KILLS = 40
 ENOUGH = 100  # accepted jobs, however slow the machine is
 BATCH = 12
+CRASHES = 20
 
 
 @dataclass
@@ -40,8 +43,11 @@ class Witness:
 class Replica:
     """A server's store under load."""
 
-    def __init__(self, store: PostgresStore, name: str, seen: Witness, chance: random.Random):
+    def __init__(
+        self, store: PostgresStore, name: str, seen: Witness, chance: random.Random, batch: int
+    ) -> None:
         self.store = store
+        self._batch = batch
         self.name = name
         self._seen = seen
         self._chance = chance
@@ -50,7 +56,7 @@ class Replica:
     async def submit(self) -> None:
         key = f"{self.name} {next(self._keys)}"
         jobs = new(
-            *(spec(b"plain", max_retries=100) for _ in range(BATCH)),
+            *(spec(b"plain", max_retries=100) for _ in range(self._batch)),
             *(spec(b"keyed", key=key, max_retries=100) for _ in range(2)),
         )
         ids = {job.id for job in jobs}
@@ -72,7 +78,7 @@ class Replica:
 
     async def work(self) -> int:
         """Claim some, and report each way that there is; reports are repeated until answered."""
-        held = await self.store.jobs.claim([Claim(("q",), [self.name] * BATCH)])
+        held = await self.store.jobs.claim([Claim(("q",), [self.name] * self._batch)])
         reports = []
         for one in held:
             fate = self._chance.random()
@@ -113,14 +119,37 @@ async def kill(dsn: str, chance: random.Random, seen: Witness) -> None:
     await db.close()
 
 
+async def crash(postgres: PrivatePostgres, chance: random.Random, seen: Witness) -> None:
+    """The whole server, again and again; what was written without waiting for the disk is lost."""
+    for _ in range(CRASHES):
+        enough = len(seen.accepted) + 100
+        async with patience.timeout(60):
+            while len(seen.accepted) < enough:
+                await asyncio.sleep(chance.uniform(0.0, 0.2))
+        await asyncio.to_thread(postgres.stop, "immediate")
+        await asyncio.to_thread(postgres.restart)
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.req("jq:NFR-005", "jq:NFR-008")
-@pytest.mark.parametrize("seed", [1, 2])
-async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed):
+@pytest.mark.parametrize(("seed", "few"), [(1, 16), (2, 16), (3, 1)])
+async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed, few):
+    await under_trouble(postgres_dsn, seed, few, BATCH, kill, postgres_dsn)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.req("jq:NFR-005", "jq:NFR-008")
+async def test_crashes_of_the_database_cost_no_job_and_tell_no_lie(own_postgres):
+    postgres = own_postgres()
+    await under_trouble(postgres.dsn(), 4, FEW, 60, crash, postgres)
+
+
+async def under_trouble(dsn, seed: int, few: int, batch: int, trouble, place) -> None:
     chance = random.Random(seed)
     seen = Witness()
     replicas = [
-        Replica(PostgresStore(postgres_dsn, rules=RULES), name, seen, chance)
+        Replica(PostgresStore(dsn, rules=RULES, few=few), name, seen, chance, batch)
         for name in ("one", "two")
     ]
     for replica in replicas:
@@ -143,7 +172,7 @@ async def test_killed_connections_cost_no_job_and_tell_no_lie(postgres_dsn, seed
         for replica in replicas
         for call in (replica.submit, replica.work, replica.work, replica.sweep)
     ]
-    await kill(postgres_dsn, chance, seen)
+    await trouble(place, chance, seen)
     calm.set()
     await asyncio.gather(*load)
     async with patience.timeout(60):

@@ -25,7 +25,10 @@ from jobqueue.core.job import JobQuery
 
 _DAY = 86_400.0
 _WARM_UP = 10  # a tenth of the jobs, not counted
-_TABLES = ("job_record", "job_live", "job_ended", "job_event", "job_steps", "job_done")
+_TABLES = (
+    "job_record", "job_live", "job_ready", "job_held", "job_ended", "job_event", "job_steps",
+    "job_done",
+)  # fmt: skip
 _SCANNERS = 4
 _TICK = 0.02
 _AS_BEFORE = 1.1

@@ -1,13 +1,16 @@
-"""Every transition but submit and claim.
+"""Applies every transition except submit and claim.
 
-Starts and successes, which are nearly all of them, are one statement for a batch. Everything else,
-and what those statements did not match, is decided by ``core.decide`` under row locks.
+A batch of starts and successes is one statement. ``core.decide`` decides all other transitions, and
+those that the statement did not match, under row locks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import asyncpg
 
 from jobqueue.core.decide import Decision, Entry, Live, decide, events_of
 from jobqueue.core.job import Outcome, Refusal, Transition
@@ -15,8 +18,12 @@ from jobqueue.core.lifecycle import FENCED, HELD, PATHS, TERMINAL, Move, Reason,
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.heads import Head
+from jobqueue.stores.postgres.holding import Holding
+from jobqueue.stores.postgres.leases import WINDOW, base_of, bits, numbers_in
 from jobqueue.stores.postgres.queue_cache import ANY_NUMBER, Home, QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import (
+    BATCH,
+    RANGES,
     REASON_NUMBERS,
     REASONS,
     SQL,
@@ -38,10 +45,10 @@ LIVE, END, EVENT = 20, 15, 11  # columns of rows
 
 
 class Applying:
-    """One batch of transitions, on its way into the database.
+    """Applies one batch of transitions.
 
-    Its parts are committed one after the other. What was answered stands, whatever becomes of the
-    rest, and is left alone when the rest is tried again.
+    The parts of a batch are committed one after the other. An outcome that is known stands if a
+    later part fails, and a second try leaves it alone.
     """
 
     def __init__(
@@ -51,23 +58,26 @@ class Applying:
         rules: Rules,
         queue_cache: QueueCache,
         names: WorkerNameCache,
+        holding: Holding,
     ) -> None:
         self._asked = transitions
+        self._holding = holding
         self._now = now
         self._rules = rules
         self._queue_cache = queue_cache
         self._names = names
         self.outcomes: list[Outcome | None] = [None] * len(transitions)
         self.came_back: set[Head] = set()  # where jobs became claimable again
+        self._left: set[int] = set()  # plain jobs that got a row of their own
 
     async def run(self, db: Db) -> None:
-        """Write them, in rounds: a job moves once in each."""
+        """Write the transitions in rounds. A job moves once in each round."""
         for places in self._rounds():
             left = [n for n in places if self.outcomes[n] is None]
             await self._run(db, left, repeated=False)
 
     async def again(self, db: Db) -> None:
-        """After a lost answer: a fenced move that was written then is recognised by its lease."""
+        """Write the rest after a lost answer. A lease tells if its move was written."""
         for places in self._rounds():
             left = [n for n in places if self.outcomes[n] is None]
             await self._run(db, left, repeated=True)
@@ -97,10 +107,12 @@ class Applying:
             else:
                 rest.append(n)
         if ends:
-            await self._finish(db, ends)
+            await self._finish_held(db, ends)
+            await self._finish(db, [n for n in ends if self.outcomes[n] is None])
             rest += [n for n in ends if self.outcomes[n] is None]
         if starts:
-            await self._start(db, starts)
+            await self._start_held(db, starts)
+            await self._start(db, [n for n in starts if self.outcomes[n] is None])
             rest += [n for n in starts if self.outcomes[n] is None]
         if rest:
             async with db.transaction():
@@ -109,7 +121,133 @@ class Applying:
             for n, outcome in outcomes.items():
                 self.outcomes[n] = outcome
 
+    async def _held(self, db: Db, places: list[int]) -> dict[int, int]:
+        """Return the bases of the leases that may belong to held rows, by the place of the move.
+
+        Jobs that this process has seen leave their held row are left out.
+        """
+        if await self._queue_cache.layout(db, self._now) < RANGES:
+            return {}
+        found: dict[int, int] = {}
+        for n in places:
+            seq = self._asked[n].seq
+            base = base_of(seq, self._asked[n].lease)
+            if base is not None:
+                ids = self._holding.ids(base)
+                if ids is None or seq in ids:
+                    found[n] = base
+        return found
+
+    async def _finish_held(self, db: Db, places: list[int]) -> None:
+        """Write the successes of jobs in held rows, as one part for each row.
+
+        The statement refuses a part if one of its jobs has left the row. Its answer names the jobs
+        that are still in the row, and these are sent again.
+        """
+        bases = await self._held(db, places)
+        by: dict[int, int | None] = {}
+        for n in bases:
+            name = self._asked[n].worker_id
+            by[n] = None if name is None else self._names.known.get(name, _NO_WORKER)
+        left = sorted(bases, key=lambda n: (bases[n], self._asked[n].seq))
+        while left:
+            parts: dict[int, _Part] = {}
+            later: list[int] = []
+            for n in left:
+                base, lo = bases[n], self._asked[n].seq // WINDOW * WINDOW
+                part = parts.get(base)
+                if part is None:
+                    parts[base] = _Part(base, lo, by[n], [n])
+                elif (part.lo, part.by) == (lo, by[n]):
+                    part.places.append(n)
+                else:
+                    later.append(n)  # a statement changes a row once
+            left = later + await self._finish_parts(db, list(parts.values()))
+
+    async def _finish_parts(self, db: Db, parts: list[_Part]) -> list[int]:
+        """Send parts. Return the places of the moves to send again."""
+        asked = self._asked
+        cuts: list[tuple[int, int]] = []
+        places: list[int] = []
+        first: list[int] = []
+        last: list[int] = []
+        for part in parts:
+            start = len(places)
+            places += part.places
+            first.append(len(cuts) + 1)
+            slices = _slices([asked[n].result for n in part.places])
+            cuts += [(start + a, start + b) for a, b in slices]
+            last.append(len(cuts))
+        rows = await db.fetch(
+            SQL["finish_held"],
+            [part.base for part in parts],
+            [part.lo for part in parts],
+            [bits(asked[n].seq for n in part.places) for part in parts],
+            [part.by for part in parts],
+            [len(part.places) for part in parts],
+            [sum(asked[n].ran_for or 0.0 for n in part.places) for part in parts],
+            first,
+            last,
+            *columns(cuts, 2),
+            [asked[n].seq % WINDOW for n in places],
+            [asked[n].ran_for or 0.0 for n in places],
+            [asked[n].result for n in places],
+            self._now,
+        )
+        again: list[int] = []
+        workers = await self._names.of(db, [row[2] for row in rows]) if rows else {}
+        for number, queue, worker, still_open, over in rows:
+            part = parts[number - 1]
+            if still_open is not None:
+                there = numbers_in(still_open, [asked[n].seq for n in part.places])
+                again += [n for n in part.places if asked[n].seq in there]
+                continue
+            ids = self._holding.ids(part.base) or {}
+            if unknown := [asked[n].seq for n in part.places if asked[n].seq not in ids]:
+                found = await db.fetch(SQL["ids"], unknown)
+                ids = ids | {seq: str(job_id) for seq, job_id in found}
+            home = await self._queue_cache.resolve(db, queue, self._now)
+            for n in part.places:
+                one = asked[n]
+                self.outcomes[n] = Outcome(
+                    None,
+                    State.DONE,
+                    Reason.SUCCEEDED,
+                    ids[one.seq],
+                    home.name,
+                    one.lease,
+                    workers.get(worker),
+                    one.ran_for or 0.0,
+                    None,
+                    _WITH_START,
+                )
+            self._holding.left(part.base, [asked[n].seq for n in part.places], all=over)
+        return again
+
+    async def _start_held(self, db: Db, places: list[int]) -> None:
+        """Write the starts of jobs in held rows. Each of these jobs gets a live row."""
+        bases = await self._held(db, places)
+        if not bases:
+            return
+        places = sorted(bases, key=lambda n: self._asked[n].seq)
+        asked = [self._asked[n] for n in places]
+        rows = await db.fetch(
+            BATCH["start_held"],
+            [one.seq for one in asked],
+            [one.lease for one in asked],
+            [one.ran_for for one in asked],
+            self._rules.watchdog_grace,
+            self._now,
+            self._holders(asked),
+        )
+        await self._tell(db, places, rows, State.RUNNING, Reason.STARTED)
+        for n in places:
+            if self.outcomes[n] is not None:
+                self._holding.left(bases[n], [self._asked[n].seq])
+
     async def _finish(self, db: Db, places: list[int]) -> None:
+        if not places:
+            return
         # Every writer locks rows in the order of their numbers.
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
@@ -127,6 +265,8 @@ class Applying:
         await self._tell(db, places, rows, State.DONE, Reason.SUCCEEDED)
 
     async def _start(self, db: Db, places: list[int]) -> None:
+        if not places:
+            return
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
         texts = await self._queue_cache.texts(db, len(places), self._now)
@@ -142,9 +282,10 @@ class Applying:
         await self._tell(db, places, rows, State.RUNNING, Reason.STARTED)
 
     def _holders(self, asked: Sequence[Transition]) -> str | None:
-        """The numbers of the workers that must hold the leases, for those that name one.
+        """Return the number of the worker that must hold each lease; NULL where a move names none.
 
-        A worker whose number is not known here is decided about by its name, under row locks.
+        A worker whose number is not known in this process has the number -1, which matches nothing.
+        Its moves are decided under row locks, by the worker's name.
         """
         if all(one.worker_id is None for one in asked):
             return None
@@ -184,7 +325,7 @@ class Applying:
     # -- under row locks -------------------------------------------------------------------
 
     async def _decide(self, db: Db, places: list[int], repeated: bool) -> dict[int, Outcome]:
-        rows = await self._lock(db, sorted({self._asked[n].seq for n in places}))
+        rows = await self._lock(db, {self._asked[n].seq: self._asked[n] for n in places})
         deleted = await self._deleted_queues(db, places, rows)
         writes = _Writes()
         outcomes: dict[int, Outcome] = {}
@@ -211,6 +352,8 @@ class Applying:
                 policy=home.policy,
             )
             if isinstance(decision, Refusal):
+                if row.seq in self._left and before is State.PENDING:
+                    self.came_back.add(row.head)
                 if repeated and await _was_written(db, asked, row):
                     outcomes[n] = Outcome(
                         None, before, live.reason, row.job_id, home.name, asked.lease
@@ -220,6 +363,9 @@ class Applying:
                 else:
                     outcomes[n] = Outcome(decision, before, live.reason, row.job_id, home.name)
                 continue
+            if not row.locked:
+                # The job became what the move applies to after it was looked for.
+                raise asyncpg.SerializationError(f"job {asked.seq} moved meanwhile")
             if decision.lease is not None and live.lease is None:
                 row.last_lease = decision.lease
             writes.add(row, before, decision, asked.error)
@@ -232,15 +378,28 @@ class Applying:
         await writes.write(db)
         return outcomes
 
-    async def _lock(self, db: Db, seqs: list[int]) -> dict[int, _Row]:
+    async def _lock(self, db: Db, asked: dict[int, Transition]) -> dict[int, _Row]:
+        """Lock the rows of jobs. A plain job that its move may apply to gets a live row first.
+
+        Every transaction locks in one order: live rows and ends by number, then ranges, then held
+        rows.
+        """
         rows: dict[int, _Row] = {}
-        missing = seqs
+        missing = sorted(asked)
+
+        async def look(name: str) -> None:
+            nonlocal missing
+            if missing:
+                for row in await db.fetch(SQL[name], missing, self._now):
+                    rows[row[0]] = _Row(row, locked=name != "lock_plain")
+                missing = [seq for seq in missing if seq not in rows]
+
         for _ in range(_LOOKS):
             for name in ("lock_live", "lock_ended", "lock_done"):
-                if missing:
-                    for row in await db.fetch(SQL[name], missing, self._now):
-                        rows[row[0]] = _Row(row)
-                    missing = [seq for seq in missing if seq not in rows]
+                await look(name)
+            if missing and await self._leave(db, [asked[seq] for seq in missing]):
+                await look("lock_live")
+            await look("lock_plain")
             if not missing:
                 break
             # Between two statements a job may have come back. One that is in neither and has
@@ -253,8 +412,31 @@ class Applying:
             ]
         return rows
 
+    async def _leave(self, db: Db, asked: list[Transition]) -> bool:
+        """Give live rows to the plain jobs that these moves may apply to. Return True if any got
+        one.
+        """
+        ready = [one.seq for one in asked if _may_leave(one, State.PENDING)]
+        held = [one for one in asked if _may_leave(one, State.ASSIGNED)]
+        left: list[Any] = []
+        if ready:
+            texts = SQL if await self._queue_cache.layout(db, self._now) < RANGES else BATCH
+            left += await db.fetch(texts["leave_ready"], ready)
+            # Where all of a range had to leave, the other jobs can be claimed as rows.
+            wanted = set(ready)
+            self.came_back.update(tuple(row[1:]) for row in left if row[0] not in wanted)
+        if held:
+            left += await db.fetch(
+                SQL["leave_held"], [one.seq for one in held], [one.lease for one in held]
+            )
+            for one in held:
+                if (base := base_of(one.seq, one.lease)) is not None:
+                    self._holding.left(base, [one.seq])
+        self._left.update(row[0] for row in left)
+        return bool(left)
+
     async def _deleted_queues(self, db: Db, places: list[int], rows: dict[int, _Row]) -> set[int]:
-        """Queues that a retry by hand cannot go back to; the others cannot be deleted meanwhile."""
+        """Return the queues of jobs to retry by hand that are deleted, and lock the others."""
         wanted = {
             rows[seq].queue
             for n in places
@@ -270,7 +452,7 @@ class Applying:
 
 
 async def _was_written(db: Db, asked: Transition, row: _Row) -> bool:
-    """Tell whether this very move was written before its answer was lost."""
+    """Return True if this move was written before its answer was lost."""
     live, move = row.live, asked.move
     if move is Move.START and live.lease == asked.lease:
         return live.state is State.RUNNING and asked.worker_id in (None, live.worker_id)
@@ -289,21 +471,45 @@ async def _was_written(db: Db, asked: Transition, row: _Row) -> bool:
     return written is not None
 
 
-def _parts(results: Sequence[bytes | None]) -> str | None:
-    """Divide the results of a batch into parts that fit into a row each; None: one part."""
-    parts, size = [0] * len(results), 0
-    for n, result in enumerate(results):
+def _may_leave(asked: Transition, state: State) -> bool:
+    """Return True if the move may apply to a plain job in this state (also its version)."""
+    if asked.move in FENCED and asked.lease is None:
+        return False
+    return state in PATHS[asked.move] and asked.version in (None, int(state))
+
+
+@dataclass(slots=True)
+class _Part:
+    """Holds the successes of jobs of one held row."""
+
+    base: int
+    lo: int  # the first number of their window
+    by: int | None  # the number of the worker that must hold them
+    places: list[int]
+
+
+def _slices(results: Sequence[bytes | None]) -> list[tuple[int, int]]:
+    """Divide results into rows that fit into a page each. Return first and last place, from 1."""
+    found: list[tuple[int, int]] = []
+    first, size = 1, 0
+    for n, result in enumerate(results, 1):
         grown = 24 + len(result or b"")
-        part = parts[n - 1] if n else 0
         size += grown
         if size > _ROW and size > grown:
-            part, size = part + 1, grown
-        parts[n] = part
-    return array(parts) if parts[-1] else None
+            found.append((first, n - 1))
+            first, size = n, grown
+    return [*found, (first, len(results))]
+
+
+def _parts(results: Sequence[bytes | None]) -> str | None:
+    """Return the number of the row of each result as an array, or None for a single row."""
+    slices = _slices(results)
+    rows = (str(n) for n, (a, b) in enumerate(slices) for _ in range(a, b + 1))
+    return array(rows) if len(slices) > 1 else None
 
 
 def _ends(move: Move) -> set[Reason]:
-    """Return the reasons by which an attempt, or the wait of a job, may end in this move."""
+    """Return the reasons with which this move may end an attempt, or the wait of a job."""
     ways = [*PATHS[move].values()]
     if move is Move.SUCCEED:  # of a job that is flagged for cancelling
         ways += PATHS[Move.ACKNOWLEDGE_CANCEL].values()
@@ -311,14 +517,18 @@ def _ends(move: Move) -> set[Reason]:
 
 
 class _Row:
-    """A job under decision."""
+    """A job under decision, as its row in the database has it."""
 
-    __slots__ = ("before", "head", "job_id", "last_lease", "live", "now", "queue", "worker")
+    __slots__ = (
+        "before", "head", "job_id", "last_lease", "live", "locked", "now", "queue", "seq", "worker",
+    )  # fmt: skip
 
-    def __init__(self, row: Any) -> None:
+    def __init__(self, row: Any, *, locked: bool = True) -> None:
         (seq, state, version, attempt, retry_count, max_retries, lease, worker, cancel, deaths,
          timeout, run_at, expires_at, started_at, due, queue, job_id, error, reason, last_lease,
          rank, kind, now) = row  # fmt: skip
+        self.seq: int = seq
+        self.locked = locked  # otherwise it serves for a refusal only
         self.before = STATES[state]
         self.live = Live(
             seq, self.before, version, attempt, retry_count, max_retries, lease,
@@ -335,7 +545,7 @@ class _Row:
         self.now: float = now
 
     def worker_after(self) -> int | None:
-        """Return the number of its last worker: the decision keeps the worker or clears it."""
+        """Return the number of the job's last worker; None if the decision cleared the worker."""
         return None if self.live.worker_id is None else self.worker
 
 
@@ -349,7 +559,7 @@ class _Writes:
         self._now = 0.0
 
     def add(self, row: _Row, before: State, decision: Decision, detail: str) -> None:
-        """Note one decision."""
+        """Add the changes of one decision."""
         live = row.live
         self._now = row.now
         self._rows[live.seq] = row
@@ -364,7 +574,7 @@ class _Writes:
         self._events += [event_row(live.seq, one, worker) for one in made]
 
     async def write(self, db: Db) -> None:
-        """Write it all."""
+        """Write all changes."""
         if not self._rows:
             return
         revived = [row for row in self._rows.values() if row.before in TERMINAL]
@@ -406,7 +616,7 @@ class _Writes:
 
 
 def columns(rows: Any, width: int) -> list[list[Any]]:
-    """Rows as one list for each column, which is what ``unnest`` takes."""
+    """Return rows as one list for each column, in the form that ``unnest`` takes."""
     found: list[list[Any]] = [[] for _ in range(width)]
     for row in rows:
         for column, value in zip(found, row, strict=True):
@@ -437,7 +647,9 @@ def live_row(
 
 
 def event_row(seq: int, entry: Entry, worker: int | None) -> tuple[Any, ...]:
-    """An event: a row of ``insert_events``. ``worker`` is the number of the one it names."""
+    """Return a row of ``insert_events``. ``worker`` is the number of the worker that the event
+    names.
+    """
     _, version, before, state, reason, at, attempt, _, detail, _, _, started_at, due, _ = entry
     return (
         seq, version, attempt, worker, None if before is None else int(before), int(state),

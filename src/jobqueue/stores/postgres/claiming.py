@@ -1,6 +1,8 @@
-"""PENDING -> ASSIGNED: candidates are read without locks, advised upon by Redis, then taken.
+"""Moves jobs from PENDING to ASSIGNED.
 
-PostgreSQL decides: whatever was read or advised, the write takes only what is still claimable.
+A claim reads candidates without locks, asks Redis for advice, then writes. PostgreSQL decides: the
+write takes only jobs that are still claimable. A candidate is a live row or a job of a range. Of a
+range the write takes exactly the planned part, or nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ import logging
 import random
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from jobqueue.core.ids import new_lease
+from asyncpg import BitString
+
+from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import NO_LABELS, Assignment, JobSpec
 from jobqueue.core.queue import MAX_PRIORITY, by_weight, merge_queues
 from jobqueue.core.store import Claim, Locks, Rules
@@ -30,8 +35,9 @@ from jobqueue.stores.postgres.heads import (
     crowded,
     kinds_of,
 )
+from jobqueue.stores.postgres.leases import bits, new_base, new_row_lease
 from jobqueue.stores.postgres.queue_cache import Home, QueueCache, WorkerNameCache
-from jobqueue.stores.postgres.statements import SQL, array
+from jobqueue.stores.postgres.statements import CLAIM_MIXED, RANGES, SQL, array
 from jobqueue.stores.rows import read_more
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -40,12 +46,35 @@ _A_FEW = 4  # candidates of each type, beyond its share
 _MOST_SHARES = 10_000
 
 
-Candidate = tuple[int, int, int, int]
-"""Rank, seq, queue, attempt."""
+Candidate = tuple[int, int, int, int, int]
+"""A job's rank, seq, queue and attempt, and the last number of its range (0: it has a live row)."""
+
+Slot = tuple[str, int]
+"""The worker of a free slot: name and number."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The jobs that a claim is about to take, and the places of their slots."""
+
+    rows: list[Candidate] = field(default_factory=list)  # more than slots, if others are in the way
+    row_places: list[int] = field(default_factory=list)
+    ranges: dict[int, list[int]] = field(default_factory=dict)  # places, by the last number
+    seqs: dict[int, int] = field(default_factory=dict)  # of jobs of ranges, by place
+    homes: dict[int, Home] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Got:
+    """The result of one round of a claim."""
+
+    assigned: dict[int, Assignment] = field(default_factory=dict)  # by the place of the slot
+    missed: list[int] = field(default_factory=list)  # rows that others took
+    passed: dict[Head, int] = field(default_factory=dict)  # beginnings of ranges that others held
 
 
 class Claiming:
-    """Fills claims, one at a time in this process: two would reach for the same jobs."""
+    """Fills claims, one at a time in this process, because two would read the same candidates."""
 
     def __init__(
         self,
@@ -69,7 +98,7 @@ class Claiming:
         self.instance = ""
 
     async def fill(self, claims: Sequence[Claim]) -> list[Assignment]:
-        """Fill them, as ``JobStore.claim`` says."""
+        """Assign jobs to the slots of the claims, as ``JobStore.claim`` says."""
         assigned: list[Assignment] = []
         async with self._one:
             for wanted in claims:
@@ -80,10 +109,12 @@ class Claiming:
     async def _fill(self, wanted: Claim) -> list[Assignment]:
         if self._queue_cache.stale:
             await self._look()
-        workers = await self._names.number(wanted.slots)
+        numbers = await self._names.number(wanted.slots)
+        free: list[Slot] = list(zip(wanted.slots, numbers, strict=True))
         kinds = None if wanted.types is None else kinds_of(wanted.types)
         assigned: list[Assignment] = []
         lost: list[int] = []
+        passed: dict[Head, int] = {}
         rounds = _ROUNDS
         while rounds:
             homes = self._queue_cache.claimable(wanted)
@@ -97,15 +128,21 @@ class Claiming:
                 chosen = self._heads.of(homes, kinds)
             if not chosen.floors:
                 break
-            slots, numbers = wanted.slots[len(assigned) :], workers[len(assigned) :]
-            got, missed = await self._round(homes, chosen, slots, numbers, lost)
-            assigned += got
-            lost += missed
-            self._contended = bool(missed)
-            if len(assigned) == len(wanted.slots) or (not missed and chosen.whole):
+            got = await self._round(homes, chosen, free, [*lost, *passed.values()])
+            # Another claim holds the front of such a range for a moment. The rest of the range can
+            # be claimed: it is read again in the round after the next.
+            for head, first in (passed | got.passed).items():
+                self._heads.lower(head, first)
+            assigned += [got.assigned[place] for place in sorted(got.assigned)]
+            free = [slot for place, slot in enumerate(free) if place not in got.assigned]
+            lost += got.missed
+            missed = bool(got.missed or got.passed)
+            self._contended = missed
+            if not free or (chosen.whole and not (missed or passed)):
                 break
-            if missed or not got:
+            if missed or not got.assigned:
                 rounds -= 1
+            passed = got.passed
         return assigned
 
     async def _look(self) -> None:
@@ -129,7 +166,7 @@ class Claiming:
         self._heads.looked(found, time.perf_counter() - began)
 
     async def _ask(self, unknown: Sequence[Head]) -> None:
-        """All at once: those that have nothing must not use up the rounds."""
+        """Look for the jobs of unknown heads, all at once, so that empty heads use up no rounds."""
         self._heads.begin()
         arguments = [list(column) for column in zip(*unknown, strict=True)]
 
@@ -139,42 +176,76 @@ class Claiming:
         self._heads.asked(unknown, await self._runner.read("ask", ask))
 
     async def _round(
-        self,
-        homes: dict[int, Home],
-        chosen: Chosen,
-        slots: Sequence[str],
-        workers: Sequence[int],
-        lost: list[int],
-    ) -> tuple[list[Assignment], list[int]]:
-        """Read, ask, take. Returns what was got, and what others had their hands on."""
-        wanted = len(slots)
-        limit = 2 * wanted if self._contended else wanted
+        self, homes: dict[int, Home], chosen: Chosen, free: Sequence[Slot], lost: list[int]
+    ) -> _Got:
+        """Read candidates, ask for locks, take jobs."""
+        limit = 2 * len(free) if self._contended else len(free)
         self._heads.begin()
         found = await self._candidates(chosen.floors, limit, lost)
         order = self._in_order(homes, found.rows, limit, chosen.ends)
         if not order:
             for head in chosen.floors:
                 self._heads.advance(head, None)
-            return [], []
-        advised = order
-        if self._locks is not None:
-            names = [f"{self.instance}:{seq}:{attempt + 1}" for _, seq, _, attempt in order]
-            won = await self._locks.take(names, wanted)
-            if won is not None:
-                advised = [order[place] for place in won]
-        got = await self._assign(homes, advised, slots, workers) if advised else []
-        taken = {one.seq for one in got}
-        last = max((n for n, one in enumerate(order) if one[1] in taken), default=-1)
-        reached = len(order) if len(got) < wanted else last + 1
-        missed = [one[1] for one in order[:reached] if one[1] not in taken]
-        self._advance(found, taken.union(missed))
+            return _Got()
+        plan = _Plan(homes=homes)
+        for place, one in enumerate(order):
+            if not one[4]:
+                plan.rows.append(one)
+                if place < len(free):
+                    plan.row_places.append(place)
+            elif place < len(free):
+                plan.ranges.setdefault(one[4], []).append(place)
+                plan.seqs[place] = one[1]
+        advised = plan if self._locks is None else await self._advised(plan, order, len(free))
+        got = _Got(await self._assign(advised, free))
+        taken = {one.seq for one in got.assigned.values()}
+        rows = [one[1] for one in plan.rows]
+        last = max((n for n, seq in enumerate(rows) if seq in taken), default=-1)
+        if sum(seq in taken for seq in rows) < len(plan.row_places):
+            last = len(rows) - 1
+        got.missed = [seq for seq in rows[: last + 1] if seq not in taken]
+        for hi, places in plan.ranges.items():
+            if (first := plan.seqs[places[0]]) not in taken:
+                head = found.ranges[hi]
+                got.passed[head] = min(first, got.passed.get(head, first))
+        self._advance(found, taken.union(got.missed))
         if len(self._shares) > _MOST_SHARES:
             self._shares.clear()
         self._shares |= found.shares(taken)
-        return got, missed
+        return got
+
+    async def _advised(self, plan: _Plan, order: Sequence[Candidate], slots: int) -> _Plan:
+        """Return the part of a plan whose locks were won. A live row has a lock, and so has a
+        range.
+
+        The name of a range's lock contains its first number, which each claim of the range changes.
+        """
+        assert self._locks is not None
+        units: dict[int, str] = {}
+        for place, (_, seq, _, attempt, hi) in enumerate(order):
+            if not hi:
+                units[place] = f"{self.instance}:{seq}:{attempt + 1}"
+            elif hi in plan.ranges and place == plan.ranges[hi][0]:
+                units[place] = f"{self.instance}:{hi}-{seq}"
+        wanted = len(plan.row_places) + len(plan.ranges)
+        won = await self._locks.take(list(units.values()), wanted)
+        if won is None:
+            return plan
+        places = list(units)
+        mine = [order[places[n]] for n in won]
+        ranges = {one[4] for one in mine if one[4]}
+        return _Plan(
+            [one for one in mine if not one[4]],
+            plan.row_places,
+            {hi: found for hi, found in plan.ranges.items() if hi in ranges},
+            plan.seqs,
+            plan.homes,
+        )
 
     async def _candidates(self, floors: dict[Head, int], limit: int, lost: list[int]) -> Candidates:
-        """Enough of each level, but not as many of each type: the first ``limit`` are needed."""
+        """Read the first ``limit`` jobs of each level, and of each type only as many as it may
+        need.
+        """
         found = Candidates(floors, limit, self._shares)
         await self._read(found, floors, lost)
         if short := found.short():
@@ -190,17 +261,31 @@ class Claiming:
             [kind for _, _, kind in floors],
             list(floors.values()),
             [found.most[head] for head in floors],
-            self._database.now(),
-            lost,
         )
+        now = self._database.now()
 
         async def read(db: Db) -> Any:
-            return await db.fetch(SQL["candidates"], *arguments)
+            with_ranges = await self._queue_cache.layout(db, now) >= RANGES
+            return await db.fetch(SQL["candidates"], *arguments, now, lost, with_ranges)
 
         for head in floors:
             found.rows[head] = []
-        for queue, rank, kind, seq, attempt in await self._runner.read("candidates", read):
-            found.rows[queue, rank, kind].append((rank, seq, queue, attempt))
+        mixed: set[Head] = set()
+        for queue, rank, kind, seq, attempt, hi in await self._runner.read("candidates", read):
+            head = queue, rank, kind
+            rows = found.rows[head]
+            if not hi:
+                rows.append((rank, seq, queue, attempt, 0))
+                continue
+            found.ranges[hi] = head
+            end = min(hi, seq + found.most[head] - 1)
+            if rows:
+                mixed.add(head)
+            rows += [(rank, n, queue, 0, hi) for n in range(seq, end + 1)]
+        for head in mixed:
+            found.rows[head] = sorted(found.rows[head])
+        for head in floors:
+            del found.rows[head][found.most[head] :]
 
     @staticmethod
     def _in_order(
@@ -226,68 +311,84 @@ class Claiming:
                 laid.append((True, by_weight(weights, by_priority, limit)))
         return merge_queues(laid, limit) if laid else []
 
-    async def _assign(
-        self,
-        homes: dict[int, Home],
-        candidates: list[Candidate],
-        slots: Sequence[str],
-        workers: Sequence[int],
-    ) -> list[Assignment]:
-        seqs = [one[1] for one in candidates]
-        leases = [new_lease() for _ in slots]
+    async def _assign(self, plan: _Plan, free: Sequence[Slot]) -> dict[int, Assignment]:
+        """Write a plan. Return the assignments by the place of their slots."""
         now = self._database.now()
-        by_lease = dict(zip(leases, slots, strict=True))
+        leases = [new_row_lease() for _ in plan.row_places]
+        cut = _Cut(plan, free, self._queue_cache.few)
+        rows: Any = None if plan.rows and plan.row_places else []
+        jobs: Any = None if plan.ranges else []
 
-        async def take(db: Db) -> Any:
-            texts = await self._queue_cache.texts(db, len(slots), now)
-            return await db.fetch(
-                texts["assign"],
-                array(seqs),
-                array([one[3] for one in candidates]),
-                len(slots),
-                array(leases),
-                array(workers),
-                self._rules.assignment_timeout,
-                now,
+        async def take(db: Db) -> None:
+            nonlocal rows, jobs
+            if rows is None:
+                texts = await self._queue_cache.texts(db, len(leases), now)
+                rows = await db.fetch(
+                    texts["assign"],
+                    array(one[1] for one in plan.rows),
+                    array(one[3] for one in plan.rows),
+                    len(leases),
+                    array(leases),
+                    array(free[place][1] for place in plan.row_places),
+                    self._rules.assignment_timeout,
+                    now,
+                )
+            if jobs is None and await self._queue_cache.layout(db, now) < RANGES:
+                jobs = []  # the layout was lowered meanwhile
+            if jobs is None:
+                timeout = self._rules.assignment_timeout
+                if cut.alone[0]:
+                    jobs = await db.fetch(CLAIM_MIXED, *cut.columns(), timeout, now, *cut.alone)
+                else:
+                    jobs = await db.fetch(SQL["claim"], *cut.columns(), timeout, now)
+
+        async def look(db: Db) -> None:
+            """After a lost answer, read which statements were written. None is written in part."""
+            nonlocal rows, jobs
+            if rows is None:
+                seqs = [one[1] for one in plan.rows]
+                rows = await db.fetch(SQL["claimed"], seqs, leases, now) or None
+            if jobs is None:
+                bases = [base for base in cut.bases if base is not None]
+                jobs = (
+                    await db.fetch(SQL["claimed_ranges"], bases, cut.alone[1], cut.alone[2], now)
+                    or None
+                )
+            await take(db)
+
+        if rows is None or jobs is None:
+            try:
+                await self._runner.write("assign", take, again=look)
+            except JobQueueError:
+                if not rows:
+                    raise
+                jobs = jobs or []  # the workers get the jobs that are theirs
+        got: dict[int, Assignment] = {}
+        place_of = dict(zip(leases, plan.row_places, strict=True))
+        for (
+            _, seq, job_id, queue, type, payload, attempt, lease, rank, retry_count,
+            max_retries, created_at, timeout, expires_in, labels, more, deaths,
+        ) in rows:  # fmt: skip
+            home, place = plan.homes[queue], place_of[lease]
+            spec = _spec(home, type, payload, rank, max_retries, timeout, labels, more)
+            got[place] = Assignment(
+                seq, str(job_id), spec, attempt, lease, free[place][0], retry_count, created_at,
+                expires_in, deaths,
+            )  # fmt: skip
+        for (
+            seq, job_id, queue, type, payload, rank, max_retries, created_at, timeout, expires_in,
+            labels, more,
+        ) in jobs:  # fmt: skip
+            home, (place, lease) = plan.homes[queue], cut.given[seq]
+            spec = _spec(home, type, payload, rank, max_retries, timeout, labels, more)
+            got[place] = Assignment(
+                seq, str(job_id), spec, 1, lease, free[place][0], 0, created_at, expires_in
             )
-
-        async def look(db: Db) -> Any:
-            # All of it was written, or nothing.
-            return await db.fetch(SQL["claimed"], seqs, leases, now) or await take(db)
-
-        rows = await self._runner.write("assign", take, again=look)
-        rows.sort(key=lambda row: row[0])
-        return [
-            Assignment(
-                seq,
-                str(job_id),
-                JobSpec(
-                    payload=payload,
-                    queue=homes[queue].name,
-                    type=type,
-                    priority=MAX_PRIORITY - rank,
-                    max_retries=max_retries,
-                    timeout=timeout,
-                    labels=json.loads(labels) if labels else NO_LABELS,
-                    **read_more(more),
-                ),
-                attempt,
-                lease,
-                by_lease[lease],
-                retry_count,
-                created_at,
-                expires_in,
-                deaths,
-            )
-            for (
-                _, seq, job_id, queue, type, payload, attempt, lease, rank, retry_count,
-                max_retries, created_at, timeout, expires_in, labels, more, deaths,
-            ) in rows
-        ]  # fmt: skip
+        return got
 
     def _advance(self, found: Candidates, seen: set[int]) -> None:
         for head, rows in found.rows.items():
-            left = [seq for _, seq, _, _ in rows if seq not in seen]
+            left = [one[1] for one in rows if one[1] not in seen]
             if left:
                 self._heads.advance(head, min(left))
             elif len(rows) >= found.most[head]:
@@ -296,8 +397,65 @@ class Claiming:
                 self._heads.advance(head, None)
 
 
+def _spec(
+    home: Home, type: str, payload: bytes, rank: int, max_retries: int, timeout: float | None,
+    labels: str | None, more: str | None,
+) -> JobSpec:  # fmt: skip
+    return JobSpec(
+        payload=payload,
+        queue=home.name,
+        type=type,
+        priority=MAX_PRIORITY - rank,
+        max_retries=max_retries,
+        timeout=timeout,
+        labels=json.loads(labels) if labels else NO_LABELS,
+        **read_more(more),
+    )
+
+
+class _Cut:
+    """Divides planned ranges into one part for each range and worker, as ``claim`` takes them.
+
+    A part of fewer than ``few`` jobs becomes live rows, which cost less than a held row.
+    """
+
+    def __init__(self, plan: _Plan, free: Sequence[Slot], few: int) -> None:
+        self.given: dict[int, tuple[int, int]] = {}  # place and lease, by seq
+        self.bases: list[int | None] = []
+        self.alone: tuple[list[int], list[int], list[int], list[int]] = [], [], [], []
+        self._ranges: list[tuple[int, int, int]] = []
+        self._parts: list[tuple[int, int, int, int, BitString, int]] = []
+        for n, (hi, places) in enumerate(plan.ranges.items(), 1):
+            self._ranges.append((hi, plan.seqs[places[0]], plan.seqs[places[-1]]))
+            of_workers: dict[int, list[int]] = {}
+            for place in places:
+                of_workers.setdefault(free[place][1], []).append(place)
+            for worker, mine in of_workers.items():
+                seqs = [plan.seqs[place] for place in mine]
+                self._parts.append((n, worker, seqs[0], seqs[-1], bits(seqs), len(seqs)))
+                if len(seqs) >= few:
+                    base = new_base()
+                    self.bases.append(base)
+                    self.given.update(
+                        (seq, (place, base + seq)) for seq, place in zip(seqs, mine, strict=True)
+                    )
+                    continue
+                self.bases.append(None)
+                for seq, place in zip(seqs, mine, strict=True):
+                    lease = new_row_lease()
+                    self.given[seq] = place, lease
+                    for column, value in zip(self.alone, (n, seq, lease, worker), strict=True):
+                        column.append(value)
+
+    def columns(self) -> list[list[Any]]:
+        """Return the arguments of the statement, up to the parts."""
+        ranges = [list(column) for column in zip(*self._ranges, strict=True)]
+        place, *parts = [list(column) for column in zip(*self._parts, strict=True)]
+        return [*ranges, place, self.bases, *parts]
+
+
 def _merge(types: list[list[Candidate]], limit: int, end: int | None) -> list[Candidate]:
-    """The next jobs of one level, up to where a type that was not read may have an older one."""
+    """Return the next jobs of one level, up to ``end``, where an unread type may be next."""
     rows = types[0] if len(types) == 1 else sorted(chain(*types))[:limit]
     if end is None:
         return rows
@@ -306,14 +464,15 @@ def _merge(types: list[list[Candidate]], limit: int, end: int | None) -> list[Ca
 
 
 class Candidates:
-    """The rows that were read of each head, and the most that may be read of it.
+    """Holds the candidates that were read of each head, and the most that may be read of it.
 
-    Where several types wait in one level, fewer jobs are read of each than are wanted: as many as
-    it had of the last ones, and some more.
+    Where several types wait in one level, a claim reads fewer jobs of each type than it wants: the
+    share that the type had of the last jobs, and a few more.
     """
 
     def __init__(self, floors: Iterable[Head], limit: int, shares: Mapping[Head, float]) -> None:
         self.rows: dict[Head, list[Candidate]] = {}
+        self.ranges: dict[int, Head] = {}  # by their last numbers
         self._limit = limit
         self._levels: dict[tuple[int, int], list[Head]] = {}
         for head in floors:
@@ -325,7 +484,7 @@ class Candidates:
                 self.most[head] = min(limit, int(1.25 * share * limit) + _A_FEW)
 
     def short(self) -> list[Head]:
-        """The heads of which more may belong to the first jobs of their level."""
+        """Return the heads of which more jobs may belong to the first ones of their level."""
         found: list[Head] = []
         for level in self._levels.values():
             cut = [head for head in level if self._cut(head)]
@@ -336,7 +495,9 @@ class Candidates:
         return found
 
     def shares(self, taken: Container[int]) -> dict[Head, float]:
-        """Each head's part of what was taken of its level, where there are several."""
+        """Return each head's share of the jobs taken of its level, where the level has several
+        heads.
+        """
         shares: dict[Head, float] = {}
         for level in self._levels.values():
             if len(level) > 1:

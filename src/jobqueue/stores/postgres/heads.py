@@ -1,15 +1,15 @@
 """Keeps the lowest number at which a claimable job may be, by queue, priority and type.
 
-A claim leaves dead entries in the index of what is ready, and a long transaction anywhere in the
-database keeps them there. So a claim begins where the one before it found its first job, not at
-the beginning. A write that makes a lower number claimable says so here; what came back (a retry, a
-delayed job) lies in a stretch of its own, which is always read from its beginning. A full look,
-now and then, catches what was not said.
+A claim leaves dead entries in the index of claimable jobs, and a long transaction anywhere in the
+database keeps them there. Therefore a claim begins where the previous claim found its first job,
+not at the beginning of the index. A write that makes a lower number claimable reports it here. Jobs
+that came back (retried or delayed jobs) are in a separate part of the index, which is always read
+from its beginning. A full look, now and then, finds the jobs that nobody reported.
 
 Clients choose types, so there may be very many. Of one queue and priority a look reads a limited
-number of them; such a level is crowded. A claim that names its types then asks for those of them
-that were not seen; one that means all types gets those that were seen, some by lot, and nothing
-less urgent before the others were looked for.
+number of types; such a level is crowded. A claim that names its types then looks for those that
+were not seen. A claim for all types gets the types that were seen, some of them drawn at random,
+and nothing less urgent before the other types were looked for.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ Head = tuple[int, int, int]
 Level = tuple[int, int]
 
 Found = tuple[int, int, int, int, int]
-"""A finding of a look: queue, rank, 1 (fresh) or 2 (came back), a type's number, the first job."""
+"""The result of a look for one head: queue, rank, the place (1: fresh rows, 2: rows that came back,
+3: ranges), the number of the type, and the number of the first job in that place."""
 
+_FRESH = (1, 3)
 NOTHING_NEW = (1 << 62) - 1
 """A floor above every number: only what came back is read."""
 
@@ -47,10 +49,10 @@ _LOOK_SHARE = 20  # a look that is slow is made seldom: at most a twentieth of t
 
 @lru_cache(maxsize=10_000)
 def kind_of(type: str) -> int:
-    """The number that stands for a type, as the function of this name in the database has it.
+    """Return the number that stands for a type, as the database function of this name does.
 
-    Two types would be taken for one if they had the same number: of 64 bits of SHA-256, a million
-    types have two alike once in thirty million databases.
+    Two types with the same number would be taken for one. The number has 64 bits of SHA-256: among
+    a million types, two have the same number in one of thirty million databases.
     """
     digest = hashlib.sha256(type.encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8], signed=True)
@@ -58,12 +60,12 @@ def kind_of(type: str) -> int:
 
 @lru_cache(maxsize=1_000)
 def kinds_of(types: frozenset[str]) -> frozenset[int]:
-    """The numbers of a claim's types."""
+    """Return the numbers of a claim's types."""
     return frozenset(map(kind_of, types))
 
 
 class Chosen(NamedTuple):
-    """The heads that a claim reads next."""
+    """Names the heads that a claim reads next."""
 
     floors: dict[Head, int]  # most urgent first
     whole: bool  # else there may be more heads, which are not to be passed over
@@ -71,7 +73,9 @@ class Chosen(NamedTuple):
 
 
 class Heads:
-    """One claim at a time reads and advances it; anybody may lower it at any moment."""
+    """Holds the floor of each head. One claim at a time reads and raises floors; any write lowers
+    them.
+    """
 
     def __init__(self) -> None:
         self._floors: dict[Head, int] = {}
@@ -83,7 +87,9 @@ class Heads:
         self._forgotten = False  # since the claim or look under way began
 
     def lower(self, head: Head, seq: int = NOTHING_NEW) -> None:
-        """Jobs from this number on may be claimable; without one, some that came back."""
+        """Record that jobs from this number on may be claimable, or, without a number, that some
+        came back.
+        """
         if len(self._floors) >= _MOST_HEADS and head not in self._floors:
             self.forget()
             return
@@ -91,23 +97,23 @@ class Heads:
         self._meanwhile[head] = min(seq, self._meanwhile.get(head, seq))
 
     def forget(self) -> None:
-        """Something may have been missed: look before the next claim."""
+        """Record that a report may have been missed: a full look precedes the next claim."""
         self._forgotten = True
         self._looked_at = float("-inf")
         self._look_took = 0.0
 
     @property
     def slow(self) -> bool:
-        """Tell whether the last full look was slow, because of dead rows."""
+        """Return True if the last full look was slow because of dead rows."""
         return self._look_took > _SLOW_LOOK
 
     def begin(self) -> None:
-        """A claim or a look begins: what is said from now on, it may not have seen."""
+        """Record that a claim or look begins. It may not see what is reported from now on."""
         self._meanwhile.clear()
         self._forgotten = False
 
     def of(self, homes: Mapping[int, Home], kinds: frozenset[int] | None) -> Chosen:
-        """The heads of these queues and types that may have something."""
+        """Return the heads of these queues and types that may have claimable jobs."""
         if self._crowded and kinds is None:
             self._miss(homes)
         heads = sorted(
@@ -128,7 +134,9 @@ class Heads:
         homes: Mapping[int, Home],
         kinds: frozenset[int] | None,
     ) -> Chosen:
-        """A limited number for each level: those where something came back, and the oldest."""
+        """Choose a limited number of heads of each level: those where jobs came back, then the
+        oldest.
+        """
         some: dict[Head, int] = {}
         ends: dict[Level, int] = {}
         last = MAX_PRIORITY
@@ -149,15 +157,18 @@ class Heads:
         return Chosen(some, whole, ends)
 
     def _miss(self, queues: Container[int]) -> None:
-        """Look again where the types that the last look saw are used up, and there were others."""
+        """Ask for a full look where all types are used up that the last look saw of a crowded
+        level.
+        """
         left = {head[:2] for head in self._floors}
         if any(level[0] in queues and level not in left for level in self._crowded):
             self.forget()
 
     def unknown(self, queues: Container[int], kinds: frozenset[int] | None) -> list[Head]:
-        """The heads of these types where the last look did not see all, and no claim asked since.
+        """Return the heads of these types that the last look may have passed over.
 
-        What was said of them is not all that there is: jobs may have waited before.
+        A head that a claim has looked for since is left out. What was reported of a head is not
+        enough: older jobs of it may wait.
         """
         if kinds is None:
             return []
@@ -165,14 +176,14 @@ class Heads:
         return [head for head in heads if head not in self._known]
 
     def asked(self, heads: Sequence[Head], found: Sequence[Found]) -> None:
-        """A claim asked for these heads, and there was this."""
+        """Record what a claim found when it looked for these heads."""
         self._known.update(heads)
         floors = _floors(found)
         for head in heads:
             self.advance(head, floors.get(head))
 
     def advance(self, head: Head, floor: int | None) -> None:
-        """The claim saw everything below ``floor``; None: everything there is."""
+        """Record that a claim saw all jobs below ``floor``, or, with None, all jobs of the head."""
         said = self._meanwhile.get(head)
         if floor is None:
             floor = said
@@ -184,21 +195,32 @@ class Heads:
             self._floors[head] = floor
 
     def wants_look(self, known: bool) -> bool:
-        """Tell whether a full look is due; sooner if nothing is known to be there."""
+        """Return True if a full look is due. It is due sooner if no head is known to have jobs."""
         pause = _LOOK_SHARE * self._look_took
         if known:
             pause = max(pause, _LOOK_INTERVAL)
         return time.monotonic() >= self._looked_at + pause
 
     def looked(self, found: Sequence[Found], took: float) -> None:
-        """A full look ended, and found these."""
+        """Record what a full look found."""
         if not self._forgotten:  # otherwise it may have looked too early
             self._looked_at = time.monotonic()
             self._look_took = took
         floors = _floors(found)
-        self._crowded = {place[:2] for place in crowded(found)}
-        # Where only a job that came back was seen, fresh ones may have been passed over.
-        self._known = {head for head, floor in floors.items() if floor != NOTHING_NEW}
+        full = crowded(found)
+        self._crowded = {place[:2] for place in full}
+        # Of a head that was not seen among the fresh rows, or ranges, of a crowded level there may
+        # be some that were passed over.
+        seen = {one[:4] for one in found}
+        self._known = {
+            head
+            for head in floors
+            if all(
+                (*head[:2], ready, head[2]) in seen
+                for ready in _FRESH
+                if (*head[:2], ready) in full
+            )
+        }
         for head, seq in self._meanwhile.items():
             floors[head] = min(seq, floors.get(head, seq))
         self._floors = floors
@@ -208,13 +230,14 @@ def _floors(found: Sequence[Found]) -> dict[Head, int]:
     floors: dict[Head, int] = {}
     for queue, rank, ready, kind, seq in found:
         floors.setdefault((queue, rank, kind), NOTHING_NEW)
-        if ready == 1:
-            floors[queue, rank, kind] = seq
+        if ready in _FRESH:
+            head = queue, rank, kind
+            floors[head] = min(seq, floors[head])
     return floors
 
 
 def crowded(found: Sequence[Found]) -> list[tuple[int, int, int]]:
-    """Return the levels of which a look may not have seen all types: queue, rank, fresh or not."""
+    """Return the places of which a look may not have seen all types: queue, rank and place."""
     if len(found) < MOST_SEEN:
         return []
     seen = Counter(one[:3] for one in found)

@@ -1,10 +1,10 @@
-"""Keeps the lowest number at which each worker may hold a job.
+"""Keeps the lowest number at which each worker may hold a job, and the ids of jobs in held rows.
 
-As with ``heads.py``: every job that ends leaves a dead entry in the index of what is held, and a
-long transaction anywhere in the database keeps it there. As long as reading that index is fast it
-is read as it is. Once it is slow, what is held is read from each worker's lowest number on: this
-process's claims are added to it, and a full look, seldom, finds those of others. A job that runs
-for long keeps that number low; then the sweeper's looks are few as well.
+Every job that ends leaves a dead entry in the index of held jobs, and a long transaction anywhere
+in the database keeps it there (see ``heads.py``). While reading that index is fast, it is read
+whole. Once it is slow, held jobs are read from each worker's lowest number on. The claims of this
+process add to these numbers, and a rare full look finds the claims of other processes. A job that
+runs for long keeps its worker's number low, and then the sweeper looks less often.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from jobqueue.core.job import Assignment
 from jobqueue.stores.postgres.heads import NOTHING_NEW
+from jobqueue.stores.postgres.leases import base_of
 
 _SLOW = 0.02
 _COSTLY = 0.25  # not even an operator's question is worth it
+_MOST_ROWS = 20_000  # whose ids are kept
 _SHARE = 20  # slow looks take at most a twentieth of the time
 
 
 class Holding:
-    """Lowest numbers held, by the worker's number. Read from any thread, changed on the loop."""
+    """Holds floors by worker number. Any thread may read it; only the event loop changes it."""
 
     def __init__(self) -> None:
         self._floors: dict[int, int] = {}
@@ -30,34 +32,60 @@ class Holding:
         self._took = 0.0
         self._readable_at = float("-inf")
         self.slow = False
+        self._ids: dict[int, dict[int, str]] = {}  # by the base of held rows
 
     def claimed(self, assigned: Sequence[Assignment], numbers: Mapping[str, int]) -> None:
-        """These were assigned just now."""
+        """Record that a claim assigned these jobs."""
         lowest: dict[str, int] = {}
         for one in assigned:
             if one.seq < lowest.get(one.worker_id, one.seq + 1):
                 lowest[one.worker_id] = one.seq
+            if (base := base_of(one.seq, one.lease)) is not None:
+                self._ids.setdefault(base, {})[one.seq] = one.id
+        while len(self._ids) > _MOST_ROWS:
+            del self._ids[next(iter(self._ids))]
         for name, seq in lowest.items():
             for floors in (self._floors, self._meanwhile):
                 worker = numbers[name]
                 floors[worker] = min(seq, floors.get(worker, seq))
 
+    def ids(self, base: int) -> dict[int, str] | None:
+        """Return the ids, by number, of the jobs that this process has not seen leave a held row.
+
+        Return None if another process made the row, or if the ids of the row were dropped to save
+        memory.
+        """
+        return self._ids.get(base)
+
+    def left(self, base: int, seqs: Iterable[int], *, all: bool = False) -> None:
+        """Forget the ids of jobs that have left a held row, or of the whole row (``all``)."""
+        ids = self._ids.get(base)
+        if ids is None:
+            return
+        if all:
+            del self._ids[base]
+            return
+        for seq in seqs:
+            ids.pop(seq, None)
+        if not ids:
+            self._ids[base] = {}  # an emptied dictionary keeps its memory
+
     def measured(self, took: float) -> None:
-        """Everything was read, in so many seconds."""
+        """Record how many seconds it took to read all held jobs."""
         if took > _SLOW and not self.slow:
             self.slow = True
             self._looked_at = float("-inf")
 
     def wants_look(self) -> bool:
-        """Tell whether it is time for a full look."""
+        """Return True if it is time for a full look."""
         return time.monotonic() >= self._looked_at + _SHARE * self._took
 
     def begin(self) -> None:
-        """A full look begins: what is claimed from now on, it may not see."""
+        """Record that a full look begins. It may not see jobs that are claimed from now on."""
         self._meanwhile.clear()
 
     def looked(self, found: Iterable[tuple[int, int]], took: float) -> None:
-        """It ended."""
+        """Record the lowest number of each worker, as a full look found it in ``took`` seconds."""
         floors = dict(found)
         for worker, seq in self._meanwhile.items():
             floors[worker] = min(seq, floors.get(worker, seq))
@@ -68,15 +96,17 @@ class Holding:
 
     @property
     def costly(self) -> bool:
-        """Tell whether to count only the jobs that are known here: a full look takes too long."""
+        """Return True if a full look takes too long even for an operator's question."""
         return self.slow and self._took > _COSTLY
 
     def pause(self) -> float:
-        """For how long the sweeper should not read what is held from the floors on."""
+        """Return for how many seconds the sweeper should not read the held jobs again."""
         return max(0.0, self._readable_at - time.monotonic())
 
     def read(self, found: Iterable[tuple[int, int]], took: float) -> None:
-        """Take in what was read from the floors on: the next read can begin higher."""
+        """Record the held jobs that were read from the floors on. The next read begins at the
+        lowest ones.
+        """
         if took > _SLOW:
             self._readable_at = time.monotonic() + _SHARE * took
         floors: dict[int, int] = {}
@@ -85,12 +115,12 @@ class Holding:
         self._floors = floors
 
     def floor(self, worker: int | None) -> int:
-        """Return the number from which to read a worker's jobs: 0, unless that is slow."""
+        """Return the number from which to read a worker's jobs: 0 while reading all is fast."""
         if not self.slow or worker is None:
             return 0
         return self._floors.get(worker, NOTHING_NEW)
 
     def columns(self) -> tuple[list[int], list[int]]:
-        """Workers, and where to begin for each."""
+        """Return the workers' numbers and, in the same order, their floors."""
         floors = dict(self._floors)
         return list(floors), list(floors.values())

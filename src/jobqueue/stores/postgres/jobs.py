@@ -1,4 +1,4 @@
-"""Jobs come in, are handed out, and move on."""
+"""Submits jobs, assigns them to workers and applies their transitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from jobqueue.core.decide import news_of
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.ids import new_lease
 from jobqueue.core.job import Assignment, Held, NewJob, Transition
 from jobqueue.core.store import Application, Change, Claim, Rules, Submission
 from jobqueue.stores.postgres.applying import Applying
@@ -17,6 +16,7 @@ from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.holding import Holding
+from jobqueue.stores.postgres.leases import new_row_lease
 from jobqueue.stores.postgres.notices import Heard, Speaker, returned
 from jobqueue.stores.postgres.queue_cache import QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import SQL
@@ -28,7 +28,7 @@ _log = logging.getLogger("jobqueue.stores.postgres")
 
 
 class Jobs:
-    """Implements ``core.store.JobStore``. What it makes claimable, it says to the other servers."""
+    """Implements ``core.store.JobStore``. It tells other servers which jobs became claimable."""
 
     def __init__(
         self,
@@ -79,17 +79,18 @@ class Jobs:
         return Submission(results, assigned)
 
     async def _slots(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> dict[int, Slot]:
-        """Slots for jobs that may be handed off in the write of their submit.
+        """Return slots for jobs that the write of their submit may hand to a worker.
 
-        No other caller sees such a job before it is assigned, so no lock is asked for. Where a look
-        at what is ready is slow (dead rows that a long transaction keeps), it is not worth it.
+        Nobody else sees such a job before it is assigned, so it needs no lock from Redis. Where a
+        full look is slow (a long transaction keeps dead rows), the check that nothing else waits
+        would be slow, too.
         """
         if self._heads.slow:
             return {}
         fitting = fit(jobs, claims)
         numbers = await self._names.number([worker for _, worker, _ in fitting])
         return {
-            n: Slot(worker, number, new_lease(), claim.types)
+            n: Slot(worker, number, new_row_lease(), claim.types)
             for (n, worker, claim), number in zip(fitting, numbers, strict=True)
         }
 
@@ -104,7 +105,12 @@ class Jobs:
         self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
     ) -> Application:
         batch = Applying(
-            transitions, self._database.now(), self._rules, self._queue_cache, self._names
+            transitions,
+            self._database.now(),
+            self._rules,
+            self._queue_cache,
+            self._names,
+            self._holding,
         )
         try:
             with self._database.unanswered.write():
@@ -147,7 +153,7 @@ class Jobs:
 
 
 def _left(claims: Sequence[Claim], assigned: Sequence[Assignment]) -> list[Claim]:
-    """The slots of claims that nothing was assigned to."""
+    """Return the claims with the slots that got no job."""
     used = Counter(one.worker_id for one in assigned)
     left = []
     for claim in claims:

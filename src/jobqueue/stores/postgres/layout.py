@@ -1,8 +1,9 @@
 """Read and change the layout of a database, which says what kinds of rows servers may write.
 
-Layout 1 has a row for each job, each event and each end of a job. Layout 2 also has rows for many
-jobs. A new version writes the rows of layout 1 while servers of older versions run. An operator
-raises the layout when no such server is left.
+Layout 1 has a row for each job, each event and each end of a job. Layout 2 also has rows for the
+events and ends of many jobs. Layout 3 also has rows for many jobs that have not ended. A new
+version writes only rows that the servers of older versions understand. An operator raises the
+layout when no such server is left.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.store import Change
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.notices import CHANNEL
-from jobqueue.stores.postgres.statements import LAYOUT
+from jobqueue.stores.postgres.statements import LAYOUT, SQL
 
 _CHECKED = (
     "queue_tally",
     "leader",
     "workers",
 )  # tables whose rows every server writes with the layout that it knows
-_OPENED = {"job_steps": 2, "job_done": 2}
+# In the order in which writers lock these tables.
+_OPENED = {"job_ready": 3, "job_held": 3, "job_steps": 2, "job_done": 2}
 _TRIES = 5  # of two seconds each, because writers queue behind a waiting ALTER TABLE
 _LOCK = 0x6A71_6C61_796F  # "jqlayo"
 _WINDOW = "lo >> 10 = $1::bigint AND lo BETWEEN $1::bigint << 10 AND ($1::bigint << 10) + 1023"
@@ -57,13 +59,14 @@ async def change(db: Db, layout: int) -> None:
         raise InvalidArgument("layout", f"must be from 1 to {LAYOUT}")
     await db.execute("SELECT pg_advisory_lock($1)", _LOCK)
     try:
-        if layout < await read(db) or layout == 1:
+        if layout <= await read(db) and layout < LAYOUT:
             await _set(db, layout, checked=False)
-            await _unpack(db)
+            await _unpack_ranges(db)
+            if layout < 2:
+                await _unpack(db)
         await _set(db, layout, checked=True)
-        await db.execute(
-            "SELECT pg_notify($1, $2)", CHANNEL, json.dumps([0, Change.CONTROL.value, []])
-        )
+        news = Change.CONTROL | Change.WORK
+        await db.execute("SELECT pg_notify($1, $2)", CHANNEL, json.dumps([0, news.value, None]))
     finally:
         await db.execute("SELECT pg_advisory_unlock($1)", _LOCK)
 
@@ -76,7 +79,7 @@ async def _set(db: Db, layout: int, *, checked: bool) -> None:
     for left in reversed(range(_TRIES)):
         try:
             await _set_once(db, layout, checked=checked)
-        except asyncpg.LockNotAvailableError:
+        except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             if not left:
                 raise
         else:
@@ -100,6 +103,21 @@ async def _set_once(db: Db, layout: int, *, checked: bool) -> None:
                     f"ALTER TABLE {table} ADD CONSTRAINT knows_layout CHECK (layout >= {layout})"
                 )
         await db.execute("UPDATE leader SET expires_at = '-infinity'")
+
+
+async def _unpack_ranges(db: Db) -> None:
+    """Make each plain job a live row, window by window. Servers do the same at the same time."""
+    while True:
+        window = await db.fetchval(
+            "SELECT least((SELECT min(hi) FROM job_ready), (SELECT min(lo) FROM job_held)) >> 10"
+        )
+        if window is None:
+            return
+        inside = f"BETWEEN {window << 10} AND {(window << 10) + 1023}"
+        ready = await db.fetch(f"SELECT hi FROM job_ready WHERE hi {inside}")
+        await db.execute(SQL["leave_ready"], [row[0] for row in ready])
+        held = await db.fetch(f"SELECT seq FROM held_job WHERE lo {inside}")
+        await db.execute(SQL["leave_held"], [row[0] for row in held], [None] * len(held))
 
 
 async def _unpack(db: Db) -> None:

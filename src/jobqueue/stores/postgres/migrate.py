@@ -22,7 +22,6 @@ import asyncpg
 from jobqueue.core.errors import Conflict, NotFound
 from jobqueue.stores.postgres import layout
 from jobqueue.stores.postgres.connections import Db
-from jobqueue.stores.postgres.statements import LAYOUT
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, UNDONE, location, unavailable
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -30,7 +29,8 @@ _LOCK = 0x6A71_6D69_6772  # "jqmigr"
 _NAME = re.compile(r"V(\d+)__(\w+)\.sql")
 _OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
 _TRIES = 5
-_FIRST_WITH_LAYOUT = 14
+_FIRST_WITH_LAYOUT = 15
+_NEW = 3  # the layout of a new database
 
 _HISTORY = """
 CREATE TABLE schema_history (
@@ -173,7 +173,7 @@ async def bring_up(connection: Db, known: list[Migration]) -> int:
             else:
                 await _apply(connection, one)
         if not applied and known[-1].version >= _FIRST_WITH_LAYOUT:
-            await layout.change(connection, LAYOUT)
+            await layout.change(connection, _NEW)
         newest = max([*applied, known[-1].version])
         if newest > known[-1].version:
             _check_newer(known[-1].version, rows)

@@ -48,19 +48,49 @@ seq, id, queue, coalesce($15::bigint, kind_of(type)) AS kind, priority, max_retr
     FROM d WHERE first GROUP BY queue, worker, state, part, seq >> 10
 )
 
+-- name: drawn
+-- New jobs t with their numbers, one drawn after the other before anything is inserted: so they are
+-- nearly always consecutive.
+d AS MATERIALIZED (
+    SELECT t.*, nextval('job_record_seq_seq') AS seq FROM {new_jobs}
+),
+
+-- name: ranged
+-- Of the new jobs r, those that belong to a run of a range: $17 has the run of each job in the order
+-- in which the numbers were drawn, and 0 for the others. A range has no gap and stays in its window.
+x AS MATERIALIZED (
+    SELECT r.*, ($17::int[])[width_bucket(r.seq, (SELECT array_agg(seq ORDER BY n) FROM d))] AS run
+    FROM r
+), o AS MATERIALIZED (
+    SELECT * FROM x WHERE run = 0
+), g AS MATERIALIZED (
+    SELECT min(queue) AS queue, min(kind) AS kind, (9 - min(priority))::smallint AS prio,
+           min(created_at + ttl) AS expires_at, min(created_at) AS at, min(seq) AS lo, max(seq) AS hi
+    FROM (SELECT x.*, seq - row_number() OVER (ORDER BY seq) AS gap FROM x WHERE run > 0) AS y
+    GROUP BY run, gap, seq >> 10
+), w AS (
+    INSERT INTO job_ready (hi, nxt, kind, expires_at, queue, prio)
+    SELECT hi, lo, kind, expires_at, queue, prio FROM g
+), s AS (
+    INSERT INTO job_steps (lo, hi, xid, at, queue, step)
+    SELECT lo, hi, (SELECT pg_current_xact_id()::text::bigint), at, queue, 1 FROM g
+),
+
 -- name: pending_rows
--- The live rows, first events and counts of new jobs r, which all wait.
-l AS (
+-- The live rows, first events and counts of new jobs r, which all wait. {alone} are those without a
+-- range.
+{ranges} l AS (
     INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
                           retry_count, max_retries, timeout, run_at, expires_at, wake_at,
                           updated_at)
     SELECT seq, id, queue, kind, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1,
            1, 1, 0, 0, max_retries, timeout, run_at, created_at + ttl,
            least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
-    FROM r
+    FROM {alone}
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
-    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1 FROM r{apart}
+    SELECT seq, (SELECT pg_current_xact_id()::text::bigint), created_at, 1, 0, 1, 1
+    FROM {alone}{apart}
 ){batch}, t AS (
     INSERT INTO queue_tally (queue, pending) SELECT queue, count(*) FROM r GROUP BY queue
 )
@@ -77,13 +107,10 @@ WITH home AS MATERIALIZED (
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
 ), clock AS MATERIALIZED (
     SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-), r AS (
-    INSERT INTO job_record ({record_columns})
-    SELECT {record_values}
-    FROM unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
-                $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[], $16::text[])
-         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, more, n)
+), {numbers} r AS (
+    INSERT INTO job_record ({seq}{record_columns}) {numbered}
+    SELECT {t_seq}{record_values}
+    FROM {jobs_submit}
     JOIN home AS q ON q.name = coalesce(t.queue, ($1::text[])[1])
     CROSS JOIN clock AS c
     ORDER BY t.n
@@ -92,6 +119,12 @@ WITH home AS MATERIALIZED (
 SELECT r.queue, (SELECT name FROM home WHERE home.id = r.queue), 9 - r.priority, r.kind,
        min(r.seq), count(*)
 FROM r GROUP BY r.queue, r.priority, r.kind
+
+-- name: new_submit
+unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::smallint[],
+       $9::int[], $10::float8[], $11::float8[], $12::float8[], $13::float8[], $16::text[])
+     WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
+                          timeout, run_at, delay, more, n)
 
 -- name: submit_wide
 -- As "submit", for many queues: $3 has the place of each job's queue in $1. Our plans know no hash
@@ -108,14 +141,10 @@ WITH home AS MATERIALIZED (
     FROM home
 ), clock AS MATERIALIZED (
     SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-), r AS (
-    INSERT INTO job_record ({record_columns})
-    SELECT {record_values}
-    FROM unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
-                $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
-                $13::float8[], $16::text[])
-         WITH ORDINALITY AS t(place, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, more, n)
+), {numbers} r AS (
+    INSERT INTO job_record ({seq}{record_columns}) {numbered}
+    SELECT {t_seq}{record_values}
+    FROM {jobs_submit_wide}
     CROSS JOIN h
     CROSS JOIN LATERAL (SELECT width_bucket(t.place, h.place) AS found) AS f
     CROSS JOIN LATERAL (
@@ -130,6 +159,13 @@ SELECT r.queue, ($1::text[])[(SELECT place[array_position(id, r.queue)] FROM h)]
        r.kind, min(r.seq), count(*)
 FROM r GROUP BY r.queue, r.priority, r.kind
 
+-- name: new_submit_wide
+unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
+       $8::smallint[], $9::int[], $10::float8[], $11::float8[], $12::float8[],
+       $13::float8[], $16::text[])
+     WITH ORDINALITY AS t(place, id, type, payload, labels, priority, max_retries, ttl,
+                          timeout, run_at, delay, more, n)
+
 -- name: hand_off
 -- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing waits in the queue
 -- that the slots are meant for: that is looked at here, not believed. As "submit", and $17 leases,
@@ -139,7 +175,13 @@ FROM r GROUP BY r.queue, r.priority, r.kind
 WITH RECURSIVE home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout, {closed_until} AS closed_until,
            NOT EXISTS (
-               SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle
+               SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle,
+           CASE WHEN NOT EXISTS (SELECT FROM job_ready AS l WHERE l.queue = queues.id) THEN true
+                WHEN $20::bigint[] IS NULL THEN false
+                ELSE NOT EXISTS (
+                    SELECT FROM generate_series(0, 9) AS p CROSS JOIN unnest($20::bigint[]) AS k
+                    WHERE (SELECT hi FROM job_ready AS m WHERE m.queue = queues.id AND m.prio = p
+                           AND m.kind = k LIMIT 1) IS NOT NULL) END AS no_range
     FROM queues
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
 ), waiting AS (
@@ -169,7 +211,7 @@ WITH RECURSIVE home AS MATERIALIZED (
     RETURNING {record_returned}
 ), g AS MATERIALIZED (
     SELECT r.*, h.name, t.lease, t.worker,
-           t.lease > 0 AND h.closed_until <= r.created_at AND (h.idle OR NOT EXISTS (
+           t.lease > 0 AND h.closed_until <= r.created_at AND h.no_range AND (h.idle OR NOT EXISTS (
                SELECT FROM waiting AS w WHERE w.queue = h.id
                AND (coalesce(w.kind = ANY ($20::bigint[]), true) OR w.nth = 20))) AS given
     FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
@@ -256,14 +298,10 @@ SELECT coalesce(sum(pending), 0)::bigint FROM queue_tally WHERE queue = $1
 -- $11 run_at, $12 delay, $13 key, $16 more
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
-), r AS (
-    INSERT INTO job_record ({record_columns}, key)
-    SELECT {record_values}, t.key
-    FROM unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
-                $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[],
-                $16::text[])
-         WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
-                              timeout, run_at, delay, key, more, n)
+), {numbers} r AS (
+    INSERT INTO job_record ({seq}{record_columns}, key) {numbered}
+    SELECT {t_seq}{record_values}, t.key
+    FROM {jobs_submit_long}
     JOIN queues AS q ON q.id = t.queue
     CROSS JOIN clock AS c
     ORDER BY t.n
@@ -271,6 +309,13 @@ WITH clock AS MATERIALIZED (
 ), {pending_rows}
 SELECT r.queue, NULL::text, 9 - r.priority, r.kind, min(r.seq), count(*)
 FROM r GROUP BY r.queue, r.priority, r.kind
+
+-- name: new_submit_long
+unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::smallint[],
+       $8::int[], $9::float8[], $10::float8[], $11::float8[], $12::float8[], $13::text[],
+       $16::text[])
+     WITH ORDINALITY AS t(queue, id, type, payload, labels, priority, max_retries, ttl,
+                          timeout, run_at, delay, key, more, n)
 
 -- name: which_exist
 -- After a submit whose answer was lost: what of it was written. Only the latest stretches of the
@@ -281,7 +326,8 @@ CROSS JOIN generate_series(greatest(0, (SELECT max(seq) FROM job_record) - 41943
 JOIN job_record AS r ON (r.seq >> 20) = s.stretch AND r.id = t.id
 
 -- name: heads
--- A full look: where claimable jobs are, by queue, priority, ready and type, and the first of each.
+-- A full look: where claimable jobs are, by queue, priority, ready (3: in a range) and type, and the
+-- first of each.
 -- Jumps from one to the next, so that a long queue costs no more than a short one. Of one queue and
 -- priority up to $1 types are read: the next jump then passes over the rest.
 WITH RECURSIVE head AS (
@@ -296,8 +342,18 @@ WITH RECURSIVE head AS (
               > (h.queue, h.prio, h.ready,
                  CASE WHEN h.nth < $1 THEN h.kind ELSE 9223372036854775807 END)
         ORDER BY queue, prio, ready, kind, seq LIMIT 1) AS n
+), range AS (
+    (SELECT queue, prio, kind, nxt, 1 AS nth FROM job_ready ORDER BY queue, prio, kind, hi LIMIT 1)
+    UNION ALL
+    SELECT n.*, CASE WHEN (n.queue, n.prio) = (h.queue, h.prio) THEN h.nth + 1 ELSE 1 END
+    FROM range AS h CROSS JOIN LATERAL (
+        SELECT queue, prio, kind, nxt FROM job_ready
+        WHERE (queue, prio, kind)
+              > (h.queue, h.prio, CASE WHEN h.nth < $1 THEN h.kind ELSE 9223372036854775807 END)
+        ORDER BY queue, prio, kind, hi LIMIT 1) AS n
 )
 SELECT queue, prio, ready, kind, seq FROM head
+UNION ALL SELECT queue, prio, 3, kind, nxt FROM range
 
 -- name: heads_after
 -- The same of single queues and priorities ($1 queue, $2 prio, $3 ready), each from a type $4 on:
@@ -317,8 +373,22 @@ WITH RECURSIVE head AS (
           AND kind > h.kind
         ORDER BY queue, prio, ready, kind, seq LIMIT 1) AS n
     WHERE h.nth < $5
+), range AS (
+    SELECT n.*, 1 AS nth
+    FROM unnest($1::int[], $2::smallint[], $3::smallint[]) AS s(queue, prio, ready)
+    CROSS JOIN LATERAL (
+        SELECT queue, prio, kind, nxt FROM job_ready
+        WHERE queue = s.queue AND prio = s.prio AND s.ready = 3 AND kind >= $4::bigint
+        ORDER BY queue, prio, kind, hi LIMIT 1) AS n
+    UNION ALL
+    SELECT n.*, h.nth + 1 FROM range AS h CROSS JOIN LATERAL (
+        SELECT queue, prio, kind, nxt FROM job_ready
+        WHERE queue = h.queue AND prio = h.prio AND kind > h.kind
+        ORDER BY queue, prio, kind, hi LIMIT 1) AS n
+    WHERE h.nth < $5
 )
 SELECT queue, prio, ready, kind, seq FROM head
+UNION ALL SELECT queue, prio, 3, kind, nxt FROM range
 
 -- name: heads_of
 -- The same of single types ($1 queue, $2 prio, $3 type). For BETWEEN see "candidates".
@@ -330,6 +400,13 @@ CROSS JOIN LATERAL (
     WHERE l.queue = k.queue AND l.prio = k.prio AND l.ready = s.ready AND l.ready > 0
       AND l.kind BETWEEN k.kind AND k.kind
     ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT 1) AS n
+UNION ALL
+SELECT k.queue, k.prio, 3, k.kind, n.nxt
+FROM unnest($1::int[], $2::smallint[], $3::bigint[]) AS k(queue, prio, kind)
+CROSS JOIN LATERAL (
+    SELECT l.nxt FROM job_ready AS l
+    WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
+    ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1) AS n
 
 -- name: waiting_types
 -- The claimable jobs by type, of the queue $1 or of all, each head counted up to $2. A type's name is
@@ -344,16 +421,33 @@ WITH RECURSIVE head AS (
         WHERE ready > 0 AND (queue, prio, ready, kind) > (h.queue, h.prio, h.ready, h.kind)
           AND queue <= coalesce((SELECT id FROM queues WHERE name = $1), 2147483647)
         ORDER BY queue, prio, ready, kind, seq LIMIT 1) AS n
+), range AS (
+    (SELECT queue, prio, kind, nxt FROM job_ready
+     WHERE queue >= coalesce((SELECT id FROM queues WHERE name = $1), 0)
+     ORDER BY queue, prio, kind, hi LIMIT 1)
+    UNION ALL
+    SELECT n.* FROM range AS h CROSS JOIN LATERAL (
+        SELECT queue, prio, kind, nxt FROM job_ready
+        WHERE (queue, prio, kind) > (h.queue, h.prio, h.kind)
+          AND queue <= coalesce((SELECT id FROM queues WHERE name = $1), 2147483647)
+        ORDER BY queue, prio, kind, hi LIMIT 1) AS n
 )
 SELECT q.name, r.type, least(sum(c.jobs), $2)::bigint
-FROM head AS h
-JOIN queues AS q ON q.id = h.queue AND NOT q.deleted
-JOIN job_record AS r ON r.seq = h.seq
-CROSS JOIN LATERAL (
-    SELECT count(*) AS jobs FROM (
-        SELECT FROM job_live AS l WHERE l.queue = h.queue AND l.prio = h.prio
-        AND l.ready = h.ready AND l.ready > 0 AND l.kind BETWEEN h.kind AND h.kind
-        ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT $2) AS x) AS c
+FROM (
+    SELECT h.queue, h.seq, x.jobs FROM head AS h CROSS JOIN LATERAL (
+        SELECT count(*) AS jobs FROM (
+            SELECT FROM job_live AS l WHERE l.queue = h.queue AND l.prio = h.prio
+            AND l.ready = h.ready AND l.ready > 0 AND l.kind BETWEEN h.kind AND h.kind
+            ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT $2) AS y) AS x
+    UNION ALL
+    SELECT h.queue, h.nxt, x.jobs FROM range AS h CROSS JOIN LATERAL (
+        SELECT sum(jobs) AS jobs FROM (
+            SELECT l.hi - l.nxt + 1 AS jobs FROM job_ready AS l
+            WHERE l.queue = h.queue AND l.prio = h.prio AND l.kind BETWEEN h.kind AND h.kind
+            ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT $2) AS y) AS x
+) AS c
+JOIN queues AS q ON q.id = c.queue AND NOT q.deleted
+JOIN job_record AS r ON r.seq = c.seq
 WHERE $1::text IS NULL OR q.name = $1
 GROUP BY q.name, r.type
 
@@ -367,10 +461,10 @@ FROM queues
 
 -- name: candidates
 -- What may be claimed next, without locks: for each head ($1 queue, $2 prio, $3 type, $4 where to
--- begin) up to $5 jobs. $6 now, $7 jobs to leave out. The type is asked for as a range: with an
--- equation the order would be that of the primary key as well, and the planner may walk along that,
--- through jobs of all types.
-SELECT c.queue, c.prio, c.kind, c.seq, c.attempt
+-- begin) up to $5 jobs, and ($8) ranges until they have as many, each by its first number. $6 now, $7 jobs
+-- and beginnings of ranges to leave out. The type is asked for by BETWEEN: with an equation the order
+-- would be that of the primary key as well, and the planner may walk along that, through jobs of all types.
+SELECT c.queue, c.prio, c.kind, c.seq, c.attempt, 0::bigint AS hi
 FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
      AS k(queue, prio, kind, floor, most)
 CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
@@ -390,6 +484,30 @@ CROSS JOIN LATERAL (
            AND l.seq <> ALL ($7::bigint[])
          ORDER BY l.queue, l.prio, l.ready, l.kind, l.seq LIMIT k.most)
     ) AS x ORDER BY x.seq LIMIT k.most
+) AS c
+UNION ALL
+SELECT k.queue, k.prio, k.kind, c.nxt, 0, c.hi
+FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
+     AS k(queue, prio, kind, floor, most)
+CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
+CROSS JOIN LATERAL (
+    WITH RECURSIVE range AS (
+        (SELECT l.hi, l.nxt, l.hi - l.nxt + 1 AS jobs FROM job_ready AS l
+         WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
+           AND l.hi >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
+           AND l.nxt <> ALL ($7::bigint[])
+         ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1)
+        UNION ALL
+        SELECT n.hi, n.nxt, g.jobs + n.hi - n.nxt + 1
+        FROM range AS g CROSS JOIN LATERAL (
+            SELECT l.hi, l.nxt FROM job_ready AS l
+            WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
+              AND l.hi > g.hi AND (l.expires_at IS NULL OR l.expires_at > t.now)
+              AND l.nxt <> ALL ($7::bigint[])
+            ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1) AS n
+        WHERE g.jobs < k.most
+    )
+    SELECT hi, nxt FROM range WHERE $8::boolean
 ) AS c
 
 -- name: assign
@@ -440,6 +558,74 @@ SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.pa
 FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
 WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 
+-- name: claim
+-- As "assign", of ranges: $1 hi, $2 nxt as it was read, $3 the last number wanted. All of a range's part
+-- is taken, or nothing: a claimer that was faster has moved nxt. One part for each range and worker:
+-- $4 the place of its range, $5 base of its leases (NULL: its jobs become live rows), $6 worker, $7 first
+-- and $8 last number, $9 a bit for each job, $10 their number. $11 assignment timeout, $12 now.
+-- {alone} is there if jobs become live rows: $13 the place of their range, $14 seq, $15 lease, $16 worker.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($12::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), won AS MATERIALIZED (
+    SELECT r.hi, r.queue, r.kind, r.prio, r.expires_at, c.nxt, c.upto, c.n, clock.now
+    FROM clock CROSS JOIN unnest($1::bigint[], $2::bigint[], $3::bigint[])
+         WITH ORDINALITY AS c(hi, nxt, upto, n)
+    JOIN job_ready AS r ON r.hi = ANY (ARRAY[c.hi])
+    WHERE r.nxt = c.nxt AND c.upto <= r.hi AND (r.expires_at IS NULL OR r.expires_at > clock.now)
+      AND r.queue + 0 = ANY (ARRAY(
+          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
+    FOR UPDATE OF r SKIP LOCKED
+), d AS (
+    DELETE FROM job_ready AS r USING won WHERE r.hi = ANY (ARRAY[won.hi]) AND won.upto = won.hi
+), u AS (
+    UPDATE job_ready AS r SET nxt = won.upto + 1 FROM won
+    WHERE r.hi = ANY (ARRAY[won.hi]) AND won.upto < won.hi
+), p AS MATERIALIZED (
+    SELECT won.queue, won.now, p.*
+    FROM unnest($4::int[], $5::bigint[], $6::int[], $7::bigint[], $8::bigint[], $9::varbit[],
+                $10::int[]) AS p(n, base, worker, first, last, jobs, count)
+    JOIN won ON won.n = p.n
+), h AS (
+    INSERT INTO job_held (base, lo, at, due, queue, worker, open)
+    SELECT base, first >> 10 << 10, now, now + $11::float8, queue, worker, jobs
+    FROM p WHERE base IS NOT NULL
+), e AS (
+    INSERT INTO job_steps (lo, hi, xid, at, queue, worker, step, jobs)
+    SELECT first, last, (SELECT pg_current_xact_id()::text::bigint), now, queue, worker, 2,
+           CASE WHEN count <= last - first THEN
+               substring(jobs FROM (first & 1023)::int + 1 FOR (last - first)::int + 1) END
+    FROM p
+), t AS (
+    INSERT INTO queue_tally (queue, pending, assigned)
+    SELECT queue, -sum(upto - nxt + 1), sum(upto - nxt + 1) FROM won GROUP BY queue
+){alone}
+SELECT r.seq, r.id, won.queue, r.type, r.payload, won.prio, r.max_retries, r.created_at, r.timeout,
+       won.expires_at - won.now, r.labels::text, r.more::text
+FROM won JOIN job_record AS r ON r.seq BETWEEN won.nxt AND won.upto
+
+-- name: claimed_alone
+, l AS (
+    INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                          retry_count, max_retries, timeout, run_at, expires_at, lease, worker, due,
+                          updated_at)
+    SELECT x.seq, r.id, won.queue, won.kind, won.prio, 0, 2, 2, 2, 1, 0, r.max_retries, r.timeout,
+           r.run_at, won.expires_at, x.lease, x.worker, won.now + $11::float8, won.now
+    FROM unnest($13::int[], $14::bigint[], $15::bigint[], $16::int[]) AS x(n, seq, lease, worker)
+    JOIN won ON won.n = x.n JOIN job_record AS r ON r.seq = ANY (ARRAY[x.seq])
+)
+
+-- name: claimed_ranges
+-- After a claim whose answer was lost: what it got. $1 bases, $2 seq and $3 lease of live rows, $4 now
+SELECT r.seq, r.id, h.queue, r.type, r.payload, 9 - r.priority, r.max_retries, r.created_at, r.timeout,
+       r.created_at + r.ttl - coalesce($4::float8, extract(epoch FROM clock_timestamp())::float8),
+       r.labels::text, r.more::text
+FROM (
+    SELECT k.lo + n AS seq, k.queue FROM job_held AS k CROSS JOIN generate_series(0, 1023) AS n
+    WHERE k.base = ANY ($1::bigint[]) AND get_bit(k.open, n) = 1
+    UNION ALL
+    SELECT seq, queue FROM job_live WHERE seq = ANY ($2::bigint[]) AND lease = ANY ($3::bigint[])
+) AS h JOIN job_record AS r ON r.seq = h.seq
+
 -- name: finish
 -- ASSIGNED or RUNNING -> DONE, by the lease; what is flagged for cancelling goes the long way.
 -- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now, $6 the worker that must hold it, $7 part of the
@@ -481,6 +667,73 @@ WITH clock AS MATERIALIZED (
     FROM d GROUP BY queue
 )
 SELECT n, state, id, queue, worker, ran_for FROM d
+
+-- name: finish_held
+-- ASSIGNED -> DONE, of jobs of held rows. Parts, in the order of base: $1 base, $2 window's first number,
+-- $3 a bit for each job, $4 the worker that must hold them, $5 their number, $6 seconds that they ran,
+-- $7 first and $8 last of the rows to write. These: from $9 to $10 of $11 offset in the window,
+-- $12 ran_for, $13 result. $14 now.
+-- The lease needs no check: base was computed from it. A part is written whole, or not at all: then the
+-- answer has what is open, or nothing where the held row is gone or another worker's.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($14::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), h AS MATERIALIZED (
+    SELECT t.n, t.mask, t.jobs, t.seconds, t.a, t.b, k.base, k.lo, k.queue, k.worker, k.open
+    FROM unnest($1::bigint[], $2::bigint[], $3::varbit[], $4::int[], $5::int[], $6::float8[],
+                $7::int[], $8::int[])
+         WITH ORDINALITY AS t(base, lo, mask, worker, jobs, seconds, a, b, n)
+    JOIN job_held AS k ON k.base = ANY (ARRAY[t.base])
+    WHERE k.lo + 0 = t.lo AND (t.worker IS NULL OR k.worker + 0 = t.worker)
+    ORDER BY t.n FOR UPDATE OF k
+), w AS MATERIALIZED (
+    SELECT * FROM h WHERE open & mask = mask
+), d AS (
+    DELETE FROM job_held AS k USING w WHERE k.base = ANY (ARRAY[w.base]) AND w.open = w.mask
+), u AS (
+    UPDATE job_held AS k SET open = w.open # w.mask FROM w
+    WHERE k.base = ANY (ARRAY[w.base]) AND w.open <> w.mask
+), e AS (
+    INSERT INTO job_done (lo, hi, xid, at, base, queue, worker, from_state, offs, began, results)
+    SELECT w.lo + ($11::smallint[])[p.a], w.lo + ($11::smallint[])[p.b],
+           (SELECT pg_current_xact_id()::text::bigint), c.now, w.base, w.queue, w.worker, 2,
+           ($11::smallint[])[p.a:p.b],
+           ARRAY(SELECT c.now - r FROM unnest(($12::float8[])[p.a:p.b]) AS r),
+           ($13::bytea[])[p.a:p.b]
+    FROM w CROSS JOIN clock AS c CROSS JOIN LATERAL (
+        SELECT ($9::int[])[i] AS a, ($10::int[])[i] AS b FROM generate_series(w.a, w.b) AS i) AS p
+), t AS (
+    INSERT INTO queue_tally (queue, assigned, done, succeeded, run_seconds)
+    SELECT queue, -sum(jobs), sum(jobs), sum(jobs), sum(seconds) FROM w GROUP BY queue
+)
+SELECT n, queue, worker, CASE WHEN open & mask <> mask THEN open END, open = mask FROM h
+
+-- name: ids
+SELECT seq, id FROM job_record WHERE seq = ANY ($1::bigint[])
+
+-- name: start_held
+-- ASSIGNED -> RUNNING, of jobs of held rows, which get live rows: $1 seq, $2 lease, $3 ran_for,
+-- $4 watchdog grace, $5 now, $6 the worker that must hold it
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+), t AS MATERIALIZED (
+    SELECT t.* FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $6::text::int[])
+         WITH ORDINALITY AS t(seq, lease, ran_for, holder, n)
+    JOIN job_held AS k ON k.base = ANY (ARRAY[t.lease - t.seq])
+    WHERE t.holder IS NULL OR k.worker = t.holder
+), {taken_out}, l AS (
+    INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
+                          retry_count, max_retries, timeout, run_at, lease, worker, started_at, due,
+                          updated_at)
+    SELECT o.seq, r.id, o.queue, kind_of(r.type), 9 - r.priority, 0, 3, 3, 3, 1, 0, r.max_retries,
+           r.timeout, r.run_at, o.lease, o.worker, c.now - coalesce(o.ran_for, 0),
+           c.now + r.timeout + $4::float8, c.now
+    FROM o JOIN job_record AS r ON r.seq = ANY (ARRAY[o.seq]) CROSS JOIN clock AS c
+    RETURNING seq, id, queue, version, worker, updated_at
+){batch}, y AS (
+    INSERT INTO queue_tally (queue, assigned, running)
+    SELECT queue, -count(*), count(*) FROM l GROUP BY queue
+)
+SELECT o.n, 2::smallint, l.id, l.queue, l.worker, NULL::float8 FROM l JOIN o ON o.seq = l.seq
 
 -- name: start
 -- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now,
@@ -532,6 +785,86 @@ SELECT r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL:
        coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
 FROM unnest($1::bigint[]) AS t(seq) JOIN job_record AS r ON r.seq = t.seq
 CROSS JOIN LATERAL job_done_of(t.seq) AS e
+
+-- name: lock_plain
+-- As "lock_live", of plain jobs, which are not locked: what "leave_ready" and "leave_held" have left
+-- where it is, because the move cannot apply to it. It is refused by this.
+SELECT p.seq, p.state, p.version, p.attempt, 0, r.max_retries, p.lease, p.worker, false, 0,
+       r.timeout, r.run_at, p.expires_at, NULL::float8, p.due, p.queue, r.id, NULL::text, p.state,
+       NULL::bigint, 9 - r.priority, kind_of(r.type),
+       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM unnest($1::bigint[]) AS t(seq) JOIN job_record AS r ON r.seq = t.seq
+CROSS JOIN LATERAL job_plain_of(t.seq) AS p
+
+-- name: taken_out
+-- Of the jobs t (seq and lease; NULL: whatever lease) those that job_held has: o. Their bits are
+-- cleared. What is written goes by what was locked: the statement's snapshot may be older.
+f AS MATERIALIZED (
+    SELECT DISTINCT k.base FROM t JOIN job_held AS k ON k.lo = ANY (ARRAY[t.seq >> 10 << 10])
+    WHERE get_bit(k.open, (t.seq & 1023)::int) = 1
+      AND (t.lease IS NULL OR t.lease = k.base + t.seq)
+), h AS MATERIALIZED (
+    SELECT base, lo, queue, worker, at, due, open FROM job_held
+    WHERE base = ANY (ARRAY(SELECT base FROM f)) ORDER BY base FOR UPDATE
+), o AS MATERIALIZED (
+    SELECT h.*, t.* FROM h JOIN t ON h.lo = t.seq >> 10 << 10
+    WHERE get_bit(h.open, (t.seq & 1023)::int) = 1
+      AND (t.lease IS NULL OR t.lease = h.base + t.seq)
+), m AS MATERIALIZED (
+    SELECT base, open, bit_or(set_bit(0::bit(1024), (seq & 1023)::int, 1)) AS mask
+    FROM o GROUP BY base, open
+), d AS (
+    DELETE FROM job_held AS k USING m WHERE k.base = ANY (ARRAY[m.base]) AND m.open = m.mask
+), u AS (
+    UPDATE job_held AS k SET open = m.open # m.mask FROM m
+    WHERE k.base = ANY (ARRAY[m.base]) AND m.open <> m.mask
+)
+
+-- name: leave_held
+-- Plain jobs that are ASSIGNED become live rows: $1 seq, $2 lease, or NULL where the move names none.
+WITH t AS MATERIALIZED (
+    SELECT * FROM unnest($1::bigint[], $2::bigint[]) AS t(seq, lease)
+), {taken_out}
+INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt, retry_count,
+                      max_retries, timeout, run_at, expires_at, lease, worker, due, updated_at)
+SELECT o.seq, r.id, o.queue, kind_of(r.type), 9 - r.priority, 0, 2, 2, 2, 1, 0, r.max_retries,
+       r.timeout, r.run_at, r.created_at + r.ttl, o.base + o.seq, o.worker, o.due, o.at
+FROM o JOIN job_record AS r ON r.seq = ANY (ARRAY[o.seq])
+RETURNING seq, queue, prio, kind
+
+-- name: leave_ready
+-- Plain jobs that are PENDING become live rows: $1 seq. In BATCH the range is cut: the piece after the
+-- last of them keeps its name (hi), each piece before one of them is a new range. Where the layout has
+-- no ranges any more, all of the range leaves.
+WITH f AS MATERIALIZED (
+    SELECT hi, nxt, kind, expires_at, queue, prio FROM job_ready
+    WHERE hi = ANY (ARRAY(SELECT (SELECT hi FROM job_ready WHERE hi >= t.seq ORDER BY hi LIMIT 1)
+                          FROM unnest($1::bigint[]) AS t(seq)))
+      AND EXISTS (SELECT FROM unnest($1::bigint[]) AS t(seq) WHERE t.seq BETWEEN nxt AND hi)
+    ORDER BY hi FOR UPDATE
+), o AS MATERIALIZED (
+    SELECT f.*, t.seq, lag(t.seq, 1, f.nxt - 1) OVER (PARTITION BY f.hi ORDER BY t.seq) + 1 AS lo
+    FROM f CROSS JOIN {leaving} AS t(seq) WHERE t.seq BETWEEN f.nxt AND f.hi
+), e AS MATERIALIZED (
+    SELECT hi, max(seq) AS last FROM o GROUP BY hi
+), d AS (
+    DELETE FROM job_ready AS k USING e WHERE k.hi = ANY (ARRAY[e.hi]) AND e.last = e.hi
+), u AS (
+    UPDATE job_ready AS k SET nxt = e.last + 1 FROM e
+    WHERE k.hi = ANY (ARRAY[e.hi]) AND e.last < e.hi
+){cut}
+INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt, retry_count,
+                      max_retries, timeout, run_at, expires_at, wake_at, updated_at)
+SELECT o.seq, r.id, o.queue, o.kind, o.prio, 2, 1, 1, 1, 0, 0, r.max_retries, r.timeout, r.run_at,
+       o.expires_at, o.expires_at, r.created_at
+FROM o JOIN job_record AS r ON r.seq = ANY (ARRAY[o.seq])
+RETURNING seq, queue, prio, kind
+
+-- name: pieces
+, w AS (
+    INSERT INTO job_ready (hi, nxt, kind, expires_at, queue, prio)
+    SELECT seq - 1, lo, kind, expires_at, queue, prio FROM o WHERE lo < seq
+)
 
 -- name: live_rows
 -- What a move may change of live rows: a fragment.
@@ -623,20 +956,32 @@ SELECT l.seq, l.lease, (SELECT name FROM worker_name WHERE id = l.worker), l.sta
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 )
-SELECT seq, state, version, lease,
-       state = 1 AND ready = 0 AND (expires_at IS NULL OR expires_at > (SELECT now FROM c))
-FROM job_live WHERE wake_at IS NOT NULL AND wake_at <= (SELECT now FROM c)
-ORDER BY wake_at LIMIT $2
+(SELECT seq, state, version, lease,
+        state = 1 AND ready = 0 AND (expires_at IS NULL OR expires_at > (SELECT now FROM c))
+ FROM job_live WHERE wake_at IS NOT NULL AND wake_at <= (SELECT now FROM c)
+ ORDER BY wake_at LIMIT $2)
+UNION ALL
+(SELECT n, 1, 1, NULL, false
+ FROM (SELECT nxt, hi FROM job_ready
+       WHERE expires_at IS NOT NULL AND expires_at <= (SELECT now FROM c)
+       ORDER BY expires_at LIMIT $2) AS k
+ CROSS JOIN generate_series(k.nxt, k.hi) AS n LIMIT $2)
 
 -- name: due_held
-SELECT seq, state, version, lease, false
-FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
-JOIN job_live ON worker IS NOT NULL AND due <= c.now
-LIMIT $2
+WITH c AS MATERIALIZED (
+    SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+)
+(SELECT seq, state, version, lease, false
+ FROM c JOIN job_live ON worker IS NOT NULL AND due <= c.now LIMIT $2)
+UNION ALL
+(SELECT seq, 2, 2, lease, false FROM held_job WHERE due <= (SELECT now FROM c) LIMIT $2)
 
 -- name: held_floors
 -- The lowest job that each worker holds.
-SELECT worker, min(seq) FROM job_live WHERE worker IS NOT NULL GROUP BY worker
+SELECT worker, min(seq) FROM (
+    SELECT worker, seq FROM job_live WHERE worker IS NOT NULL
+    UNION ALL SELECT worker, lo FROM job_held) AS h
+GROUP BY worker
 
 -- name: holding_from
 -- What the workers $1 hold, each from $2 on. OFFSET keeps the inner look one of its own, which can
@@ -647,18 +992,26 @@ FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
 CROSS JOIN LATERAL (
     SELECT seq, state, version, lease, due FROM job_live
     WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
+UNION ALL
+SELECT h.worker, l.seq, 2, 2, l.lease, l.due
+FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
+CROSS JOIN LATERAL (
+    SELECT seq, lease, due FROM held_job WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
+
+-- name: next_wake_of
+least((SELECT wake_at FROM job_live WHERE wake_at IS NOT NULL AND wake_at > c.now
+       ORDER BY wake_at LIMIT 1),
+      (SELECT expires_at FROM job_ready WHERE expires_at IS NOT NULL AND expires_at > c.now
+       ORDER BY expires_at LIMIT 1))
 
 -- name: next_wake
-SELECT c.now,
-       (SELECT wake_at FROM job_live WHERE wake_at IS NOT NULL AND wake_at > c.now
-        ORDER BY wake_at LIMIT 1)
+SELECT c.now, {next_wake_of}
 FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
 
 -- name: next_due
-SELECT c.now,
-       (SELECT wake_at FROM job_live WHERE wake_at IS NOT NULL AND wake_at > c.now
-        ORDER BY wake_at LIMIT 1),
-       (SELECT min(due) FROM job_live WHERE worker IS NOT NULL AND due > c.now)
+SELECT c.now, {next_wake_of},
+       least((SELECT min(due) FROM job_live WHERE worker IS NOT NULL AND due > c.now),
+             (SELECT due FROM job_held WHERE due > c.now ORDER BY due LIMIT 1))
 FROM (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
 
 -- name: promote
@@ -721,8 +1074,13 @@ FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
 -- Of the jobs $1, seen at the versions $2 (0: any), those that are not live, or not at that version.
 -- Only they are sent: most of the jobs that are waited for are still live.
 SELECT t.seq FROM unnest($1::text::bigint[], $2::text::int[]) AS t(seq, version)
-LEFT JOIN LATERAL (
-    SELECT version FROM job_live WHERE seq = ANY (ARRAY[t.seq]) OFFSET 0) AS l ON true
+CROSS JOIN LATERAL (
+    SELECT coalesce(
+        (SELECT version FROM job_live WHERE seq = ANY (ARRAY[t.seq])),
+        (SELECT 1 FROM (SELECT nxt FROM job_ready WHERE hi >= t.seq ORDER BY hi LIMIT 1) AS k
+         WHERE nxt <= t.seq),
+        (SELECT 2 FROM job_held WHERE lo = ANY (ARRAY[t.seq >> 10 << 10])
+         AND get_bit(open, (t.seq & 1023)::int) = 1)) AS version OFFSET 0) AS l
 WHERE l.version IS NULL OR t.version NOT IN (0, l.version)
 
 -- name: history
@@ -1047,10 +1405,14 @@ UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted AND paused <> $2 R
 SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR UPDATE
 
 -- name: count_unfinished
-SELECT count(*) FROM job_live WHERE queue = $1
+SELECT (SELECT count(*) FROM job_live WHERE queue = $1)
+       + (SELECT coalesce(sum(hi - nxt + 1), 0)::bigint FROM job_ready WHERE queue = $1)
+       + (SELECT coalesce(sum({open_bits}), 0)::bigint FROM job_held AS k WHERE queue = $1)
 
 -- name: unfinished
-SELECT seq FROM job_live WHERE queue = (SELECT id FROM queues WHERE name = $1) LIMIT $2
+SELECT seq FROM (SELECT seq, queue FROM job_live UNION ALL SELECT seq, queue FROM ready_job
+                 UNION ALL SELECT seq, queue FROM held_job) AS u
+WHERE queue = (SELECT id FROM queues WHERE name = $1) LIMIT $2
 
 -- name: stats
 SELECT q.name, q.paused, extract(epoch FROM q.created_at)::float8, {settings},
@@ -1066,8 +1428,8 @@ GROUP BY q.id ORDER BY q.name
 
 -- name: restore_lock
 -- Other writers wait, and find what was restored.
-LOCK TABLE leader, queues, job_record, job_live, job_ended, job_event, job_steps, job_done, job_key,
-           stream, outbox IN EXCLUSIVE MODE
+LOCK TABLE leader, queues, job_record, job_live, job_ended, job_ready, job_held, job_event, job_steps,
+           job_done, job_key, stream, outbox IN EXCLUSIVE MODE
 
 -- name: led
 SELECT EXISTS (SELECT FROM leader
@@ -1148,8 +1510,9 @@ SELECT count(*) FROM workers WHERE owner = $1 AND id <> $2
 -- name: forget_offline
 -- Of an owner, but for one.
 DELETE FROM workers AS w WHERE w.owner = $1 AND w.id <> $2 AND w.status = 'OFFLINE' AND NOT EXISTS (
-    SELECT FROM job_live AS l
-    WHERE l.worker = (SELECT n.id FROM worker_name AS n WHERE n.name = w.id))
+    SELECT FROM worker_name AS n WHERE n.name = w.id AND (
+        EXISTS (SELECT FROM job_live AS l WHERE l.worker = n.id)
+        OR EXISTS (SELECT FROM job_held AS k WHERE k.worker = n.id)))
 RETURNING w.id
 
 -- name: beat
@@ -1165,8 +1528,9 @@ SELECT owner FROM workers WHERE id = $1
 
 -- name: held
 SELECT l.seq, l.lease, w.name, l.state, l.cancel
-FROM job_live AS l JOIN worker_name AS w ON w.id = l.worker
-WHERE l.worker IS NOT NULL
+FROM (SELECT seq, lease, state, cancel, worker FROM job_live WHERE worker IS NOT NULL
+      UNION ALL SELECT seq, lease, 2, false, worker FROM held_job) AS l
+JOIN worker_name AS w ON w.id = l.worker
 
 -- name: held_from
 -- As "held", from floors on. For OFFSET see "holding_from".
@@ -1176,10 +1540,19 @@ JOIN worker_name AS w ON w.id = h.worker
 CROSS JOIN LATERAL (
     SELECT seq, lease, state, cancel FROM job_live
     WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
+UNION ALL
+SELECT l.seq, l.lease, w.name, 2, false
+FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
+JOIN worker_name AS w ON w.id = h.worker
+CROSS JOIN LATERAL (
+    SELECT seq, lease FROM held_job WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 
 -- name: held_by
 -- What one worker holds, from $2 on.
 SELECT l.seq, l.lease, $1::text, l.state, l.cancel FROM job_live AS l
+WHERE l.worker = (SELECT id FROM worker_name WHERE name = $1) AND l.seq >= $2
+UNION ALL
+SELECT l.seq, l.lease, $1::text, 2, false FROM held_job AS l
 WHERE l.worker = (SELECT id FROM worker_name WHERE name = $1) AND l.seq >= $2
 
 -- name: postpone
@@ -1200,6 +1573,7 @@ ON CONFLICT (lease) DO UPDATE SET value = EXCLUDED.value, text = EXCLUDED.text, 
 -- Of attempts that are over.
 DELETE FROM job_progress AS p WHERE NOT EXISTS (
     SELECT 1 FROM job_live AS l WHERE l.seq = ANY (ARRAY[p.seq]) AND l.lease = p.lease)
+  AND NOT EXISTS (SELECT 1 FROM job_held AS k WHERE k.base = ANY (ARRAY[p.lease - p.seq]))
 
 -- name: set_worker_status
 -- A stop is not taken back.
@@ -1207,12 +1581,18 @@ UPDATE workers SET status = $2
 WHERE id = $1 AND ($2 IN ('STOPPING', 'OFFLINE') OR status IN ('ONLINE', 'DRAINING'))
 RETURNING id
 
+-- name: open_bits
+-- How many jobs a row k of job_held has. PostgreSQL 13 has no bit_count.
+length(replace(k.open::text, '0', ''))
+
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
        w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0), w.overrun
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
-LEFT JOIN (SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker) AS h
+LEFT JOIN (SELECT worker, sum(count)::bigint AS count FROM (
+               SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker
+               UNION ALL SELECT worker, {open_bits} FROM job_held AS k) AS x GROUP BY worker) AS h
      ON h.worker = n.id
 ORDER BY w.id
 
@@ -1224,7 +1604,9 @@ SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.versio
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (
     SELECT f.worker, (SELECT count(*) FROM job_live AS l
-                      WHERE l.worker = f.worker AND l.seq >= f.floor) AS count
+                      WHERE l.worker = f.worker AND l.seq >= f.floor)
+           + (SELECT coalesce(sum({open_bits}), 0)::bigint FROM job_held AS k
+              WHERE k.worker = f.worker) AS count
     FROM unnest($1::int[], $2::bigint[]) AS f(worker, floor)) AS h ON h.worker = n.id
 ORDER BY w.id
 
@@ -1237,7 +1619,9 @@ RETURNING id
 -- By its owner ($3), as "beat".
 DELETE FROM workers AS w WHERE w.id = $1 AND w.incarnation = $2
 AND ($3 IN ('', E'\tin process') OR w.owner IN ('', $3)) AND NOT EXISTS (
-    SELECT FROM job_live WHERE worker = (SELECT id FROM worker_name WHERE name = $1))
+    SELECT FROM worker_name AS n WHERE n.name = $1 AND (
+        EXISTS (SELECT FROM job_live AS l WHERE l.worker = n.id)
+        OR EXISTS (SELECT FROM job_held AS k WHERE k.worker = n.id)))
 RETURNING w.id
 
 -- name: forget_worker

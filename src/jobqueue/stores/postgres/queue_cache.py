@@ -35,7 +35,7 @@ class QueueCache:
     """
 
     def __init__(self, few: int = 1) -> None:
-        self._few = few
+        self.few = few  # jobs: fewer of a kind are written as rows of their own
         self._by_id: dict[int, Home] = {}
         self.stale = True
         self.changes = 0
@@ -68,11 +68,13 @@ class QueueCache:
 
         If there are enough jobs and the layout allows it, the statements write rows for many jobs.
         """
-        if jobs < self._few:
-            return SQL
+        return BATCH if jobs >= self.few and await self.layout(db, now) > 1 else SQL
+
+    async def layout(self, db: Db, now: float | None) -> int:
+        """Return the number of the layout, which says what rows may be written (layout.py)."""
         if self.stale:
             await self._read(db, now)
-        return BATCH if self._layout > 1 else SQL
+        return self._layout
 
     async def resolve(self, db: Db, queue: int, now: float | None) -> Home:
         """Return the queue with the number ``queue``, also if it is deleted."""

@@ -1,4 +1,4 @@
-"""Queues: made, changed, paused, deleted, counted."""
+"""Creates, changes, pauses, deletes and counts queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CREATED, CHANGED, DELETED = map(int, QueueChange)
 
 
 class Queues:
-    """Implements ``core.store.QueueStore``. Every server reads a change again."""
+    """Implements ``core.store.QueueStore``. A change makes every server read the queues again."""
 
     def __init__(
         self, database: Database, queue_cache: QueueCache, heads: Heads, speaker: Speaker

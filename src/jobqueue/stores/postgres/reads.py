@@ -1,4 +1,4 @@
-"""The queries that people and faces ask."""
+"""Reads jobs, queues, held leases and workers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ ROWS = Rows(job_id=str, reasons=REASONS, names=tuple)
 _QUEUE = " JOIN queues AS q ON q.id = r.queue"
 # Looked up one by one: see the head of queries.sql.
 _LIVE = " LEFT JOIN LATERAL (SELECT * FROM job_live WHERE seq = r.seq OFFSET 0) AS l ON true"
+_UNFINISHED = " LEFT JOIN LATERAL (SELECT * FROM job_live_of(r.seq) OFFSET 0) AS l ON true"
 _ENDED = " LEFT JOIN LATERAL job_end_of(r.seq) AS e ON true"
 _NOT_ENDED = " LEFT JOIN job_ended AS e ON e.seq = r.seq"
-_JOBS = f" FROM job_record AS r{_LIVE}{_ENDED}{_QUEUE}"
+_JOBS = f" FROM job_record AS r{_UNFINISHED}{_ENDED}{_QUEUE}"
 _LIVE_JOBS = f" FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq{_NOT_ENDED}{_QUEUE}"
+_OF_PLAIN = f" AS p JOIN job_record AS r ON r.seq = p.seq{_UNFINISHED}{_NOT_ENDED}{_QUEUE}"
+_READY_JOBS = f" FROM ready_job{_OF_PLAIN}"
+_HELD_JOBS = f" FROM held_job{_OF_PLAIN}"
 _ENDED_JOBS = f" FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq{_LIVE}{_QUEUE}"
 _BATCH_JOBS = f" FROM batch_end AS e JOIN job_record AS r ON r.seq = e.seq{_LIVE}{_QUEUE}"
 
@@ -33,19 +37,21 @@ _TIME = "floor(r.created_at * 1000)"
 # The same where that index must not be walked in search of a few.
 _UNINDEXED = f"{_TIME} + 0"
 _LIVE_BY_TIME = "job_live AS l JOIN job_record AS r ON r.seq = l.seq"
+_READY_BY_TIME = "ready_job AS l JOIN job_record AS r ON r.seq = l.seq"
+_HELD_BY_TIME = "held_job AS l JOIN job_record AS r ON r.seq = l.seq"
 _ENDED_BY_TIME = "job_ended AS e JOIN job_record AS r ON r.seq = e.seq"
 _DONE_BY_TIME = "job_record AS r CROSS JOIN LATERAL job_end_of(r.seq) AS e"
 _COLUMNS = SQL["job_columns"].replace("e.result", "NULL::bytea")
 
 
 async def find(db: Db, job_id: str) -> int | None:
-    """A job's number."""
+    """Return the number of a job."""
     seq: int | None = await db.fetchval(SQL["find"], job_id)
     return seq
 
 
 async def get(db: Db, job_id: str) -> Job | None:
-    """One job by its id."""
+    """Read one job by its id."""
     seq = await find(db, job_id)
     if seq is None:
         return None
@@ -54,16 +60,18 @@ async def get(db: Db, job_id: str) -> Job | None:
 
 
 async def moved_on(db: Db, seen: Mapping[int, int]) -> list[int]:
-    """Jobs that are live no more, or not at the version that was seen."""
+    """Return the jobs that are not live any more, or have left the version that was seen."""
     rows = await db.fetch(SQL["moved_on"], array(seen), array(seen.values()))
     return [row[0] for row in rows]
 
 
 async def list_jobs(db: Db, wanted: JobFilter) -> list[Job]:
-    """A page, newest first. Jobs in a named state are looked up from its side."""
+    """Read a page of jobs, newest first. Jobs of named states are read from the tables of these
+    states.
+    """
     if not wanted.states:
         return await _select(db, _JOBS, "r", wanted, "")
-    if len(wanted.states) == 1:
+    if len(wanted.states) == 1 and TERMINAL.issuperset(wanted.states):
         return await _list_states(db, wanted)
     # In one snapshot: a job that moves meanwhile is shown once.
     async with db.transaction(isolation="repeatable_read", readonly=True):
@@ -76,6 +84,10 @@ async def _list_states(db: Db, wanted: JobFilter) -> list[Job]:
     if live:
         numbers = ", ".join(map(str, live))
         jobs += await _select(db, _LIVE_JOBS, "l", wanted, f"l.state IN ({numbers})")
+    if State.PENDING in wanted.states:
+        jobs += await _select(db, _READY_JOBS, "p", wanted, "")
+    if State.ASSIGNED in wanted.states:
+        jobs += await _select(db, _HELD_JOBS, "p", wanted, "")
     if State.DONE in wanted.states:
         jobs += await _select(db, _ENDED_JOBS, "e", wanted, "e.state = 4")
         jobs += await _select(db, _BATCH_JOBS, "e", wanted, "")
@@ -99,24 +111,26 @@ async def _select(db: Db, source: str, side: str, wanted: JobFilter, condition: 
         conditions.append(f"{side}.seq < ${len(values)}")
         if source == _BATCH_JOBS:
             conditions.append(f"{side}.lo >> 10 <= ${len(values)} >> 10")
+        if source == _READY_JOBS:
+            conditions.append(f"{side}.hi < ${len(values)} + 1024")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     values.append(wanted.limit)
     # Sorted window by window, down to where the page is full.
-    windows = "e.lo >> 10 DESC, " if source == _BATCH_JOBS else ""
+    windows = {_BATCH_JOBS: "e.lo >> 10 DESC, ", _READY_JOBS: "p.hi DESC, "}.get(source, "")
     order = f" ORDER BY {windows}{side}.seq DESC LIMIT ${len(values)}"
     sql = f"{SQL['job_columns']}{source}{where}{order}"
     return [ROWS.job(row) for row in await db.fetch(sql, *values)]
 
 
 def _impossible(wanted: JobFilter) -> bool:
-    """PostgreSQL's text has no NUL, so nothing is called that."""
+    """Return True if a filter has a NUL character, which no text in PostgreSQL has."""
     return "\0" in f"{wanted.queue}{wanted.type}{wanted.error}"
 
 
 def _match(
     wanted: JobFilter, reason: str, error: str, conditions: list[str], values: list[object]
 ) -> None:
-    """Add the conditions of a filter beside queue, state and place."""
+    """Add the conditions of a filter, except those on queue, state and position."""
     if wanted.type is not None:
         values.append(wanted.type)
         conditions.append(f"r.type = ${len(values)}")
@@ -135,7 +149,7 @@ def _match(
 
 
 async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
-    """A bounded look, queue by queue, as the index of dead letters has them."""
+    """Look at a bounded number of dead letters, queue by queue, in the order of their index."""
     if _impossible(wanted):
         return DeadLetters([], 0, None)
     before = MAX_SEQ if wanted.before_seq is None else wanted.before_seq
@@ -150,7 +164,7 @@ async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Jobs of some states, where those are kept."""
+    """Names the tables that have the jobs of some states, and the condition for these."""
 
     source: str
     side: str  # whose queue is compared
@@ -159,7 +173,7 @@ class _Part:
 
 
 async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
-    """A page, in one statement: a job that moves meanwhile is in it once."""
+    """Read a page in one statement, so that a job that moves meanwhile is in it once."""
     if "\0" in f"{wanted.queue}{wanted.type}":
         return []  # PostgreSQL's text has no NUL, so nothing is called that
     direction = "ASC" if wanted.ascending else "DESC"
@@ -177,7 +191,7 @@ async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
             ORDER BY at {direction}, id LIMIT $3::bigint OFFSET $4::bigint
         )
         {_COLUMNS} FROM page JOIN job_record AS r ON r.seq = page.seq
-        LEFT JOIN job_live AS l ON l.seq = r.seq{_ENDED}
+        {_UNFINISHED}{_ENDED}
         JOIN queues AS q ON q.id = r.queue
         ORDER BY page.at {direction}, page.id
     """
@@ -186,7 +200,7 @@ async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
 
 
 def _parts(wanted: TimeQuery) -> list[_Part]:
-    """Return the sources of a page; no job is in two of them."""
+    """Return the sources of a page. No job is in two of them."""
     if not wanted.states and wanted.cancelled is None:
         return [_Part("job_record AS r", "r", "", many=True)]
     states = wanted.states or tuple(State)
@@ -197,6 +211,10 @@ def _parts(wanted: TimeQuery) -> list[_Part]:
         if HELD.issuperset(live):
             condition += " AND l.worker IS NOT NULL"  # of whom there is an index
         parts.append(_Part(_LIVE_BY_TIME, "l", condition, many=False))
+    if State.PENDING in states:
+        parts.append(_Part(_READY_BY_TIME, "l", " AND l.kind = kind_of($2)", many=False))
+    if State.ASSIGNED in states:
+        parts.append(_Part(_HELD_BY_TIME, "l", "", many=False))
     if State.DONE in states:
         parts.append(_Part(_DONE_BY_TIME, "e", f" AND e.state = {State.DONE:d}", many=True))
     if State.DEAD_LETTERED in states:
@@ -209,7 +227,7 @@ def _parts(wanted: TimeQuery) -> list[_Part]:
 
 
 async def history(db: Db, job_id: str, before: int | None) -> list[Event]:
-    """A job's newest events in order."""
+    """Return the newest events of a job, in order."""
     seq = await find(db, job_id)
     if seq is None:
         return []
@@ -218,30 +236,30 @@ async def history(db: Db, job_id: str, before: int | None) -> list[Event]:
 
 
 async def stats(db: Db, name: str | None) -> list[QueueStats]:
-    """The figures that every write adds to."""
+    """Return the figures of one queue, or of all."""
     return [stats_row(row) for row in await db.fetch(SQL["stats"], name)]
 
 
 async def waiting_types(db: Db, count_to: int, queue: str | None) -> list[WaitingType]:
-    """By queue and type."""
+    """Return the number of claimable jobs by queue and type, sorted."""
     rows = await db.fetch(SQL["waiting_types"], queue, count_to)
     return sorted((WaitingType(*row) for row in rows), key=lambda one: (one.queue, one.type))
 
 
 async def held(db: Db, worker_id: str | None, floor: int = 0) -> list[Held]:
-    """Leases in force, of one worker (from a number on) or of all."""
+    """Return the leases in force, of all workers or of one from a job number on."""
     if worker_id is None:
         return [held_row(row) for row in await db.fetch(SQL["held"])]
     return [held_row(row) for row in await db.fetch(SQL["held_by"], worker_id, floor)]
 
 
 async def held_from(db: Db, holding: Holding) -> list[Held]:
-    """Leases in force, as far as they are known, where reading all is slow."""
+    """Return the leases in force from the known floors on, where reading all of them is slow."""
     return [held_row(row) for row in await db.fetch(SQL["held_from"], *holding.columns())]
 
 
 async def workers(db: Db, holding: Holding | None = None) -> list[Worker]:
-    """Every worker, by id."""
+    """Return every worker, by id."""
     if holding is not None and holding.costly:
         rows = await db.fetch(SQL["workers_from"], *holding.columns())
     else:

@@ -19,7 +19,21 @@ def _filled(name: str, **places: str) -> str:
 
     A name in braces is replaced by its text in ``places``, or else by the statement of that name.
     """
-    known = {"apart": "", "batch": "", "last": "e.seq, e.version", **places}
+    known = {
+        "apart": "",
+        "batch": "",
+        "last": "e.seq, e.version",
+        "leaving": "generate_series(f.nxt, f.hi)",
+        "cut": "",
+        "alone": "r" if name.startswith("submit") else "",
+        "ranges": "",
+        "numbers": "",
+        "seq": "",
+        "t_seq": "",
+        "numbered": "",
+        f"jobs_{name}": _TEXTS.get(f"new_{name}", ""),
+        **places,
+    }
     text = _TEXTS[name]
     while (
         found := _PLACE.sub(lambda place: known.get(place[1], _TEXTS.get(place[1], place[0])), text)
@@ -56,8 +70,25 @@ BATCH: Mapping[str, str] = {
     },
     "assign": _steps("assign", 2),
     "start": _steps("start", 3),
+    "start_held": _steps("start_held", 3, "l"),
     "finish": _filled("finish", batch="{ends}", apart=" WHERE NOT first"),
+    "leave_ready": _filled("leave_ready", leaving="unnest($1::bigint[])", cut="{pieces}"),
 }
+SUBMIT_RANGES = {
+    name: _filled(
+        name,
+        ranges="{ranged}",
+        alone="o",
+        numbers=_TEXTS["drawn"].replace("{new_jobs}", _TEXTS[f"new_{name}"]),
+        seq="seq, ",
+        t_seq="t.seq, ",
+        numbered="OVERRIDING SYSTEM VALUE",
+        **{f"jobs_{name}": "d AS t"},
+    )
+    for name in ("submit", "submit_wide", "submit_long")
+}
+# As "claim", where some of the jobs become live rows.
+CLAIM_MIXED = _filled("claim", alone="{claimed_alone}")
 RENUMBER = [
     _filled("renumber_events", table=table, last=last)
     for table, last in (
@@ -66,7 +97,8 @@ RENUMBER = [
         ("job_done", "e.hi, 4"),
     )
 ]
-LAYOUT = 2  # the highest layout (see layout.py) that this version knows
+LAYOUT = 3  # the highest layout (see layout.py) that this version knows
+RANGES = 3  # the first layout with ranges and held rows
 FEW = 16  # fewer jobs are cheaper as one row for each job
 
 # The same numbers as in the table reason_name. Stored rows have them, so they must not change.

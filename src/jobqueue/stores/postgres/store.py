@@ -1,6 +1,7 @@
-"""The PostgreSQL store: shared by any number of servers, and the system of record.
+"""Implements ``core.store.Store`` on PostgreSQL, which any number of servers may share.
 
-Redis may advise its claims; it decides. Time is the database's, unless a test brings its own.
+Redis may advise claims, and PostgreSQL decides. The clock is the database's, unless a test brings
+one.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SILENT = 2.0  # a store that leaves a write unanswered for longer is not well
 
 
 class PostgresStore:
-    """Jobs in a PostgreSQL database. ``create=False``: its schema must be there."""
+    """A store in a PostgreSQL database. With ``create=False`` the schema must exist."""
 
     name = "postgresql"
     parallel = True
@@ -102,7 +103,7 @@ class PostgresStore:
         self.durable = True
 
     async def open(self) -> None:
-        """Bring the schema up to date (or only check it), connect, begin to listen."""
+        """Bring the schema up to date (or only check it), connect, and begin to listen."""
         if self._opened:
             return
         await (migrate if self._create else check)(self._dsn)
@@ -147,7 +148,7 @@ class PostgresStore:
             )
 
     async def close(self) -> None:
-        """Say the last word, then close everything."""
+        """Send the last notification to other servers, then close all connections."""
         if not self._opened:
             return
         self._opened = False
@@ -180,7 +181,7 @@ class PostgresStore:
         await self._database.reading.read("notify", send)
 
     async def ping(self, patience: float | None = None) -> None:
-        """Prove that a commit reaches the disk, and that callers' writes are answered."""
+        """Check that a commit reaches the disk and that writes of callers get answers."""
         silent = self._database.unanswered.seconds
         if silent > _SILENT:
             raise Unavailable(f"{self.location}: a write has had no answer for {silent:.1f} s")

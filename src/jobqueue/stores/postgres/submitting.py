@@ -1,9 +1,10 @@
-"""(new) -> PENDING: each job on its own, the plain ones in one statement."""
+"""Writes new jobs as PENDING. All plain ones of a batch are written by one statement."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,7 @@ from jobqueue.core.store import ALL_QUEUES, Claim, Rules
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.heads import Head, Heads, kind_of, kinds_of
 from jobqueue.stores.postgres.queue_cache import QueueCache
-from jobqueue.stores.postgres.statements import SQL, array, said
+from jobqueue.stores.postgres.statements import RANGES, SQL, SUBMIT_RANGES, array, said
 from jobqueue.stores.rows import write_labels, write_more
 
 FEW_QUEUES = 10  # of one write; for more, looking them up is cheaper than joining them
@@ -23,7 +24,7 @@ MOST_HANDED_OFF = 100  # jobs of one write; more than that is a bulk load
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A worker's free slot that waits for a job, and the lease it would have."""
+    """A worker's free slot that waits for a job, and the lease that the job would have."""
 
     worker: str
     number: int
@@ -32,7 +33,7 @@ class Slot:
 
 
 def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str, Claim]]:
-    """Pair jobs with workers that may get them at once: the most urgent first, then in order."""
+    """Pair jobs with slots that may get them at once: the most urgent jobs first, then in order."""
     if len(jobs) > MOST_HANDED_OFF:
         return []
     left = [(claim, list(reversed(claim.slots))) for claim in claims]
@@ -53,7 +54,9 @@ def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str,
 
 
 def _queues(specs: Sequence[JobSpec], names: list[str], *, wide: bool) -> list[str] | str | None:
-    """Each job's queue: not said if there is one, by name, or by its place among the names."""
+    """Return each job's queue by name, or by its place in ``names`` (``wide``); None if there is
+    one.
+    """
     if len(names) == 1:
         return None
     if not wide:
@@ -63,13 +66,34 @@ def _queues(specs: Sequence[JobSpec], names: list[str], *, wide: bool) -> list[s
 
 
 def _kind(specs: Sequence[JobSpec]) -> int | None:
-    """The number of the jobs' type, if they have one type."""
+    """Return the number of the jobs' type if all have the same type."""
     first = specs[0].type
     return kind_of(first) if all(spec.type == first for spec in specs) else None
 
 
+def _runs(specs: Sequence[JobSpec], few: int) -> list[int]:
+    """Return a number for each job that may share a range with its neighbours, and 0 for the
+    others.
+
+    Jobs of one range have the same number. They have one queue, priority, type and TTL, and no
+    delay.
+    """
+    runs: list[int] = []
+    for key, group in groupby(specs, _range_of):
+        count = len(list(group))
+        number = len(runs) + 1 if key is not None and count >= few else 0
+        runs += [number] * count
+    return runs
+
+
+def _range_of(spec: JobSpec) -> tuple[object, ...] | None:
+    if spec.delay is not None or spec.run_at is not None:
+        return None
+    return spec.queue, spec.priority, spec.type, spec.ttl
+
+
 def _meant(slots: Sequence[Slot | None]) -> list[int] | None:
-    """The types that some of these slots are meant for; None: all."""
+    """Return the numbers of the types that some slot accepts; None if a slot accepts all types."""
     meant: set[int] = set()
     for types in {slot.types for slot in slots if slot is not None}:
         if types is None:
@@ -96,7 +120,7 @@ def columns_of(jobs: Sequence[NewJob]) -> list[Any]:
 
 
 def field_with_nul(spec: JobSpec) -> str | None:
-    """PostgreSQL's text has no NUL. Other stores take one in a type or a key."""
+    """Return the name of the field with a NUL character, which PostgreSQL's text cannot have."""
     for field, text in (("type", spec.type), ("idempotency_key", spec.key)):
         if text and "\0" in text:
             return field
@@ -104,10 +128,10 @@ def field_with_nul(spec: JobSpec) -> str | None:
 
 
 class Submitting:
-    """One batch of submits, on its way into the database.
+    """Writes one batch of new jobs.
 
-    The plain ones are committed before the others. So both ways may be run again: what is known
-    to be written is left alone, and after a lost answer what was written is recognised by its id.
+    The plain jobs are committed before the others. Both writes may be repeated: jobs that are known
+    to be written are left alone, and after a lost answer the ids tell what was written.
     """
 
     def __init__(
@@ -132,11 +156,11 @@ class Submitting:
         self.written: dict[Head, int] = {}  # the first number of each
 
     async def run(self, db: Db) -> None:
-        """Write them."""
+        """Write the jobs."""
         await self._submit(db, self._open())
 
     async def again(self, db: Db) -> None:
-        """Look what was written, and write the rest."""
+        """After a lost answer, look up which jobs were written, and write the rest."""
         left = self._open()
         rows = await db.fetch(SQL["which_exist"], [self._jobs[n].id for n in left])
         there = {str(row[0]) for row in rows}
@@ -153,7 +177,9 @@ class Submitting:
         await self._submit(db, self._open())
 
     def give_up(self, error: JobQueueError) -> bool:
-        """Answer the rest with an error, if some are known to be written."""
+        """Answer the other jobs with an error if some are known to be written. Return False if none
+        is.
+        """
         left = self._open()
         if len(left) == len(self._jobs):
             return False
@@ -165,7 +191,7 @@ class Submitting:
         return [n for n, result in enumerate(self.results) if result is None]
 
     def _refuse_nul(self) -> None:
-        """Such a job must not harm the others of its batch."""
+        """Refuse jobs with a NUL character, so that they do not fail the others of the batch."""
         for n, job in enumerate(self._jobs):
             field = field_with_nul(job.spec)
             if field is not None:
@@ -185,7 +211,9 @@ class Submitting:
                 self.results[n] = result
 
     async def _submit_plain(self, db: Db, places: list[int]) -> list[int]:
-        """One statement; returns what it left out: unknown and bounded queues."""
+        """Write plain jobs in one statement. Return the jobs of unknown and bounded queues."""
+        if not self._slots:
+            places = await self._by_level(db, places)
         specs = [self._jobs[n].spec for n in places]
         names = sorted({spec.queue for spec in specs})
         wide = len(names) > FEW_QUEUES and not self._slots
@@ -200,8 +228,7 @@ class Submitting:
         )
         if self._slots:
             return await self._hand_off(db, places, arguments)
-        texts = await self._queue_cache.texts(db, len(places), self._now)
-        rows = await db.fetch(texts["submit_wide" if wide else "submit"], *arguments)
+        rows = await self._write(db, "submit_wide" if wide else "submit", specs, arguments)
         found = set()
         count = 0
         for queue, name, rank, kind, first, written in rows:
@@ -220,8 +247,33 @@ class Submitting:
                 left.append(n)
         return left
 
+    async def _may_range(self, db: Db, jobs: int) -> bool:
+        cache = self._queue_cache
+        return jobs >= cache.few and await cache.layout(db, self._now) >= RANGES
+
+    async def _by_level(self, db: Db, places: list[int]) -> list[int]:
+        """Order jobs that may become ranges so that jobs of one queue and priority are neighbours.
+
+        Jobs of one queue and priority keep their order.
+        """
+        if not await self._may_range(db, len(places)):
+            return places
+        specs = [job.spec for job in self._jobs]
+        return sorted(places, key=lambda n: (specs[n].queue, -specs[n].priority, n))
+
+    async def _write(
+        self, db: Db, name: str, specs: Sequence[JobSpec], arguments: tuple[Any, ...]
+    ) -> Sequence[Any]:
+        """Run a statement that writes new jobs. Runs of enough similar jobs become ranges."""
+        if await self._may_range(db, len(specs)):
+            runs = _runs(specs, self._queue_cache.few)
+            if any(runs):
+                return await db.fetch(SUBMIT_RANGES[name], *arguments, runs)
+        texts = await self._queue_cache.texts(db, len(specs), self._now)
+        return await db.fetch(texts[name], *arguments)
+
     async def _hand_off(self, db: Db, places: list[int], arguments: tuple[Any, ...]) -> list[int]:
-        """The same, and the slots that wait for such jobs are filled where nothing else waits."""
+        """Write plain jobs, and assign them to slots where no other job waits in their queue."""
         slots = [self._slots.get(n) for n in places]
         rows = await db.fetch(
             SQL["hand_off"],
@@ -255,7 +307,7 @@ class Submitting:
         self.written[head] = min(first, self.written.get(head, first))
 
     async def _submit_long(self, db: Db, places: list[int]) -> None:
-        """Keys and capacities, under the queues' locks."""
+        """Write jobs with keys and jobs of bounded queues, under the locks of the queues."""
         jobs = self._jobs
         names = sorted({jobs[n].spec.queue for n in places})
         homes = {row[1]: row for row in await db.fetch(SQL["homes"], names)}
@@ -290,17 +342,18 @@ class Submitting:
                 self._draft[n] = repeated(spec, original, fingerprint)
         if not admitted:
             return
-        texts = await self._queue_cache.texts(db, len(admitted), self._now)
-        rows = await db.fetch(
-            texts["submit_long"],
+        admitted = await self._by_level(db, admitted)
+        specs = [jobs[n].spec for n in admitted]
+        arguments = (
             self._now,
             [homes[jobs[n].spec.queue][0] for n in admitted],
             *columns_of([jobs[n] for n in admitted]),
             [jobs[n].spec.stored_key for n in admitted],
             jobs[admitted[0]].spec.type,
-            _kind([jobs[n].spec for n in admitted]),
-            said([write_more(jobs[n].spec) for n in admitted]),
+            _kind(specs),
+            said([write_more(spec) for spec in specs]),
         )
+        rows = await self._write(db, "submit_long", specs, arguments)
         for queue, _, rank, kind, first, _ in rows:
             self._wrote((queue, rank, kind), first)
         for n in admitted:
@@ -309,7 +362,7 @@ class Submitting:
     async def _take_keys(
         self, db: Db, places: list[int], homes: dict[str, Any]
     ) -> dict[tuple[int, str], tuple[str, bytes]]:
-        """Take the keys that are free; returns whose each key is, and its fingerprint."""
+        """Take the free keys. Return the job id and fingerprint of each key's owner."""
         owners: dict[tuple[int, str], tuple[str, bytes]] = {}
         shared: dict[tuple[int, str], str | None] = {}
         for n in places:
@@ -350,7 +403,7 @@ class Submitting:
         return owners
 
     async def _admit(self, db: Db, places: list[int], homes: dict[str, Any]) -> list[int]:
-        """Refuse what a bounded queue has no place for; such a job leaves no key."""
+        """Refuse the jobs for which a bounded queue has no place, and free their keys."""
         places_left: dict[str, int] = {}
         for name, (queue, _, capacity) in homes.items():
             if capacity > 0:

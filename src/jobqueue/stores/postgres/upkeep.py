@@ -27,7 +27,7 @@ _TO_DELETE = "SELECT e.state, e.queue, r.key, e.version FROM job_record AS r JOI
 
 
 class Chores:
-    """Expired keys are removed, and the differences that each write adds are folded."""
+    """Deletes expired keys, and adds up the differences of counts that each write leaves."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -35,11 +35,11 @@ class Chores:
         self._writes_since_fold = 0
 
     def wrote(self) -> None:
-        """A write has added differences."""
+        """Count a write, which has left differences of counts."""
         self._writes_since_fold += 1
 
     async def do(self) -> None:
-        """Do what is due."""
+        """Do the chores that are due."""
         if time.monotonic() < self._due_at:
             return
         self._due_at = time.monotonic() + _EVERY
@@ -74,7 +74,7 @@ class PostgresUpkeep:
         self._chores = chores
 
     async def due(self, limit: int) -> Overdue:
-        """Looks first, and writes only where there is something to promote."""
+        """Find due jobs. Write only if there are delayed jobs to make claimable."""
         now = self._database.now()
 
         async def look(db: Db) -> tuple[Any, Any, Any]:
@@ -113,7 +113,7 @@ class PostgresUpkeep:
         self._holding.looked(((row[0], row[1]) for row in rows), time.perf_counter() - began)
 
     async def _read_holding(self, db: Db, now: float | None, limit: int) -> tuple[Any, Any]:
-        """Read the held jobs that are due, and the time to look again, from the floors on."""
+        """Read held jobs from the floors on. Return the due ones and the next times to look."""
         if pause := self._holding.pause():
             ((at, wake),) = await db.fetch(SQL["next_wake"], now)
             return [], (at, wake, at + pause)
@@ -157,7 +157,7 @@ class PostgresUpkeep:
                     row = await db.fetchrow(f"{_TO_DELETE} LATERAL job_done_of(r.seq) AS e ON true"
                                             " WHERE r.seq = $1 FOR UPDATE OF r", seq)  # fmt: skip
                 if row is None:
-                    live = await db.fetchval("SELECT state FROM job_live WHERE seq = $1", seq)
+                    live = await db.fetchval("SELECT state FROM job_live_of($1::bigint)", seq)
                     return None if live is None else STATES[live]
                 state, queue, key, found = row
                 if version not in (None, found):

@@ -1,4 +1,4 @@
-"""Workers: registered, heard of, retired; and what they hold."""
+"""Registers workers, takes their heartbeats, retires them, and reads the jobs that they hold."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Workers:
             raise too_many_workers(info.owner, most)
 
     async def _check_owner(self, db: Db, worker_id: str, owner: str) -> None:
-        """After a call that changed nothing: was it another caller's worker?"""
+        """Raise PermissionDenied if another caller owns the worker."""
         if owner and not owner_allows(await db.fetchval(SQL["owner"], worker_id) or "", owner):
             raise not_your_worker(worker_id)
 
@@ -121,13 +121,9 @@ class Workers:
                 answer.begun, key=lambda one: one.seq
             )  # as every writer that locks several
             if late:
-                await db.execute(
-                    SQL["postpone"],
-                    [one.seq for one in late],
-                    [one.lease for one in late],
-                    now,
-                    self._rules.assignment_timeout,
-                )
+                jobs = [one.seq for one in late], [one.lease for one in late]
+                await db.execute(SQL["leave_held"], *jobs)  # the others keep their due time
+                await db.execute(SQL["postpone"], *jobs, now, self._rules.assignment_timeout)
             if progress:
                 await self._keep_progress(db, answer.told, standing, now)
             return answer.pulse
@@ -155,7 +151,7 @@ class Workers:
             await db.execute(SQL["forget_progress"])
 
     async def _standing(self, db: Db, worker_id: str, leases: Sequence[int]) -> dict[int, Held]:
-        """Return what a worker holds, by lease."""
+        """Return the jobs that a worker holds, by lease."""
         floor = self._holding.floor(self._names.known.get(worker_id))
         standing = {one.lease: one for one in await reads.held(db, worker_id, floor)}
         if floor and not standing.keys() >= set(leases):
@@ -221,12 +217,12 @@ class Workers:
 
 
 def _sayable(types: Iterable[str]) -> Iterator[str]:
-    """PostgreSQL's text has no NUL, and no job in it has a type with one."""
+    """Leave out types with a NUL character, which no job in PostgreSQL can have."""
     return (type for type in types if "\0" not in type)
 
 
 def _or_gone(remove: Work[bool], worker_id: str) -> Work[bool]:
-    """After a lost answer: a worker that is not there any more was removed then."""
+    """Return the repetition of a removal after a lost answer. A worker that is gone was removed."""
 
     async def again(db: Db) -> bool:
         if await remove(db):
