@@ -23,8 +23,8 @@ MORE = tuple(name for name in SETTINGS if name not in COLUMNS)
 def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
     """Return fragments of SQL statements with the columns of the settings.
 
-    ``settings`` names the columns. ``settings_from_2`` has one parameter for each column, from
-    the second parameter on; ``mark`` writes a parameter from its number and column.
+    ``settings`` names the columns. ``settings_from_2`` has a parameter for each column; the first
+    of them has the number 2. ``mark`` returns a parameter's SQL, given its number and column.
     ``closed_until`` computes ``Queue.closed_until`` of a row.
     """
     names = (*COLUMNS, "more")
@@ -47,7 +47,7 @@ def write_value(kind: Kind, value: Any) -> Any:
 
 
 def read_value(kind: Kind, value: Any) -> Any:
-    """Convert a stored value of a setting to its value. Redis stores all values as texts."""
+    """Convert a stored value back to the setting's value. Redis stores all values as texts."""
     if value is None:
         return None
     if kind is Kind.WEIGHTS:
@@ -102,7 +102,7 @@ def queue_stats(
 
 
 def queue_of(said: Mapping[str, Any], *, name: str, paused: bool, created_at: float) -> Queue:
-    """Return a queue from its stored settings, without settings of newer versions."""
+    """Return a queue from its stored settings. Settings of newer versions are left out."""
     values = {
         setting.name: read_value(setting.kind, said[setting.name])
         for setting in SETTINGS.values()

@@ -106,7 +106,7 @@ def read_spec(
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Converts rows to domain objects, with a store's own readers of ids, reasons and names."""
+    """Converts rows to domain objects. Each store defines how ids, reasons and names are read."""
 
     job_id: Callable[[Any], str]
     reasons: Mapping[Any, Reason]
@@ -195,10 +195,10 @@ def held_row(row: Any) -> Held:
 
 
 def looked(rows: Iterable[Any], limit: int) -> DeadLetters:
-    """Return the result of a search for dead letters from its rows, newest first.
+    """Return the dead letters that match a filter, newest first.
 
-    A row has the job's number, its version, and True if the job matches the filter. Of all rows
-    only the newest ``limit`` count.
+    A row has the job's number, its version, and True if the job matches the filter. Only the newest
+    ``limit`` rows are used.
     """
     ordered = sorted(rows, key=lambda row: -row[0])
     page = ordered[:limit]

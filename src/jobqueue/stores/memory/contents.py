@@ -146,7 +146,7 @@ class MemoryPart:
 
 
 class EventLog:
-    """Keeps all events in the order of their writes, and the outbox of changes that are no events.
+    """Keeps all events in the order of their writes, and the outbox of changes that are not events.
 
     Removed jobs leave gaps among the events; gaps at the beginning are dropped. The *mark* is the
     position up to which the stream has published. The outbox stores changes only while there is a
@@ -163,7 +163,7 @@ class EventLog:
         self.refused = 0
 
     def write(self, entries: Iterable[Entry], events: list[Placed]) -> None:
-        """Add events to this log and to ``events``, the list of their job."""
+        """Add events to this log and to ``events``, the list of the job's events."""
         number = self._first + len(self._events)
         for entry in entries:
             placed: Placed = (*entry, number)
@@ -183,7 +183,7 @@ class EventLog:
             self._gaps -= gaps
 
     def events_after(self, number: int) -> Iterator[Placed]:
-        """Yield the events after the event ``number``.
+        """Yield the events whose number is greater than ``number``.
 
         The caller must not write or remove events meanwhile.
         """
@@ -195,7 +195,8 @@ class EventLog:
     def begin(self, queues: Iterable[Queue], flagged: Iterable[StreamItem], now: float) -> Place:
         """Return the mark. If there is none, start a stream with its mark before the first event.
 
-        The outbox of a new stream begins with the creation of every queue and with ``flagged``.
+        The outbox of a new stream begins with the creation of every queue. Then ``flagged``
+        follows: the requests to cancel jobs.
         """
         if self.mark is None:
             self.mark, self.refused = (0, 0), 0
@@ -206,9 +207,9 @@ class EventLog:
         return self.mark
 
     def resume(self, number: int, *, published: bool) -> None:
-        """Number new outbox entries after ``number``.
+        """Give new outbox entries numbers that are greater than ``number``.
 
-        With ``published`` a stream is started whose mark is after all events and entries.
+        With ``published``, also start a stream whose mark is after all events.
         """
         self.end()
         self._number = max(self._number, number)
@@ -242,7 +243,10 @@ class EventLog:
         return self.mark is None or record.events[-1][-1] <= self.mark[0]
 
     def move(self, position: Place, refused: int) -> None:
-        """Move the mark to ``position``, and drop the outbox entries up to there."""
+        """Move the mark to ``position``, and drop the outbox entries up to this position.
+
+        ``refused`` is the number of changes that could not be published.
+        """
         self.mark = position
         self.refused += refused
         while self._outbox and self._outbox[0][0] <= position:
@@ -251,7 +255,7 @@ class EventLog:
     def after(self, position: Place) -> Iterator[tuple[Place, Placed | StreamItem, float]]:
         """Yield the events and outbox entries after a position, in order of their writes.
 
-        Each comes with its own position and its time.
+        Each result also has the position and the time of the event or entry.
         """
         events = (((event[-1], 0), event, event[5]) for event in self.events_after(position[0]))
         entries = (entry for entry in self._outbox if entry[0] > position)
@@ -298,7 +302,7 @@ class IdempotencyKeys:
 class Timers:
     """Keeps the times when waiting jobs are due: retries, expiries, ends of delays.
 
-    A timer is void when its job has changed. Void timers are removed when the heap has grown.
+    A change of a job makes its timer void. Void timers are removed later, many at once.
     """
 
     def __init__(self, look_up: Callable[[int], MemoryJob | None]) -> None:
@@ -317,7 +321,7 @@ class Timers:
             self._kept = len(self._heap)
 
     def next_at(self) -> float | None:
-        """Return the time when the next job is due, or None if no job is."""
+        """Return the time when the next job is due, or None if there are no timers."""
         while self._heap and self._armed(self._heap[0]) is None:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

@@ -114,10 +114,7 @@ class MemoryReads(MemoryPart):
         return [event_of(event) for event in events[-MAX_HISTORY:]]
 
     def every_job(self) -> list[Job]:
-        """Return all jobs in the order of their submits.
-
-        Inline mode uses this method, because it needs no event loop.
-        """
+        """Return all jobs in the order of their submits. This needs no event loop."""
         return [self._contents.job(record) for record in self._by_seq.values()]
 
 
@@ -143,7 +140,7 @@ class _TimePage:
         return len(self._page) >= self._wanted.limit
 
     def finish(self) -> list[MemoryJob]:
-        """Return the records of the page, after the last ``add``."""
+        """Return the records of the page. Call this after the last ``add``."""
         self._take_same()
         return self._page[: self._wanted.limit]
 

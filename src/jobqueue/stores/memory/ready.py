@@ -21,14 +21,10 @@ First = tuple[int, int, str]
 
 
 class _Heap(list[int]):
-    """Holds the numbers of jobs of one rank and type.
-
-    ``entry`` is the number by which ``ReadyJobs._firsts`` orders this heap. It never exceeds the
-    number of the heap's first job.
-    """
+    """Holds the numbers of a queue's jobs of one priority and type."""
 
     __slots__ = ("entry",)
-    entry: int
+    entry: int  # of this heap in ``ReadyJobs._firsts``; not above the number of the first job
 
 
 class ReadyJobs:
@@ -73,7 +69,7 @@ class ReadyJobs:
             self._rebuild(rank)
 
     def bury(self, type: str) -> None:
-        """Record that a job is no longer claimable for another reason than ``take``."""
+        """Record that a job of a type is no longer claimable, though it was not claimed."""
         self._count_left(type)
         self._dead += 1
         if self._dead > SLACK and self._dead * 2 > self._size:
@@ -103,7 +99,7 @@ class ReadyJobs:
         return present[next(iter(share(weights, list(present), 1)))]
 
     def take(self, rank: int, type: str) -> None:
-        """Remove the first job of a rank and a type, because it is claimed."""
+        """Remove the first job of a priority's rank and a type, because it is claimed."""
         self._count_left(type)
         heap, firsts = self._pop(rank, type), self._firsts[rank]
         if heap and heap.entry == firsts[0][0]:
@@ -111,7 +107,7 @@ class ReadyJobs:
             heapq.heapreplace(firsts, (heap.entry, type))
 
     def counts(self, count_to: int) -> dict[str, int]:
-        """Return the number of claimable jobs of each type, but at most ``count_to``."""
+        """Return the number of claimable jobs by type, each number limited to ``count_to``."""
         return {type: min(count, count_to) for type, count in self._counts.items()}
 
     def _count_left(self, type: str) -> None:
@@ -128,7 +124,7 @@ class ReadyJobs:
         return heap
 
     def _not_covered(self, types: Types) -> Types:
-        """Return None, which stands for all types, if ``types`` has the types of all jobs here."""
+        """Return ``types``, or None (all types) if no claimable job has another type."""
         if types is None or types is self._covered:
             return None
         if self._counts.keys() <= types:
@@ -137,7 +133,7 @@ class ReadyJobs:
         return types
 
     def _next(self, rank: int, types: Types) -> tuple[int, str] | None:
-        """Return the number and type of a rank's next claimable job of the given types."""
+        """Return the number and type of the next claimable job of a rank and the given types."""
         heaps = self._heaps[rank]
         if types is not None:
             each = [(self._alive(rank, type), type) for type in heaps.keys() & types]

@@ -57,7 +57,6 @@ class MemoryStream(MemoryPart):
         return found
 
     def _job_event(self, placed: Placed) -> JobEvent:
-        """Return an event with the fields of the job that its transition changed."""
         event, record = event_of(placed), self._contents.jobs[placed[0]]
         spec = record.spec
         retry_count, started_at, due, cancelled = placed[10:14]

@@ -1,4 +1,4 @@
-"""Keep the workers of a memory store and answer questions about their leases."""
+"""Keep the workers of a memory store, and read their leases."""
 
 from __future__ import annotations
 
@@ -97,7 +97,6 @@ class MemoryWorkers(MemoryPart):
         return answer.pulse
 
     def _keep_progress(self, told: Mapping[int, Progress], now: float) -> None:
-        """Store the reported progress, and remove the progress of leases that have ended."""
         for lease, progress in told.items():
             self._progress[lease] = replace(progress, at=now)
         for kept in list(self._progress):

@@ -2,8 +2,8 @@
 
 asyncpg's pool is not used, because it sends a reset with every return of a connection. That costs a
 round trip, and a claim has only three. This pool also knows the backend (server process) of each
-connection. If a connection is lost during a write, its backend is terminated before the result of
-the write is read.
+connection. If a connection is lost during a write, its backend is terminated first. Only then is it
+certain whether the write was committed.
 """
 
 from __future__ import annotations
@@ -92,32 +92,32 @@ class Db(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PostgresBackend:
-    """Identifies a process of the PostgreSQL server, even if a later process gets the same pid."""
+    """Identifies a process of the PostgreSQL server by pid and start, because pids are reused."""
 
     pid: int
     began: datetime
 
 
 # asyncpg reads the descriptions of array types anew on every connection, with a query that takes
-# PostgreSQL ten times as long as the connection itself. The object ids below this one are assigned
-# by hand in PostgreSQL's source: they mean the same in every database of every server.
+# PostgreSQL ten times as long as the connection itself. The object ids below
+# ``_FIRST_GENERATED_ID`` are assigned by hand in PostgreSQL's source: they mean the same in every
+# database of every server.
 _FIRST_GENERATED_ID = 10_000
 _builtin_types: dict[frozenset[int], Sequence[Any]] = {}
 
 
 class _NoStatement:
-    """Stands for the statement of an answer that was remembered: none was prepared."""
+    """Takes the place of a prepared statement when ``_builtin_types`` already has the types."""
 
     name = "remembered"
 
 
 class _Asked(asyncpg.Connection):  # type: ignore[misc]  # it has no types
-    """Extends asyncpg's connection by the time of its latest statement, and by built-in types."""
+    """Records when its latest statement was sent, and caches PostgreSQL's built-in types."""
 
     asked = 0.0
 
     async def _introspect_types(self, typeoids: Iterable[int], timeout: float | None) -> Any:
-        """Return the descriptions of types, and the statement that was prepared to read them."""
         wanted = frozenset(typeoids)
         known = _builtin_types.get(wanted)
         if known is not None:
@@ -266,7 +266,7 @@ class Connections:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def distrust(self) -> None:
-        """Drop all idle connections, because another connection to the server was cut off."""
+        """Drop all idle connections. The caller suspects that they were cut off silently."""
         while self._idle:
             self._idle.pop().raw.terminate()
 

@@ -80,7 +80,7 @@ async def _cut_off() -> None:
 
 
 class Unanswered:
-    """Records the writes in progress, so that a health check sees how long the oldest one waits."""
+    """Records the writes in progress, so that a health check sees how long the oldest waits."""
 
     def __init__(self) -> None:
         self._since: dict[object, float] = {}
@@ -172,7 +172,7 @@ class Database:
         return self._side.run(self._beating.write(name, work, again=work))
 
     def now(self) -> float | None:
-        """Return the time of a test's clock, or None to use the PostgreSQL server's time."""
+        """Return the time of a test's clock, or None if the PostgreSQL server's time is used."""
         return None if self._clock is None else self._clock.now()
 
     def here(self) -> float | None:

@@ -116,8 +116,9 @@ async def renumber(db: Db) -> None:
 
     Such a database, for example one restored from a dump, has transaction numbers of the old
     cluster. The new cluster has not reached these numbers yet: the stream would not read such
-    events for a long time, and would miss new events. So the events get the number of a transaction
-    of this cluster. Jobs continue meanwhile. Any server may do this; no term is needed.
+    events for a long time, and would take new events, with lower numbers, for published. So the
+    events get the number of a transaction of this cluster. Jobs continue meanwhile. No term is
+    needed: any server may do this.
     """
     if not await db.fetchval(SQL["numbers_of_others"]):
         return
@@ -140,10 +141,10 @@ async def renumber(db: Db) -> None:
 
 
 def including(seen: Snapshot, own: int) -> Snapshot:
-    """Return a transaction's own snapshot ``seen`` in the form that other transactions would see.
+    """Return the snapshot ``seen`` of the transaction ``own`` as other transactions would see it.
 
-    In this form the transaction with the number ``own`` is open. All transactions between the end
-    of ``seen`` and ``own`` may be open, too.
+    For other transactions ``own`` is open. All transactions between the end of ``seen`` and
+    ``own`` may be open, too.
     """
     unfinished = {*seen.open, *range(seen.above, own), own}
     return Snapshot(seen.below, max(seen.above, own + 1), tuple(sorted(unfinished)))

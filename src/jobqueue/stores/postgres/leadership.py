@@ -1,4 +1,4 @@
-"""Elect a leader among the servers with a row in PostgreSQL."""
+"""Elect a leader among the servers, and keep the leader's term in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobqueue.stores.postgres.statements import SQL
 
 
 class PostgresLeadership:
-    """Implements ``core.store.LeaderStore`` with the only row of the table ``leader``."""
+    """Implements ``core.store.LeaderStore`` in the table ``leader``."""
 
     def __init__(self, database: Database, speaker: Speaker) -> None:
         self._database = database
@@ -45,6 +45,6 @@ class PostgresLeadership:
         self._speaker.say(Change.CONTROL)
 
     async def check(self, db: Db, term: Term) -> None:
-        """Raise TermEnded if a term is over. Otherwise it stays in force until the commit."""
+        """Raise TermEnded if a term is over. Otherwise the term stays in force until the commit."""
         if not await db.fetchval(SQL["check_term"], term.holder, term.epoch, self._database.now()):
             raise TermEnded

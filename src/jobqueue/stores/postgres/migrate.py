@@ -59,7 +59,7 @@ class Migration:
 
     @property
     def oldest(self) -> int:
-        """Return the oldest version of the schema whose servers may run after this migration."""
+        """Return the lowest schema version that a server must know to run after this migration."""
         said = _OLDEST.search(self.sql)
         return int(said[1]) if said else 1
 
@@ -90,7 +90,10 @@ async def check(dsn: str) -> int:
 
 
 async def layout_of(dsn: str, wanted: int | None = None) -> int:
-    """Return the layout of a database. If ``wanted`` is given, change the layout to it first."""
+    """Return the layout of a database, which says what kinds of rows servers may write.
+
+    If ``wanted`` is given, change the layout to it first.
+    """
 
     async def work(connection: Db, known: list[Migration]) -> int:
         await look(connection, known)
@@ -144,7 +147,6 @@ async def look(connection: Db, known: list[Migration]) -> int:
 
 
 async def _history(connection: Db) -> list[Any] | None:
-    """Return the applied migrations in order, or None if there is no table of migrations."""
     if await connection.fetchval("SELECT to_regclass('schema_history')") is None:
         return None
     rows: list[Any] = await connection.fetch(

@@ -53,8 +53,8 @@ class Speaker:
     def say(self, what: Change, heads: dict[Head, int] | None = None) -> None:
         """Send a hint that ``what`` has changed.
 
-        With WORK, ``heads`` has the lowest new job number by queue, priority and type. None means
-        that other servers must search for claimable jobs everywhere.
+        With ``Change.WORK``, ``heads`` has the lowest new job number of each queue, priority and
+        type. None means that other servers must search for claimable jobs everywhere.
         """
         if self._closed:
             return
@@ -152,7 +152,7 @@ class Listener:
 
 
 async def _stay(raw: Any) -> None:
-    """Wait until the connection is lost. Regular queries detect one that was cut off silently."""
+    """Wait until the connection is lost. Regular queries detect a loss that is not reported."""
     lost = asyncio.Event()
     raw.add_termination_listener(lambda _: lost.set())
     while not raw.is_closed():

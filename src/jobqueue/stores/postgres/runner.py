@@ -1,8 +1,8 @@
 """Run statements, measure their time, and repeat them when this is safe.
 
-A write whose answer was lost may have been committed. First its backend is terminated. Then the
-function ``again`` of the write finds out what happened, or repeats the write if its fence makes
-this safe. A write without ``again`` raises OutcomeUnknown.
+A write whose answer was lost may have been committed, or its backend may still run it. So the
+backend is terminated first. Then the function ``again`` of the write finds out what happened, or
+repeats the write if its fence makes this safe. A write without ``again`` raises OutcomeUnknown.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Runner:
         undone: Callable[[], None] = lambda: None,
     ) -> None:
         self.connections = connections
-        self._undone = undone  # called before a write is repeated that the server has undone
+        self._undone = undone  # called before the repeat of a write that the server rolled back
         self._observer = observer
         self._patience = patience
-        # Called when a connection was cut off silently, because others may have been, too.
+        # Called when a connection was cut off silently: other connections probably were, too.
         self._silent = silent or connections.distrust
 
     async def read(self, name: str, work: Work[T], patience: float | None = None) -> T:
@@ -76,7 +76,7 @@ class Runner:
     ) -> T:
         """Run a write and return its result. ``name`` is its name in metrics.
 
-        If its answer is lost, ``again`` runs instead of ``work``, within ``patience`` seconds.
+        If its answer is lost, later tries run ``again``, not ``work``, within ``patience`` seconds.
         Without ``again``, a lost answer raises OutcomeUnknown.
         """
         began = time.perf_counter()

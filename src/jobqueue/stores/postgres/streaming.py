@@ -36,7 +36,8 @@ row for many jobs or None.
 class Stream:
     """Implements ``core.store.EventStream``.
 
-    The keys of the next items are cached for one reader; several readers at once are slow.
+    The keys of the next items are cached for one reader. Several readers at once are slow,
+    because each empties the cache of the others.
     """
 
     def __init__(self, database: Database, leadership: PostgresLeadership) -> None:
@@ -199,16 +200,15 @@ def _moved(at: StreamPlace, key: Key) -> StreamPlace:
 
 
 async def _stretch(db: Db, since: Snapshot) -> StreamPlace:
-    """Return the place from the snapshot ``since`` to the present snapshot.
+    """Return the place before all events between the snapshot ``since`` and the present snapshot.
 
-    If there are too many events in between, the place ends earlier, so that the keys of its events
-    can be read at once.
+    If these events are too many to read their keys at once, the second snapshot is earlier.
     """
     now = await snapshot(db)
     if now.above < since.above:
         raise Unavailable(
-            "PostgreSQL lacks transactions that were read from it before: another server took over"
-            " that had not received all commits"
+            "PostgreSQL lacks transactions that were read from it before: a standby that had not"
+            " received all commits took over"
         )
     last = await db.fetchval(
         SQL["end_of_stretch"], since.above, now.above, list(now.open), _KEYS_AT_ONCE

@@ -95,7 +95,7 @@ class _DecidedJob:
 
 
 class MoveBatch:
-    """Applies transitions with one script call, or a few calls if Python must decide some."""
+    """Applies transitions with one script call, or a few calls if Python must decide."""
 
     def __init__(
         self, runner: ScriptRunner, rules: Rules, moves: Sequence[Transition], term: Term | None

@@ -51,7 +51,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
 class RedisConnections:
     """Sends commands to Redis on a few connections.
 
-    The caller limits the time of a command. A cancelled command closes its connection.
+    A command has no time limit. A caller that cancels it closes its connection.
     """
 
     def __init__(self, url: str) -> None:
@@ -165,7 +165,7 @@ _REPLICA_CODES = ("READONLY", "MASTERDOWN")
 
 
 def passes(error: BaseException) -> bool:
-    """Return True if Redis did not run the command now, but can run it a little later."""
+    """Return True if Redis did not run the command, but can run it if it is sent again soon."""
     return isinstance(error, BusyLoadingError) or _begins(error, _PASSING_CODES)
 
 
@@ -175,7 +175,7 @@ def refused(error: BaseException) -> bool:
 
 
 def replaced(error: BaseException) -> bool:
-    """Return True if the server is a replica, so that its host may name another server by now."""
+    """Return True if the server is a replica: its host name may lead to a new primary by now."""
     return isinstance(error, ReadOnlyError) or _begins(error, _REPLICA_CODES)
 
 
@@ -184,7 +184,7 @@ def _begins(error: BaseException, codes: tuple[str, ...]) -> bool:
 
 
 def described(error: BaseException, where: str) -> str:
-    """Return the text of an error, after the server's location ``where``."""
+    """Return the server's location ``where``, followed by the text of an error."""
     text = str(error).strip()
     if isinstance(error.__cause__ or error.__context__, ConnectionRefusedError):
         text = "connection refused"

@@ -53,14 +53,14 @@ _TO_THE_MICROSECOND = len("2026-01-01T00:00:00.000000Z")
 
 
 def fields(flat: Sequence[bytes]) -> Fields:
-    """Return a mapping from a list in which each field is followed by its value."""
+    """Convert a list in which each field is followed by its value into a mapping."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def split(values: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    """Return the fields to set, each followed by its value, and the fields to remove.
+    """Return a list of fields, each followed by its value, and a list of fields to remove.
 
-    A field whose value is None is removed.
+    A field whose value is None is to be removed.
     """
     said = [part for item in values.items() if item[1] is not None for part in item]
     return said, [field for field, value in values.items() if value is None]
@@ -306,7 +306,6 @@ def job(found: Fields) -> Job:
 
 
 def _progress(found: Fields) -> Progress | None:
-    """Return the progress of the running attempt in a job's document, or None."""
     # The document may still contain the progress of an earlier attempt.
     lease = found.get(b"progress_lease")
     if lease is None or lease != found.get(b"lease") or found[b"status"] != b"RUNNING":

@@ -158,7 +158,7 @@ class RedisJobs:
 class RedisUpkeep:
     """Implements ``core.store.Upkeep``.
 
-    With ``sorts``, ``due`` also moves jobs from the index of earlier versions (``sort_ready``).
+    With ``sorts``, each ``due`` may call ``sort_ready``, which an upgraded store needs.
     """
 
     def __init__(self, runner: ScriptRunner, *, sorts: bool) -> None:
@@ -183,7 +183,7 @@ class RedisUpkeep:
         return Overdue(found, promoted + moved, next_at)
 
     async def sort_ready(self) -> tuple[int, bool]:
-        """Move some waiting jobs from the index of an earlier version to the index for claims.
+        """Move some waiting jobs from an index of earlier versions to the index that claims read.
 
         Return the number of moved jobs, and True if more jobs must be moved.
         """
@@ -235,8 +235,8 @@ def _result(job: NewJob, said: Sequence[Any]) -> SubmitResult:
 def _rest(part: Sequence[Claim], number: int, workers: Sequence[bytes]) -> list[Claim]:
     """Return the claims of ``part`` that a script did not finish.
 
-    ``number`` counts claims from 1 and is that of the first unfinished claim. ``workers`` are the
-    slots that this claim has left.
+    ``number`` is the place of the first unfinished claim, counted from 1. ``workers`` has the
+    worker of each slot that this claim did not fill.
     """
     begun, *others = part[number - 1 :]
     slots = [worker.decode() for worker in workers]
@@ -244,7 +244,6 @@ def _rest(part: Sequence[Claim], number: int, workers: Sequence[bytes]) -> list[
 
 
 def _parts(claims: Sequence[Claim]) -> list[list[Claim]]:
-    """Split claims into parts of at most ``MOST_SLOTS`` slots."""
     parts: list[list[Claim]] = [[]]
     room = MOST_SLOTS
     for claim in claims:

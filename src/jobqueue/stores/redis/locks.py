@@ -46,7 +46,7 @@ _MEANING = "dispatch goes on under PostgreSQL's row locks"
 
 
 class RedisLocks:
-    """Implements ``core.store.Locks``. The locks of a server process have its random token."""
+    """Implements ``core.store.Locks``. The value of a lock is the server process's random token."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class RedisLocks:
 
 
 async def _answer(seconds: float, asked: Awaitable[T]) -> T:
-    """Wait at most ``seconds``. The TimeoutError names this time in milliseconds."""
+    """Do the same as ``within``, but name the limit in the text of the TimeoutError."""
     try:
         return await within(seconds, asked)
     except TimeoutError:

@@ -50,7 +50,7 @@ class RedisRestore:
         self._rules = rules
 
     async def check_none(self) -> None:
-        """Raise Conflict if a replay is writing this store, or was interrupted."""
+        """Raise Conflict if a replay is writing this store, or left it incomplete."""
         mark = f"{self._runner.prefix}restoring"
         since = await self._runner.command("open", "HGET", mark, "since")
         if since is not None:

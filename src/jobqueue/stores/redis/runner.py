@@ -2,7 +2,7 @@
 
 Each write has a number in a sequence of calls (``numbered`` in ``scripts/calls.lua``). A write that
 is sent again has the same number. If Redis has run it before, Redis returns the earlier answer, so
-each write happens once. Its outcome is unknown only if Redis does not answer again in time.
+each write happens once. Its outcome stays unknown only if no try gets an answer in time.
 
 After a call has timed out, new calls fail at once, until Redis answers a PING.
 """
@@ -73,7 +73,7 @@ class Script:
 def script(name: str) -> Script:
     """Return the script of the section ``name`` in ``scripts/*.lua``.
 
-    The sections that it needs come first in its text.
+    The script begins with the sections that this section needs.
     """
     text = "".join(_with_needs(name, set()))
     if name in _WHEN_FULL:
@@ -84,10 +84,9 @@ def script(name: str) -> Script:
 
 @cache
 def _sections() -> Mapping[str, tuple[Sequence[str], str]]:
-    """Return by name, for each section of ``scripts/*.lua``, the sections it needs and its text.
+    """Map the name of each section in ``scripts/*.lua`` to the sections it needs and its text.
 
-    A section begins with the line ``--# name: needed, needed``, which names the sections that it
-    needs. All sections need ``common``.
+    A section begins with the line ``--# name: needed, needed``. All sections need ``common``.
     """
     found: dict[str, tuple[Sequence[str], str]] = {}
     for file in resources.files(__package__).joinpath("scripts").iterdir():
@@ -99,9 +98,9 @@ def _sections() -> Mapping[str, tuple[Sequence[str], str]]:
 
 
 def _with_needs(name: str, there: set[str]) -> list[str]:
-    """Return the texts of a section and of all sections that it needs, in a valid order.
+    """Return the text of a section, after the texts of all sections that it needs.
 
-    ``there`` has the sections that are already included; no section is included twice.
+    ``there`` names the sections whose texts the script has already; these are left out.
     """
     there.add(name)
     needs, text = _sections()[name]

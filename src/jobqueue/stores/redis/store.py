@@ -164,7 +164,7 @@ async def _check_version(runner: ScriptRunner) -> None:
 
 
 async def _shortcomings(runner: ScriptRunner) -> list[str]:
-    """Return the settings of Redis with which accepted jobs can be lost, with their effects."""
+    """Describe each setting of Redis that can cause the loss of accepted jobs."""
     said: dict[str, str] = {}
     try:
         for names in ("*append*", "maxmemory-policy"):

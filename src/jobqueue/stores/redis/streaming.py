@@ -1,6 +1,6 @@
 """Read the changes for the event stream from Redis, and keep the mark of the stream.
 
-Changes that are no events are in an outbox. Fields of a job that later transitions may change are
+Changes that are not events are in an outbox. Fields of a job that later transitions may change are
 written with the event (``more``). The other fields are read from the job's document.
 """
 
@@ -62,8 +62,8 @@ class RedisStream:
             if rows is None:
                 raise Unavailable(
                     f"{self._runner.location} lacks events that were read from it before: it was"
-                    " emptied, or another Redis without them took over; the stream begins again"
-                    " at its mark"
+                    " emptied, or a replica that had not received them took over; the stream"
+                    " begins again at its mark"
                 )
             for place, *rest in rows:
                 item = _item(place_of(place), *rest)

@@ -101,9 +101,9 @@ def prepare(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _to_wal(connection: sqlite3.Connection) -> str:
-    """Switch the file to WAL mode and return its mode.
+    """Switch the file to WAL mode, and return the mode that it has now.
 
-    SQLite itself does not wait for the lock here, so this function retries.
+    SQLite itself does not wait for the lock that this needs, so this function retries.
     """
     give_up = time.monotonic() + BUSY_TIMEOUT
     while True:
@@ -148,7 +148,6 @@ def _migrate(path: Path, connection: sqlite3.Connection) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """Split an SQL script into its statements."""
     # executescript() would commit the open transaction.
     statements, current = [], ""
     for line in script.splitlines():

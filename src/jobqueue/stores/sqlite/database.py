@@ -46,7 +46,7 @@ class _Operation(NamedTuple):
 
 
 class WriterThread:
-    """Runs operations in order; those that wait together share a transaction."""
+    """Runs operations in order. Operations that wait at the same time share a transaction."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection, observer: Observer) -> None:
         self._path = path
@@ -78,7 +78,7 @@ class WriterThread:
         operation = _Operation(name, work, concurrent.futures.Future())
         with self._lock:
             if self._closed:
-                raise Unavailable("the store is closed")
+                raise Unavailable(f"the store {self._path} is closed")
             self._waiting.put(operation)
         return operation.future
 
@@ -163,7 +163,7 @@ class WriterThread:
                 raise self._failed(error, committing=committing) from error
             if not isinstance(error, JobQueueError):
                 _log.exception(
-                    "rolled back a write to SQLite file %s that failed; its caller gets an error",
+                    "rolled back a failed write to SQLite file %s; its caller gets an error",
                     self._path,
                 )
             raise
@@ -257,7 +257,7 @@ class SqliteDatabase:
             finally:
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise Unavailable(f"the SQLite store cannot read: {error}") from error
+            raise Unavailable(f"cannot read SQLite file {self.path}: {error}") from error
         finally:
             self._observer.queried(name, time.perf_counter() - began)
 

@@ -147,7 +147,10 @@ def _select(
 
 
 def _conditions(wanted: JobFilter, reason: str, error: str) -> tuple[list[str], list[Any]]:
-    """Return a filter's SQL conditions and their values, except for queue, state and number."""
+    """Return the SQL conditions of a filter, without queue, state and number, and their values.
+
+    ``reason`` and ``error`` are the SQL expressions for these fields.
+    """
     reasons = [one.value for one in wanted.reasons]
     asked: list[tuple[bool, str, list[Any]]] = [
         (wanted.type is not None, "r.type = ?", [wanted.type]),
@@ -161,7 +164,7 @@ def _conditions(wanted: JobFilter, reason: str, error: str) -> tuple[list[str], 
 
 
 def _sources(wanted: TimeQuery) -> list[tuple[str, str]]:
-    """Return the tables to read, each with its condition, so that no job is found twice."""
+    """Return the tables to read, each with an SQL condition. No job is found in two tables."""
     # Live jobs and dead letters are few, and are sorted after they are found. The others are read
     # in order of time: because of the "+" SQLite does not use the index of the queue, with which it
     # would read all jobs.

@@ -1,8 +1,8 @@
 """Run the named statements of ``queries.sql``, also for many rows at once.
 
 Python's other threads run while SQLite executes a statement. With one statement for each row, the
-threads would switch at every row. So a statement contains many rows. Chunks of rows have a few
-fixed sizes, so that SQLite compiles each statement only once.
+threads would switch at every row, which is slow. So a statement has many rows. Their number is one
+of a few fixed sizes, so that SQLite compiles the statement once for each size.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def _merged(name: str, arms: int) -> str:
 def read_merged(
     connection: sqlite3.Connection, name: str, values: Row, limit: int, each: Sequence[str]
 ) -> list[Row]:
-    """Run the query ``name`` with each text in ``each`` in place of ``{mark}``; merge the results.
+    """Run the query ``name`` once for each text in ``each``, which replaces ``{mark}``.
 
-    Return the first ``limit`` rows, ordered by their first two columns. ``values`` are the first
-    four parameters of the query.
+    Return the first ``limit`` rows of all results, ordered by their first two columns. ``values``
+    are the first four parameters of the query.
     """
     found: list[Row] = []
     most = _ARMS[-1]
@@ -60,7 +60,7 @@ def read_merged(
 
 
 def write_rows(connection: sqlite3.Connection, name: str, rows: Sequence[Row]) -> None:
-    """Run the statement ``name`` with ``rows`` in place of ``{rows}``.
+    """Run the statement ``name``, in which ``rows`` replace ``{rows}``.
 
     All rows must have the same number of values.
     """
@@ -81,12 +81,12 @@ def _padded(values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def read_marked(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> Iterable[Row]:
-    """Run the query ``name`` with a set of values in place of ``{marks}``, and yield its rows."""
+    """Run the query ``name``, in which ``values`` replace ``{marks}``, and yield its rows."""
     for chunk in _padded(values):
         yield from connection.execute(_marks(name, len(chunk)), chunk).fetchall()
 
 
 def write_marked(connection: sqlite3.Connection, name: str, values: Sequence[Any]) -> None:
-    """Run the statement ``name``, which returns no rows, with values in place of ``{marks}``."""
+    """Run the statement ``name``, in which ``values`` replace ``{marks}``. It returns no rows."""
     for chunk in _padded(values):
         connection.execute(_marks(name, len(chunk)), chunk)

@@ -1,7 +1,7 @@
 """Assemble the SQLite store: one durable file for any number of processes on one machine.
 
-Everything is in the file. No list of claimable jobs, counter or lease is in memory only, so that a
-server, a worker and ``jq-ctl`` may have the file open at the same time.
+Claimable jobs, counters and leases are all in the file, not in memory. So a server, a worker and
+``jq-ctl`` may have the file open at the same time.
 """
 
 from __future__ import annotations

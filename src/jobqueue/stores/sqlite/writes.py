@@ -295,10 +295,7 @@ class _ClaimableQueue:
         return sorted(read_marked(self._connection, "claimable_rows", [row[1] for row in found]))
 
     def _meant(self, types: frozenset[str] | None) -> Sequence[str]:
-        """Return the types to read: the types of claimable jobs if they are few, else ``types``.
-
-        With ``types`` None the types of all claimable jobs are returned.
-        """
+        """Return the types to read. If few types have claimable jobs, the others are left out."""
         if self._types is None:
             self._types = self._waiting_types(_FEW_TYPES)
         if len(self._types) < _FEW_TYPES:
