@@ -231,7 +231,7 @@ async def test_each_role_does_its_own(system: System) -> None:
     """Workers do not connect to an API; a scheduler shows its health and figures only."""
     api = await system.server("api")
     scheduler = await system.server("scheduler")
-    with pytest.raises(Conflict, match="learn of their jobs by Kafka"):
+    with pytest.raises(Conflict, match="its workers receive jobs through Kafka"):
         await Hand.connect(api.backend)
     assert (scheduler.grpc_target, bool(api.grpc_target)) == ("", True)
     async with client(scheduler) as http:
