@@ -29,9 +29,9 @@ WITH r AS (
     RETURNING seq
 )
 INSERT INTO job_held (base, lo, at, due, queue, worker, open)
-SELECT (1::bigint << 62) + min(seq), min(seq) >> 10 << 10, 1e9, 4e9, 1, 1000 + min(seq) % 700,
+SELECT (1::bigint << 62) + min(seq), min(seq) >> 10 << 10, 1e9, 4e9, 1, 1000 + (min(seq) >> 5),
        bit_or(set_bit(0::bit(1024), (seq & 1023)::int, 1))
-FROM r GROUP BY seq >> 4;
+FROM r GROUP BY seq >> 4 ORDER BY min(seq);  -- floors then read each page once, vacuumed or not
 
 WITH r AS (
     INSERT INTO job_record (id, queue, type, payload, priority, max_retries, created_at)
