@@ -96,22 +96,17 @@ def run(
     name: ProfileArgument,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SCENARIO",
-            help="Measure only this scenario; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option(metavar="SCENARIO", help="Measure only this scenario; may be repeated."),
     ] = None,
     topology: Annotated[
         list[str] | None,
-        typer.Option(help="Measure this topology only; may be repeated.", show_default=False),
+        typer.Option(help="Measure this topology only; may be repeated."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             help="Folder for the records. Default: results/PROFILE, or a new folder beside it.",
-            show_default=False,
         ),
     ] = None,
     sets: Annotated[
@@ -121,7 +116,6 @@ def run(
             metavar="NAME=VALUE",
             help="Another value for a factor or a setting of the profile, or several values with"
             " commas between them; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     at: Annotated[
@@ -129,7 +123,6 @@ def run(
         typer.Option(
             metavar="TOPOLOGY=HOST:PORT[,…]",
             help="Measure a topology that runs already; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     place: Annotated[
@@ -144,7 +137,6 @@ def run(
         typer.Option(
             metavar="DIR",
             help="Folder of the compose files. Default: deploy/compose, as in a checkout.",
-            show_default=False,
         ),
     ] = None,
     strict: Annotated[

@@ -51,7 +51,6 @@ def peers(
             metavar="NAME",
             help="Measure only this system; may be repeated."
             f" Names: {', '.join(_NAMES)}. Default: all.",
-            show_default=False,
         ),
     ] = None,
     setting: Annotated[
@@ -66,7 +65,6 @@ def peers(
             metavar="COUNT",
             help="Jobs that all workers together run at once, a multiple of the number of workers;"
             " may be repeated. Default: the number of each setting.",
-            show_default=False,
         ),
     ] = None,
     redis_fsync: Annotated[
@@ -99,7 +97,6 @@ def peers(
         typer.Option(
             metavar="DIR",
             help=f"Folder for the results. Default: {_FOLDER}, or a new folder beside it.",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,

@@ -31,12 +31,11 @@ app = typer.Typer()
 def report(
     folders: Annotated[
         list[Path], typer.Argument(metavar="DIR…", help="A folder of results, or several folders"
-                                   " to show together.", show_default=False)
+                                   " to show together.")
     ],
     into: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder for the report. Default: the only folder DIR.",
-                     show_default=False),
+        typer.Option(metavar="DIR", help="Folder for the report. Default: the only folder DIR."),
     ] = None,
 ) -> None:  # fmt: skip
     """Make summary.csv, report.html and report.md from the records, and print the page's path."""

@@ -92,8 +92,7 @@ def root(
         str | None,
         typer.Option(
             help="The jq-server, as HOST:PORT or grpc://HOST:PORT, or several HOST:PORT with"
-            " commas between them. Default: 127.0.0.1:50051.",
-            show_default=False,
+            " commas between them. Default: 127.0.0.1:50051."
         ),
     ] = None,
     url: Annotated[
@@ -101,8 +100,7 @@ def root(
         typer.Option(
             help="Open a store without a server: sqlite:///FILE, postgresql://USER@HOST/DATABASE or"
             " redis://HOST:PORT/NUMBER (its password: JQ_DB_PASSWORD). The environment variable"
-            " JQ_URL gives a default for this or --server.",
-            show_default=False,
+            " JQ_URL gives a default for this or --server."
         ),
     ] = None,
     output: OutputOption = None,

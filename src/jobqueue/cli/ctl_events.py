@@ -42,17 +42,14 @@ def tail(
         str | None,
         typer.Option(
             help="The address of Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the"
-            " other JQ_KAFKA_ variables give the login.",
-            show_default=False,
+            " other JQ_KAFKA_ variables give the login."
         ),
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Show the older events in Kafka first.")
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for new events.")] = True,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Exit after this many events.", show_default=False)
-    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events.")] = None,
     output: OutputOption = None,
 ) -> None:
     """Show events as they are published. With JSON output, each event is an object on a line."""

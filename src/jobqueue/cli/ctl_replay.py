@@ -50,15 +50,13 @@ def replay(
             metavar="URL",
             help=f"The store to write, which must be empty: {_TARGETS}."
             " Its password: JQ_DB_PASSWORD.",
-            show_default=False,
         ),
     ] = None,
     kafka_bootstrap: Annotated[
         str | None,
         typer.Option(
             help="The address of Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the"
-            " other JQ_KAFKA_ variables give the topics and the login.",
-            show_default=False,
+            " other JQ_KAFKA_ variables give the topics and the login."
         ),
     ] = None,
     store: Annotated[
@@ -66,7 +64,6 @@ def replay(
         typer.Option(
             metavar="ID",
             help="Rebuild this store, if the topics hold the records of several stores.",
-            show_default=False,
         ),
     ] = None,
     skip_damaged: Annotated[

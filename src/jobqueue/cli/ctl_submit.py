@@ -38,7 +38,7 @@ def submit(
     queue: Annotated[str, typer.Argument(help="The queue.")],
     payload: Annotated[
         str | None,
-        typer.Argument(help="The payload: text, @FILE, or - for stdin.", show_default=False),
+        typer.Argument(help="The payload: text, @FILE, or - for stdin."),
     ] = None,
     type_: Annotated[
         str, typer.Option("--type", help="The task's name. Default: the default handler runs.")

@@ -40,7 +40,6 @@ FolderOption = Annotated[
         metavar="DIR",
         help="Folder for data, logs and state. Default: a folder for each topology below"
         " $XDG_STATE_HOME or ~/.local/state (root: /var/lib).",
-        show_default=False,
     ),
 ]
 
@@ -48,9 +47,7 @@ FolderOption = Annotated[
 UpFolderOption = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR",
-        help="The folder that the topology was started in. Default: search for it.",
-        show_default=False,
+        metavar="DIR", help="The folder that the topology was started in. Default: search for it."
     ),
 ]
 
@@ -62,21 +59,13 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 def up(
     context: typer.Context,
     topology: Annotated[str, typer.Argument(help=f"One of: {', '.join(LAYOUTS)}.")],
-    servers: Annotated[
-        int | None, typer.Option(help="How many jq-server. Default: 2.", show_default=False)
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="How many jq-worker. Default: 2.", show_default=False)
-    ] = None,
+    servers: Annotated[int | None, typer.Option(help="How many jq-server. Default: 2.")] = None,
+    workers: Annotated[int | None, typer.Option(help="How many jq-worker. Default: 2.")] = None,
     schedulers: Annotated[
         int | None,
-        typer.Option(
-            help="How many schedulers, of which one leads. Default: 2.", show_default=False
-        ),
+        typer.Option(help="How many schedulers, of which one leads. Default: 2."),
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(help="How many nodes. Default: 6.", show_default=False)
-    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes. Default: 6.")] = None,
     concurrency: Annotated[
         str | None,
         setting_option("worker.concurrency", about="Number of jobs that a worker runs at once."),

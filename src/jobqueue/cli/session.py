@@ -168,10 +168,6 @@ def _set_output(context: typer.Context, value: Format | None) -> Format | None:
 OutputOption = Annotated[
     Format | None,
     typer.Option(
-        "--output",
-        "-o",
-        callback=_set_output,
-        help="table for people, json for programs.",
-        show_default=False,
+        "--output", "-o", callback=_set_output, help="table for people, json for programs."
     ),
 ]

@@ -31,7 +31,7 @@ def setting_option(path: str, *names: str, about: str, metavar: str | None = Non
     flag, if they differ from the name of the parameter.
     """
     shown = metavar or keys()[path].metavar
-    return typer.Option(*names, metavar=shown, help=about, show_default=False)
+    return typer.Option(*names, metavar=shown, help=about)
 
 
 def parse_sets(items: Sequence[str] | None) -> dict[str, str]:

@@ -12,7 +12,6 @@ TlsCaOption = Annotated[
         "--tls-ca",
         metavar="FILE",
         help="Use TLS, and trust this authority (PEM). Default: the system's authorities.",
-        show_default=False,
     ),
 ]
 TlsCertOption = Annotated[
@@ -21,15 +20,9 @@ TlsCertOption = Annotated[
         "--tls-cert",
         metavar="FILE",
         help="Client certificate for the server (PEM); needs --tls-key.",
-        show_default=False,
     ),
 ]
 TlsKeyOption = Annotated[
     str | None,
-    typer.Option(
-        "--tls-key",
-        metavar="FILE",
-        help="Key of the client certificate (PEM).",
-        show_default=False,
-    ),
+    typer.Option("--tls-key", metavar="FILE", help="Key of the client certificate (PEM)."),
 ]
