@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature, signature
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 import typer
@@ -19,7 +18,7 @@ from jobqueue.cli.display import (
     print_table,
     staying,
 )
-from jobqueue.cli.program import examples
+from jobqueue.cli.program import examples, with_options
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument
@@ -75,29 +74,8 @@ OPTIONS: dict[str, Any] = {
 """The option of each setting of a queue."""
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command with the options of all queue settings.
-
-    The command's parameter ``said`` gets the settings that the user gave.
-    """
-
-    def run(**given: Any) -> None:
-        said = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
-        if "priority_weights" in said:
-            said["priority_weights"] = parse_weights(said["priority_weights"])
-        command(said=said, **given)
-
-    parameters: list[Parameter] = []
-    for own in signature(command, eval_str=True).parameters.values():
-        parameters += (
-            [Parameter(n, own.KEYWORD_ONLY, default=None, annotation=o) for n, o in OPTIONS.items()]
-            if own.name == "said"
-            else [own.replace(kind=own.KEYWORD_ONLY)]
-        )
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {own.name: own.annotation for own in parameters}
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    return run
+with_settings = with_options(OPTIONS.items(), into="said")
+"""Decorates a command with the options of all queue settings."""
 
 
 @app.command(epilog=examples(
@@ -111,8 +89,7 @@ def create(
 ) -> None:
     """Create a queue. The server's configuration gives the settings that are left out."""
     chosen = session(context)
-    spec = QueueSpec(name, **cast(SettingsSaid, said))
-    _check(spec)
+    spec = _checked(name, said)
     created = chosen.call(lambda backend: backend.create_queue(spec))
     if chosen.json:
         print_json(queue_document(QueueStats(queue=created, depth={})))
@@ -145,7 +122,7 @@ def update(
     the waits before retries, the capacity, the weights and the retention.
     """
     chosen = session(context)
-    _check(QueueSpec(name, **cast(SettingsSaid, said)))
+    _checked(name, said)
     for field in parse_reset(reset):
         if field in said:
             raise InvalidArgument(
@@ -172,19 +149,23 @@ def update(
     typer.echo(f"Queue {name} is changed: {shown}")
 
 
-def _check(spec: QueueSpec) -> None:
-    """Raise InvalidArgument for settings that every server would refuse.
+def _checked(name: str, said: dict[str, Any]) -> QueueSpec:
+    """Return the spec of a queue, and raise InvalidArgument for what every server would refuse.
 
     The server itself checks the queue's name, and waits that depend on the profile or the queue.
     """
-    said = spec.said.copy()
-    named = said.pop("retry_profile", None)
+    if "priority_weights" in said:
+        said["priority_weights"] = parse_weights(said["priority_weights"])
+    spec = QueueSpec(name, **cast(SettingsSaid, said))
+    others = spec.said.copy()
+    named = others.pop("retry_profile", None)
     try:
         if named is not None:
             profile(named)
-        check_queue_spec(QueueSpec("default", **said))
+        check_queue_spec(QueueSpec("default", **others))
     except InvalidArgument as error:
         raise InvalidArgument(f"--{_flag(error.field)}", error.problem) from None
+    return spec
 
 
 def parse_reset(text: str) -> list[str]:

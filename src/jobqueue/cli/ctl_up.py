@@ -11,9 +11,9 @@ import typer
 from jobqueue import config
 from jobqueue.cli import fleet, fleet_view
 from jobqueue.cli.display import note, print_json
-from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async
+from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async, with_options
 from jobqueue.cli.session import OutputOption, session
-from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
+from jobqueue.cli.setting_flags import SetOption, parse_sets, text_flag
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.fleet import folders, services, state
 from jobqueue.fleet.keeper import Restarts
@@ -33,6 +33,11 @@ EXAMPLES = examples(
     "jq-ctl up nodes --nodes 6 --detach",
     "jq-ctl up embedded --set queue.max_retries=5 --set http.port=8080",
 )
+FLAGS = [
+    text_flag("worker.concurrency", "Number of jobs that a worker runs at once.", "--concurrency"),
+    text_flag("worker.app", "The JobQueue with the tasks.", "--app", metavar="MODULE:ATTRIBUTE"),
+    text_flag("worker.queues", "Queues to take jobs from; * = all.", "--queues"),
+]
 
 FolderOption = Annotated[
     Path | None,
@@ -56,8 +61,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command(epilog=EXAMPLES)
+@with_options(FLAGS, into="flags")
 def up(
     context: typer.Context,
+    *,
     topology: Annotated[str, typer.Argument(help=f"One of: {', '.join(LAYOUTS)}.")],
     servers: Annotated[int | None, typer.Option(help="How many jq-server. Default: 2.")] = None,
     workers: Annotated[int | None, typer.Option(help="How many jq-worker. Default: 2.")] = None,
@@ -66,17 +73,7 @@ def up(
         typer.Option(help="How many schedulers, of which one leads. Default: 2."),
     ] = None,
     nodes: Annotated[int | None, typer.Option(help="How many nodes. Default: 6.")] = None,
-    concurrency: Annotated[
-        str | None,
-        setting_option("worker.concurrency", about="Number of jobs that a worker runs at once."),
-    ] = None,
-    app_reference: Annotated[
-        str | None,
-        typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The JobQueue with the tasks."),
-    ] = None,
-    queues: Annotated[
-        str | None, setting_option("worker.queues", about="Queues to take jobs from; * = all.")
-    ] = None,
+    flags: dict[str, str],
     postgres: Annotated[
         str | None,
         typer.Option(
@@ -120,13 +117,7 @@ def up(
     wiring = LAYOUTS.get(topology)
     if wiring is None:
         raise InvalidArgument("TOPOLOGY", f"{topology!r} is unknown; allowed: {', '.join(LAYOUTS)}")
-    said = {
-        "worker.concurrency": concurrency,
-        "worker.queues": queues,
-        "worker.app": app_reference,
-        **parse_sets(sets),
-    }
-    flags = {path: value for path, value in said.items() if value is not None}
+    flags |= parse_sets(sets)
     loaded = config.load(config_file, os.environ, flags)
     home = (folder or folders.default_folder(os.environ, topology)).resolve()
     plan = UpRequest(
