@@ -83,6 +83,7 @@ ProfileArgument = Annotated[
 
 
 @app.command(
+    "run",
     epilog=examples(
         "jq-bench run parity",
         "jq-bench run parity --set work_ms=0,20,100 --set repetitions=5",
@@ -90,9 +91,9 @@ ProfileArgument = Annotated[
         "jq-bench run parity --place containers",
         "jq-bench run parity --place containers --at microservices=gateway:50051"
         " --at nodes=node-0:50051,node-1:50051,node-2:50051,node-3:50051,node-4:50051,node-5:50051",
-    )
+    ),
 )
-def run(
+def run_profile(
     name: ProfileArgument,
     only: Annotated[
         list[str] | None,
@@ -316,10 +317,10 @@ def _shown_progress() -> Iterator[_Lines | _Bar]:
         yield _Bar(shown)
 
 
-def main() -> None:
-    """Run jq-bench with the arguments of this process, and exit."""
-    sys.exit(run_program(app, PROGRAM))
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run jq-bench with the given arguments, or those of this process; return the exit status."""
+    return run_program(app, PROGRAM, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run())

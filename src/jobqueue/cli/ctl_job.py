@@ -259,17 +259,14 @@ def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -
         raise Conflict(
             f"job {wanted} is {answer.state.name}; only jobs that have not ended can be cancelled"
         )
-    if chosen.json:
-        print_json({
-            "job_id": wanted,
-            "status": answer.state.name,
-            "cancel_requested": answer.requested,
-            "already_terminal": False,
-        })  # fmt: skip
-    elif answer.requested:
-        typer.echo(f"Job {wanted} is running; its worker was asked to stop it")
-    else:
-        typer.echo(f"Job {wanted} is cancelled")
+    how = "running; its worker was asked to stop it" if answer.requested else "cancelled"
+    document = {
+        "job_id": wanted,
+        "status": answer.state.name,
+        "cancel_requested": answer.requested,
+        "already_terminal": False,
+    }
+    chosen.tell(document, f"Job {wanted} is {how}")
 
 
 @app.command(epilog=examples(f"jq-ctl job retry {_ID}"))
@@ -278,10 +275,7 @@ def retry(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
     chosen = session(context)
     wanted = parse_job_id(job_id)
     job = chosen.call(lambda backend: backend.retry(wanted))
-    if chosen.json:
-        print_json(job_document(job))
-    else:
-        typer.echo(f"Job {job.id} is {job.state.name} again")
+    chosen.tell(job_document(job), f"Job {job.id} is {job.state.name} again")
 
 
 @app.command(epilog=examples(f"jq-ctl job delete {_ID}"))
@@ -297,10 +291,7 @@ def delete(
             what = f"{job.state.name}, queue {job.queue}{f', {job.type}' if job.type else ''}"
             ask(f"Job {wanted} ({what}) and its history will be removed for good.")
     chosen.call(lambda backend: backend.delete_job(wanted))
-    if chosen.json:
-        print_json({"job_id": wanted, "deleted": True})
-    else:
-        typer.echo(f"Job {wanted} is deleted")
+    chosen.tell({"job_id": wanted, "deleted": True}, f"Job {wanted} is deleted")
 
 
 @app.command(epilog=examples(f"jq-ctl job watch {_ID}"))

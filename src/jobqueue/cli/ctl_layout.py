@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli.display import print_json
 from jobqueue.cli.program import examples, run_async
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.connect.extras import not_installed
@@ -48,7 +47,4 @@ def layout(
     except ModuleNotFoundError as error:
         raise not_installed(error, "--url", "asyncpg") from None
     found = run_async(layout_of(with_password(known.url, known.db_password), number))
-    if known.json:
-        print_json({"layout": found})
-    else:
-        typer.echo(f"layout {found}")
+    known.tell({"layout": found}, f"layout {found}")

@@ -91,10 +91,8 @@ def create(
     chosen = session(context)
     spec = _checked(name, said)
     created = chosen.call(lambda backend: backend.create_queue(spec))
-    if chosen.json:
-        print_json(queue_document(QueueStats(queue=created, depth={})))
-    else:
-        typer.echo(f"Queue {created.name} is created")
+    document = queue_document(QueueStats(queue=created, depth={}))
+    chosen.tell(document, f"Queue {created.name} is created")
 
 
 @app.command(epilog=examples(
@@ -140,13 +138,9 @@ def update(
         await backend.update_queue(name, change)
         return await backend.queue_stats(name)
 
-    changed = chosen.call(work)
-    if chosen.json:
-        print_json(queue_document(changed))
-        return
-    document = queue_document(changed)
+    document = queue_document(chosen.call(work))
     shown = ", ".join(f"{_flag(field)} {_shown(document[field])}" for field in said)
-    typer.echo(f"Queue {name} is changed: {shown}")
+    chosen.tell(document, f"Queue {name} is changed: {shown}")
 
 
 def _checked(name: str, said: dict[str, Any]) -> QueueSpec:
@@ -239,18 +233,16 @@ def delete(
             parts.append(f"{staying(dead)}.")
         ask(" ".join(parts))
     dropped = chosen.call(lambda backend: backend.delete_queue(name, force=force))
-    if chosen.json:
-        print_json({
-            "name": name,
-            "deleted": True,
-            "dead_lettered": dropped,
-            "dead_letters": dead + dropped,
-        })  # fmt: skip
-        return
     more = f"; {counted(dropped, 'unfinished job')} dead-lettered" if dropped else ""
     if dead:
         more += f"; {staying(dead)}"
-    typer.echo(f"Queue {name} is deleted{more}")
+    document = {
+        "name": name,
+        "deleted": True,
+        "dead_lettered": dropped,
+        "dead_letters": dead + dropped,
+    }
+    chosen.tell(document, f"Queue {name} is deleted{more}")
 
 
 @app.command("list", epilog=examples("jq-ctl queue list", "jq-ctl queue list --output json"))
@@ -344,7 +336,5 @@ def _set_paused(context: typer.Context, name: str, *, paused: bool) -> None:
         await (backend.pause_queue(name) if paused else backend.resume_queue(name))
 
     chosen.call(work)
-    if chosen.json:
-        print_json({"name": name, "paused": paused})
-    else:
-        typer.echo(f"Queue {name} is {'paused' if paused else 'active'}")
+    state = "paused" if paused else "active"
+    chosen.tell({"name": name, "paused": paused}, f"Queue {name} is {state}")

@@ -83,31 +83,24 @@ def _types(worker: Worker) -> str:
 @app.command(epilog=examples("jq-ctl worker drain host1-4711"))
 def drain(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
     """Assign no more jobs to a worker. Its running jobs continue until they end."""
-    chosen = session(context)
-    chosen.call(lambda backend: backend.drain_worker(worker_id))
-    if chosen.json:
-        print_json({"worker_id": worker_id, "status": WorkerStatus.DRAINING.value})
-    else:
-        typer.echo(f"Worker {worker_id} is draining")
+    session(context).call(lambda backend: backend.drain_worker(worker_id))
+    _tell(context, worker_id, WorkerStatus.DRAINING, "is draining")
 
 
 @app.command(epilog=examples("jq-ctl worker undrain host1-4711"))
 def undrain(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
     """Assign jobs again to a worker that was drained."""
-    chosen = session(context)
-    chosen.call(lambda backend: backend.undrain_worker(worker_id))
-    if chosen.json:
-        print_json({"worker_id": worker_id, "status": WorkerStatus.ONLINE.value})
-    else:
-        typer.echo(f"Worker {worker_id} takes jobs again")
+    session(context).call(lambda backend: backend.undrain_worker(worker_id))
+    _tell(context, worker_id, WorkerStatus.ONLINE, "takes jobs again")
 
 
 @app.command(epilog=examples("jq-ctl worker shutdown host1-4711"))
 def shutdown(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
     """Stop a worker after its running jobs have ended."""
-    chosen = session(context)
-    chosen.call(lambda backend: backend.shutdown_worker(worker_id))
-    if chosen.json:
-        print_json({"worker_id": worker_id, "status": WorkerStatus.STOPPING.value})
-    else:
-        typer.echo(f"Worker {worker_id} is stopping")
+    session(context).call(lambda backend: backend.shutdown_worker(worker_id))
+    _tell(context, worker_id, WorkerStatus.STOPPING, "is stopping")
+
+
+def _tell(context: typer.Context, worker_id: str, status: WorkerStatus, change: str) -> None:
+    document = {"worker_id": worker_id, "status": status.value}
+    session(context).tell(document, f"Worker {worker_id} {change}")

@@ -157,10 +157,5 @@ def run(argv: Sequence[str] | None = None) -> int:
     return run_program(app, SERVICE, argv)
 
 
-def main() -> None:
-    """Run jq-server with the arguments of this process, and exit."""
-    sys.exit(run())
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run())

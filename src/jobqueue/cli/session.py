@@ -14,6 +14,7 @@ import typer
 from jobqueue._version import __version__
 from jobqueue.access.files import environment_secret
 from jobqueue.access.tls import Credentials, Tls
+from jobqueue.cli.display import print_json
 from jobqueue.cli.program import run_async
 from jobqueue.connect.backends import create_backend, create_locks
 from jobqueue.connect.urls import parse_url, with_password
@@ -51,6 +52,13 @@ class CliSession:
     def json(self) -> bool:
         """Return True if the output is JSON."""
         return self.output is Format.JSON
+
+    def tell(self, document: object, text: str) -> None:
+        """Print the document if the output is JSON, else the text."""
+        if self.json:
+            print_json(document)
+        else:
+            typer.echo(text)
 
     def call(self, work: Callable[[Backend], Awaitable[T]]) -> T:
         """Connect, call ``work`` with the backend, disconnect, and return the result.
