@@ -153,9 +153,10 @@ def run_profile(
     from jobqueue.bench.table import compare, scenarios
 
     profile = _profile(name, topology, sets, only)
+    usual = profile.name if place is RunPlace.PROCESSES else f"{profile.name}-{place}"
     wish = Wish(
         profile=profile,
-        out=out or _new_folder(profile.name, place),
+        out=out or bench_peers.new_folder(_RESULTS / usual),
         place=place,
         at=dict(_running(one) for one in at or ()),
         compose=compose or COMPOSE,
@@ -236,16 +237,6 @@ def _running(text: str) -> tuple[str, list[str]]:
             "--at", f"{text!r} is not TOPOLOGY=HOST:PORT; several addresses need commas between"
         )
     return name, found
-
-
-def _new_folder(profile: str, place: RunPlace) -> Path:
-    """Return the folder ``results/PROFILE``, or a new folder beside it if that has results."""
-    name = profile if place is RunPlace.PROCESSES else f"{profile}-{place}"
-    number, folder = 1, _RESULTS / name
-    while folder.exists() and any(folder.iterdir()):
-        number += 1
-        folder = _RESULTS / f"{name}-{number}"
-    return folder
 
 
 class _Lines:

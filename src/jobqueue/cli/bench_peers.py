@@ -179,10 +179,15 @@ def _folder(out: Path | None) -> Path:
         if (out / _FILE).exists():
             raise Conflict(f"--out: {out} has the results of an earlier run; choose another folder")
         return out
-    number, folder = 1, _FOLDER
+    return new_folder(_FOLDER)
+
+
+def new_folder(usual: Path) -> Path:
+    """Return the folder, or a new folder beside it if it has results."""
+    number, folder = 1, usual
     while folder.exists() and any(folder.iterdir()):
         number += 1
-        folder = _FOLDER.with_name(f"{_FOLDER.name}-{number}")
+        folder = usual.with_name(f"{usual.name}-{number}")
     return folder
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from jobqueue.cli.asking import YesOption, ask, is_asked
-from jobqueue.cli.ctl_job import LimitOption, show_jobs
+from jobqueue.cli.ctl_job import LimitOption, PageTokenOption, QueueOption, TypeOption, show_jobs
 from jobqueue.cli.display import counted, note, print_json, progress, staying
 from jobqueue.cli.moments import parse_moment
 from jobqueue.cli.program import EXIT_CODES, clean, examples
@@ -25,7 +25,6 @@ _ERRORS_SHOWN = 5
 _ERRORS_KEPT = 1_000
 _REASONS = f"FAILURES, ALL, or of {', '.join(sorted(DEATHS))}; separated by commas"
 
-TypeOption = Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")]
 ErrorOption = Annotated[
     str, typer.Option(metavar="TEXT", help="Only jobs whose error contains this text.")
 ]
@@ -44,7 +43,7 @@ UntilOption = Annotated[
 ))  # fmt: skip
 def list_dead(
     context: typer.Context,
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    queue: QueueOption = None,
     type_: TypeOption = None,
     reason: Annotated[
         str | None, typer.Option(help=f"Only jobs given up for these reasons: {_REASONS}.")
@@ -53,7 +52,7 @@ def list_dead(
     since: SinceOption = None,
     until: UntilOption = None,
     limit: LimitOption = None,
-    page_token: Annotated[str, typer.Option(help="Where the page begins: from the last one.")] = "",
+    page_token: PageTokenOption = "",
     output: OutputOption = None,
 ) -> None:
     """List dead letters, newest first, with the reason and error of each."""
@@ -83,7 +82,7 @@ def retry(
     all_: Annotated[
         bool, typer.Option("--all", help="Retry every dead letter that matches the other options.")
     ] = False,
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    queue: QueueOption = None,
     type_: TypeOption = None,
     reason: Annotated[
         str | None,

@@ -54,11 +54,7 @@ def tail(
 ) -> None:
     """Show events as they are published. With JSON output, each event is an object on a line."""
     chosen = session(context)
-    settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
-    if not settings.kafka.bootstrap:
-        raise InvalidArgument(
-            "--bootstrap", "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP"
-        )
+    settings = kafka_settings(bootstrap, "--bootstrap")
     wanted = None if job is None else parse_job_id(job)
     shown = 0
     with stream.tail(settings, beginning=from_beginning) as records:
@@ -72,6 +68,14 @@ def tail(
             shown += 1
             if shown == count:
                 return
+
+
+def kafka_settings(bootstrap: str | None, flag: str) -> config.Settings:
+    """Return the settings for reading the stream. Raise InvalidArgument without an address."""
+    settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
+    if not settings.kafka.bootstrap:
+        raise InvalidArgument(flag, "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP")
+    return settings
 
 
 def _meant(item: JobRecord, queue: str | None, job_id: str | None) -> bool:

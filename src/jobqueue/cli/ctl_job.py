@@ -34,7 +34,7 @@ from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page, older
 from jobqueue.core.lifecycle import TERMINAL, State, parse_state
 from jobqueue.core.progress import Progress
-from jobqueue.documents import Document, event_document, job_document, progress_document
+from jobqueue.documents import event_document, job_document, progress_document
 
 app = typer.Typer(help="Submit, show, cancel, retry and delete jobs.", no_args_is_help=True)
 app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)
@@ -46,6 +46,9 @@ LimitOption = Annotated[
         min=1, help="Show at most this many jobs. Default: 20; on a terminal all, page by page."
     ),
 ]
+QueueOption = Annotated[str | None, typer.Option(help="Only jobs of this queue.")]
+TypeOption = Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")]
+PageTokenOption = Annotated[str, typer.Option(help="Where the page begins: from the last one.")]
 _FIRST_LOOK, _NEXT_LOOK = 0.1, 1.0  # seconds before the first read of progress, and the next ones
 _STATES = ", ".join(state.name for state in State)
 _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
@@ -159,13 +162,13 @@ def _event_row(event: Event) -> list[str]:
 ))  # fmt: skip
 def list_jobs(
     context: typer.Context,
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    queue: QueueOption = None,
     status: Annotated[
         str, typer.Option(help=f"Only jobs in these states, separated by commas: {_STATES}.")
     ] = "",
-    type_: Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")] = None,
+    type_: TypeOption = None,
     limit: LimitOption = None,
-    page_token: Annotated[str, typer.Option(help="Where the page begins: from the last one.")] = "",
+    page_token: PageTokenOption = "",
     output: OutputOption = None,
 ) -> None:
     """List jobs, newest first."""
@@ -327,7 +330,7 @@ async def _followed(
 ) -> AsyncIterator[Event | Job]:
     """Yield a job's transitions, and the running job itself each time its progress has changed."""
     events = backend.watch(job_id)
-    upcoming = asyncio.ensure_future(_next(events))
+    upcoming = asyncio.ensure_future(anext(events, None))
     pause: float | None = None  # before the next read of progress; None: the job does not run
     shown: Progress | None = None
     try:
@@ -338,7 +341,7 @@ async def _followed(
                 if event is None:
                     return
                 yield event
-                upcoming = asyncio.ensure_future(_next(events))
+                upcoming = asyncio.ensure_future(anext(events, None))
                 pause = _FIRST_LOOK if event.to_state is State.RUNNING else None
                 continue
             pause = _NEXT_LOOK
@@ -353,28 +356,19 @@ async def _followed(
         upcoming.cancel()
 
 
-async def _next(events: AsyncIterator[Event]) -> Event | None:
-    return await anext(events, None)
-
-
 def _show_news(news: Event | Job, chosen: CliSession, bar: JobBar | None) -> None:
     if isinstance(news, Event):
         if bar is not None:
             bar.hide()
         if chosen.json:
-            print_json_line(event_document(news))
+            typer.echo(json_text(event_document(news)))
         else:
             typer.echo(clean_line("  ".join(_event_row(news)[1:6])))
     elif (told := news.progress) is not None:
         if chosen.json:
             document = {"progress": progress_document(told), "attempt": news.attempt}
-            print_json_line(document)
+            typer.echo(json_text(document))
         elif bar is not None:
             bar.show(told)
         else:
             typer.echo(f"{local_time(told.at, precise=True)}  progress  {progress_line(told)}")
-
-
-def print_json_line(document: Document) -> None:
-    """Print a document as JSON on one line."""
-    typer.echo(json_text(document))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jobqueue import config
+from jobqueue.cli.ctl_events import kafka_settings
 from jobqueue.cli.display import counted, print_json, progress
 from jobqueue.cli.program import clean, examples, run_async
 from jobqueue.cli.session import OutputOption, session
@@ -92,7 +91,7 @@ def replay(
     """
     if not from_kafka:
         raise InvalidArgument("--from-kafka", "must be given: Kafka is the only source")
-    settings = _settings(kafka_bootstrap)
+    settings = kafka_settings(kafka_bootstrap, "--kafka-bootstrap")
     url = _target(into, dry_run=dry_run)
     quiet = session(context).json
     if not dry_run:
@@ -128,15 +127,6 @@ def _read(settings: Settings, only: frozenset[str] | None, quiet: bool) -> Repla
     with stream.record(settings) as record, _told("reading", record.total, quiet) as told:
         found.read(record, told)
     return found
-
-
-def _settings(bootstrap: str | None) -> Settings:
-    settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
-    if not settings.kafka.bootstrap:
-        raise InvalidArgument(
-            "--kafka-bootstrap", "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP"
-        )
-    return settings
 
 
 def _target(into: str | None, *, dry_run: bool) -> str:

@@ -65,12 +65,7 @@ class CliSession:
 
         Raise DeadlineExceeded if ``work`` takes longer than the timeout.
         """
-
-        async def body() -> T:
-            async with self.connected() as backend:
-                return await self.within(work(backend))
-
-        return run_async(body())
+        return self.converse(lambda backend: self.within(work(backend)))
 
     def converse(self, work: Callable[[Backend], Awaitable[T]]) -> T:
         """Connect, call ``work`` without a time limit, disconnect, and return the result.
