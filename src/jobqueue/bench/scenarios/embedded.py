@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -46,11 +47,6 @@ _TARGETS: Mapping[str, Mapping[str, float | None]] = {
 }
 
 
-async def batch(stand: Stand) -> list[Figure]:
-    """Measure batch submits to an engine in one process."""
-    return await _in_processes(stand, "batch")
-
-
 async def drain(stand: Stand) -> list[Figure]:
     """Measure the drain of a backlog by a worker in the process, and by a worker over gRPC."""
     figures = await _in_processes(stand, "drain")
@@ -65,32 +61,6 @@ async def drain(stand: Stand) -> list[Figure]:
         how = f"{jobs:,} no-op jobs, one worker process, {_load(sizes)}"
         figures.append(Figure(f"{store}: drain over gRPC", rate, "jobs/s", None, how))
     return figures
-
-
-async def hand_off(stand: Stand) -> list[Figure]:
-    """Measure submits of a few jobs to a waiting worker.
-
-    Most jobs are assigned in the submit call.
-    """
-    return await _in_processes(stand, "hand-off")
-
-
-async def single(stand: Stand) -> list[Figure]:
-    """Measure submits of one job each."""
-    return await _in_processes(stand, "single")
-
-
-async def latency(stand: Stand) -> list[Figure]:
-    """Measure the time from submit to start on an idle queue.
-
-    The time counts from before the call to the handler's first line.
-    """
-    return await _in_processes(stand, "latency")
-
-
-async def memory(stand: Stand) -> list[Figure]:
-    """Measure the memory of a pending job."""
-    return await _in_processes(stand, "memory")
 
 
 async def calls(stand: Stand) -> list[Figure]:
@@ -149,6 +119,13 @@ async def _in_processes(stand: Stand, name: str) -> list[Figure]:
             )
         found += [Figure(**one) for one in json.loads(out)]
     return found
+
+
+batch = partial(_in_processes, name="batch")
+hand_off = partial(_in_processes, name="hand-off")
+single = partial(_in_processes, name="single")
+latency = partial(_in_processes, name="latency")
+memory = partial(_in_processes, name="memory")
 
 
 def _load(sizes: Sizes) -> str:
@@ -210,6 +187,7 @@ class _InProcess:
             await engine.stop()
 
     async def batch(self) -> list[Figure]:
+        """Measure batch submits."""
         async with self.engine() as engine:
             rate = await submit_batches(engine, self.jobs, self.sizes)
         how = (
@@ -230,6 +208,7 @@ class _InProcess:
         return [Figure(f"{self.store}: drain", rate, "jobs/s", self.targets["drain"], how)]
 
     async def hand_off(self) -> list[Figure]:
+        """Measure submits of a few jobs to a waiting worker. Most are assigned in the call."""
         ended, types = asyncio.Event(), self._types()
         left = 0
 
@@ -257,6 +236,7 @@ class _InProcess:
         return [Figure(f"{self.store}: hand-off", rate, "jobs/s", None, how)]
 
     async def single(self) -> list[Figure]:
+        """Measure submits of one job each."""
         figures = []
         async with self.engine() as engine:
             for callers, how in ((1, "one at a time"), (CALLS, f"{CALLS} in flight")):
@@ -274,6 +254,7 @@ class _InProcess:
         return figures
 
     async def latency(self) -> list[Figure]:
+        """Measure the time from before a submit to the handler's first line, on an idle queue."""
         taken: list[float] = []
         began, jobs = 0.0, self.sizes.latency_jobs
         started = asyncio.Event()
@@ -302,6 +283,7 @@ class _InProcess:
         ]  # fmt: skip
 
     async def memory(self) -> list[Figure]:
+        """Measure the memory of a pending job."""
         async with self.engine() as engine:
             await submit_batches(engine, self.sizes.batch_size, self.sizes)
             before = resident_bytes()
