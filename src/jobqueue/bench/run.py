@@ -208,7 +208,8 @@ async def _block(
         else:
             context = brought_up(first)
         async with context as ground, database.connected(ground.database) as connection:
-            if connection is None and any(_needs_database(run.cell) for run in waiting):
+            demanding = (run.cell.rows or run.cell.pressure is not Pressure.NONE for run in waiting)
+            if connection is None and any(demanding):
                 raise InvalidArgument(
                     "--at", "rows and pressure need a PostgreSQL that jq-bench starts: omit --at"
                 )
@@ -235,10 +236,6 @@ async def _block(
                 else:
                     yield record
                 progress.done()
-
-
-def _needs_database(cell: Cell) -> bool:
-    return bool(cell.rows) or cell.pressure is not Pressure.NONE
 
 
 async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> RunRecord:

@@ -203,7 +203,6 @@ class _Results:
     machine: dict[str, Any] = field(default_factory=dict)
 
     def add(self, run: PeerRun) -> None:
-        """Add the result of a run, and write all results to the file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.machine:
             self.machine = machine.described(self.folder)
@@ -214,7 +213,6 @@ class _Results:
         scratch.replace(self.folder / _FILE)
 
     def conditions(self) -> dict[str, Any]:
-        """Return the conditions of the measurements: the machine, the versions and the options."""
         disturbed = sum(run.disturbed for run in self.runs)
         return {
             "command": shlex.join(["jq-bench", *sys.argv[1:]]),
@@ -231,7 +229,6 @@ class _Results:
         }
 
     def document(self) -> dict[str, Any]:
-        """Return all results as a document for JSON."""
         return {
             "conditions": self.conditions(),
             "cut_short": self.comparison.cut_short,
@@ -254,7 +251,6 @@ class _Results:
         return found
 
     def show(self) -> None:
-        """Print the results as a table, with remarks and conditions below."""
         made = rows(self.runs)
         for line in as_text(made, self.work.fsync):
             typer.echo(line)

@@ -79,7 +79,7 @@ async def memory(stand: Stand) -> list[Figure]:
             await asyncio.sleep(_SETTLED)
             before = resident_bytes(programs.pids["server-1"])
         stand.say("publishing")
-        async with fleet(site, workers=0, told=kafka_settings(stand)) as programs:
+        async with fleet(site, workers=0, told=_stream_settings(stand)) as programs:
             most = 0
             while (lag := await site.store.stream.lag()) is None or lag.events:
                 most = max(most, resident_bytes(programs.pids["server-1"]))
@@ -100,7 +100,7 @@ async def drain(stand: Stand) -> list[Figure]:
     stand.say("without the stream")
     without, before, _ = await _drained(stand, {})
     stand.say("with the stream")
-    streamed, costs, behind = await _drained(stand, kafka_settings(stand))
+    streamed, costs, behind = await _drained(stand, _stream_settings(stand))
     how = (
         f"{sizes.jobs:,} no-op jobs, 1 server, 1 jq-worker, concurrency {sizes.concurrency},"
         f" batch size {sizes.batch_size}; {without:,.0f} jobs/s without and {streamed:,.0f}"
@@ -136,15 +136,18 @@ async def _drained(stand: Stand, told: Mapping[str, str]) -> tuple[float, str, s
     return rate, spent, behind
 
 
-def kafka_settings(stand: Stand) -> dict[str, str]:
-    """Return the settings of a server with topics of its own."""
-    prefix = stand.prefix()
+def kafka_settings(bootstrap: str, prefix: str) -> dict[str, str]:
+    """Return the settings of a server whose topics have the names with the given prefix."""
     topics = {"JOBS": "jobs", "DEAD_LETTERS": "dead", "QUEUES": "queues"}
     return {
-        "JQ_KAFKA_BOOTSTRAP": stand.kafka.bootstrap,
+        "JQ_KAFKA_BOOTSTRAP": bootstrap,
         "JQ_KAFKA_REPLICATION": "1",
         **{f"JQ_KAFKA_TOPIC_{name}": prefix + topic for name, topic in topics.items()},
     }
+
+
+def _stream_settings(stand: Stand) -> dict[str, str]:
+    return kafka_settings(stand.kafka.bootstrap, stand.prefix())
 
 
 def own_topics(stand: Stand) -> tuple[KafkaSettings, Topics]:
