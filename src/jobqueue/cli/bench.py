@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from jobqueue.bench.cell import RunPlace
-from jobqueue.cli import bench_evaluation, bench_peers, bench_report
+from jobqueue.cli import bench_peers, bench_report
 from jobqueue.cli.display import note, print_json, print_table
 from jobqueue.cli.program import (
     VersionOption,
@@ -60,7 +60,6 @@ app = typer.Typer(
     ),
 )
 app.add_typer(bench_report.app)
-app.add_typer(bench_evaluation.app)
 app.command("peers", epilog=bench_peers.EXAMPLES)(bench_peers.peers)
 
 

@@ -16,7 +16,15 @@ from jobqueue.access.files import environment_secret
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
 from jobqueue.cli.display import note
 from jobqueue.cli.help_types import name_types
-from jobqueue.cli.program import VersionOption, examples, run_program, wants_json
+from jobqueue.cli.program import (
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    VersionOption,
+    examples,
+    run_program,
+    wants_json,
+)
 from jobqueue.cli.session import (
     CliSession,
     Format,
@@ -25,7 +33,6 @@ from jobqueue.cli.session import (
     choose_redis,
     choose_url,
 )
-from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.cli.version import version_text
 
 

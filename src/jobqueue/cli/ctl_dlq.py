@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.ctl_job import LimitOption, PageTokenOption, QueueOption, TypeOption, show_jobs
-from jobqueue.cli.display import counted, note, print_json, progress, staying
-from jobqueue.cli.moments import parse_moment
+from jobqueue.cli.display import (
+    YesOption,
+    ask,
+    counted,
+    is_asked,
+    note,
+    print_json,
+    progress,
+    staying,
+)
 from jobqueue.cli.program import EXIT_CODES, clean, examples
 from jobqueue.cli.session import CliSession, OutputOption, session
 from jobqueue.core.api import Backend
@@ -21,6 +31,8 @@ from jobqueue.core.job import JobQuery, RetryQuery
 from jobqueue.core.lifecycle import DEATHS, State, parse_deaths
 
 app = typer.Typer(help="List dead letters and retry them.", no_args_is_help=True)
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _ERRORS_SHOWN = 5
 _ERRORS_KEPT = 1_000
 _REASONS = f"FAILURES, ALL, or of {', '.join(sorted(DEATHS))}; separated by commas"
@@ -131,6 +143,27 @@ def retry(
     _tell(chosen, done, dry_run=dry_run)
     if done.code is not None:
         raise typer.Exit(EXIT_CODES[done.code])
+
+
+def parse_moment(text: str | None, field: str) -> float | None:
+    """Return the time that a text describes, or None if ``text`` is None.
+
+    ``2h`` means two hours ago. Any other text must be a date or a time in ISO 8601, which is local
+    unless it has a UTC offset. Raise InvalidArgument for ``field`` if the text is not a time.
+    """
+    if text is None:
+        return None
+    ago = _AGO.fullmatch(text.strip().lower())
+    if ago is not None:
+        return max(0.0, time.time() - float(ago[1]) * _UNITS[ago[2]])
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidArgument(
+            field,
+            f"{text[:80]!r} is not a time; allowed: 30m, 2h or 7d (ago), 2030-01-31,"
+            " 2030-01-31T12:00 (local) or 2030-01-31T12:00:00Z",
+        ) from None
 
 
 def _only_with_all(**options: object) -> None:

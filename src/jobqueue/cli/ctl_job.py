@@ -11,13 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from jobqueue.cli import ctl_submit
-from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.display import (
     NONE,
     JobBar,
+    YesOption,
     ago,
+    ask,
     content_for_people,
     counted,
+    is_asked,
     local_time,
     note,
     on_terminal,

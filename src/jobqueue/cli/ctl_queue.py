@@ -7,12 +7,14 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.display import (
     NO_TYPE,
     NONE,
+    YesOption,
+    ask,
     counted,
     duration,
+    is_asked,
     print_fields,
     print_json,
     print_table,

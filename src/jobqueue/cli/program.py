@@ -69,6 +69,28 @@ VersionOption = Annotated[
     ),
 ]
 
+# An API key has no flag, because other users can read flags.
+TlsCaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        help="Use TLS, and trust this authority (PEM). Default: the system's authorities.",
+    ),
+]
+TlsCertOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Client certificate for the server (PEM); needs --tls-key.",
+    ),
+]
+TlsKeyOption = Annotated[
+    str | None,
+    typer.Option("--tls-key", metavar="FILE", help="Key of the client certificate (PEM)."),
+]
+
 
 def with_options(
     options: Iterable[tuple[str, object]], into: str

@@ -18,6 +18,9 @@ from jobqueue import config, logs
 from jobqueue.access.files import environment_secret
 from jobqueue.cli.appload import load_app
 from jobqueue.cli.program import (
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
     VersionOption,
     examples,
     run_program,
@@ -31,7 +34,6 @@ from jobqueue.cli.setting_flags import (
     parse_sets,
     text_flag,
 )
-from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.connect.starting import STOPPED_EARLY, drains, started
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.server import security
