@@ -32,6 +32,7 @@ from jobqueue.cli.session import (
     choose_credentials,
     choose_redis,
     choose_url,
+    with_session,
 )
 from jobqueue.cli.version import version_text
 
@@ -87,7 +88,7 @@ app.add_typer(ctl_job.app, name="job")
 app.add_typer(ctl_queue.app, name="queue")
 app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
-app.command("status", epilog=ctl_status.EXAMPLES)(ctl_status.status)
+app.command("status", epilog=ctl_status.EXAMPLES)(with_session(ctl_status.status))
 for _name in _IMPORTED_LATE:
     app.command(_name)(_named_only)
 

@@ -23,14 +23,14 @@ from jobqueue.cli.display import (
     staying,
 )
 from jobqueue.cli.program import EXIT_CODES, clean, examples
-from jobqueue.cli.session import CliSession, OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, InvalidArgument, JobQueueError
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, RetryQuery
 from jobqueue.core.lifecycle import DEATHS, State, parse_deaths
 
-app = typer.Typer(help="List dead letters and retry them.", no_args_is_help=True)
+app = CtlTyper(help="List dead letters and retry them.", no_args_is_help=True)
 _UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _ERRORS_SHOWN = 5
@@ -54,7 +54,7 @@ UntilOption = Annotated[
     "jq-ctl dlq list --queue mail --reason FAILURES --since 2h -o json",
 ))  # fmt: skip
 def list_dead(
-    context: typer.Context,
+    chosen: CliSession,
     queue: QueueOption = None,
     type_: TypeOption = None,
     reason: Annotated[
@@ -65,7 +65,6 @@ def list_dead(
     until: UntilOption = None,
     limit: LimitOption = None,
     page_token: PageTokenOption = "",
-    output: OutputOption = None,
 ) -> None:
     """List dead letters, newest first, with the reason and error of each."""
     query = JobQuery(
@@ -78,7 +77,7 @@ def list_dead(
         until=parse_moment(until, "--until"),
         page_token=page_token,
     )
-    show_jobs(session(context), query, limit, dead_letters=True)
+    show_jobs(chosen, query, limit, dead_letters=True)
 
 
 @app.command(epilog=examples(
@@ -87,7 +86,7 @@ def list_dead(
     "jq-ctl dlq retry --all --reason CANCELLED --dry-run",
 ))  # fmt: skip
 def retry(
-    context: typer.Context,
+    chosen: CliSession,
     job_ids: Annotated[
         list[str] | None, typer.Argument(metavar="[JOB_ID]...", help="The jobs.")
     ] = None,
@@ -110,13 +109,11 @@ def retry(
         bool, typer.Option("--dry-run", help="Count the matching jobs, and change nothing.")
     ] = False,
     yes: YesOption = False,
-    output: OutputOption = None,
 ) -> None:
     """Move dead letters back to PENDING, and reset their retry counters.
 
     With --all on a terminal, the command first shows the number of jobs and asks for a yes.
     """
-    chosen = session(context)
     if bool(job_ids) == all_:
         raise InvalidArgument("JOB_ID", "give either job ids or --all")
     if all_:

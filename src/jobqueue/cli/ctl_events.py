@@ -10,16 +10,14 @@ import typer
 from jobqueue import config
 from jobqueue.cli.display import NONE, local_time
 from jobqueue.cli.program import clean_line, examples, json_text
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.stream import CancelRequested, JobDeleted, JobEvent, StreamItem
 from jobqueue.documents import Document, job_event_document, rfc3339
 from jobqueue.server import stream
 
-app = typer.Typer(
-    name="events", no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
-)
+app = CtlTyper(name="events", no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
 JobRecord = JobEvent | CancelRequested | JobDeleted
 
@@ -35,7 +33,7 @@ def events() -> None:
     f"jq-ctl events tail --job {_ID} --from-beginning --no-follow",
 ))  # fmt: skip
 def tail(
-    context: typer.Context,
+    chosen: CliSession,
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     job: Annotated[str | None, typer.Option(metavar="JOB_ID", help="Only this job.")] = None,
     bootstrap: Annotated[
@@ -50,10 +48,8 @@ def tail(
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for new events.")] = True,
     count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events.")] = None,
-    output: OutputOption = None,
 ) -> None:
     """Show events as they are published. With JSON output, each event is an object on a line."""
-    chosen = session(context)
     settings = kafka_settings(bootstrap, "--bootstrap")
     wanted = None if job is None else parse_job_id(job)
     shown = 0

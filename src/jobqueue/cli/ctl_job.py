@@ -29,7 +29,7 @@ from jobqueue.cli.display import (
     progress_line,
 )
 from jobqueue.cli.program import clean, clean_line, examples, json_text
-from jobqueue.cli.session import CliSession, OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
 from jobqueue.core.ids import parse_job_id
@@ -38,7 +38,7 @@ from jobqueue.core.lifecycle import TERMINAL, State, parse_state
 from jobqueue.core.progress import Progress
 from jobqueue.documents import event_document, job_document, progress_document
 
-app = typer.Typer(help="Submit, show, cancel, retry and delete jobs.", no_args_is_help=True)
+app = CtlTyper(help="Submit, show, cancel, retry and delete jobs.", no_args_is_help=True)
 app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)
 
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's id.")]
@@ -57,9 +57,8 @@ _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
 
 
 @app.command(epilog=examples(f"jq-ctl job status {_ID}"))
-def status(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+def status(chosen: CliSession, job_id: JobId) -> None:
     """Show everything about a job."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     job = chosen.call(lambda backend: backend.get(wanted))
     show_job(job, chosen)
@@ -116,15 +115,13 @@ def _value(value: Any) -> str:
 
 @app.command(epilog=examples(f"jq-ctl job logs {_ID}"))
 def logs(
-    context: typer.Context,
+    chosen: CliSession,
     job_id: JobId,
     before_version: Annotated[
         int | None, typer.Option(min=1, help="Show only transitions before this number.")
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """Show a job's newest 500 transitions, oldest first."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     events = chosen.call(lambda backend: backend.history(wanted, before_version))
     earlier = older(events)
@@ -163,7 +160,7 @@ def _event_row(event: Event) -> list[str]:
     "jq-ctl job list --status DEAD_LETTERED --limit 100 --output json",
 ))  # fmt: skip
 def list_jobs(
-    context: typer.Context,
+    chosen: CliSession,
     queue: QueueOption = None,
     status: Annotated[
         str, typer.Option(help=f"Only jobs in these states, separated by commas: {_STATES}.")
@@ -171,12 +168,11 @@ def list_jobs(
     type_: TypeOption = None,
     limit: LimitOption = None,
     page_token: PageTokenOption = "",
-    output: OutputOption = None,
 ) -> None:
     """List jobs, newest first."""
     states = tuple(parse_state(name, "--status") for name in status.split(",") if name.strip())
     query = JobQuery(queue=queue, states=states, type=type_, page_token=page_token)
-    show_jobs(session(context), query, limit)
+    show_jobs(chosen, query, limit)
 
 
 def show_jobs(
@@ -255,9 +251,8 @@ def _next_page_wanted() -> bool:
 
 
 @app.command(epilog=examples(f"jq-ctl job cancel {_ID}"))
-def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+def cancel(chosen: CliSession, job_id: JobId) -> None:
     """Cancel a job at once if it waits. If the job is running, ask its worker to stop it."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     answer = chosen.call(lambda backend: backend.cancel(wanted))
     if answer.already_terminal:
@@ -275,20 +270,16 @@ def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -
 
 
 @app.command(epilog=examples(f"jq-ctl job retry {_ID}"))
-def retry(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+def retry(chosen: CliSession, job_id: JobId) -> None:
     """Move a FAILED or DEAD_LETTERED job back to PENDING, and reset its retry counter."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     job = chosen.call(lambda backend: backend.retry(wanted))
     chosen.tell(job_document(job), f"Job {job.id} is {job.state.name} again")
 
 
 @app.command(epilog=examples(f"jq-ctl job delete {_ID}"))
-def delete(
-    context: typer.Context, job_id: JobId, yes: YesOption = False, output: OutputOption = None
-) -> None:
+def delete(chosen: CliSession, job_id: JobId, yes: YesOption = False) -> None:
     """Delete an ended job and its history permanently. On a terminal, ask for a yes first."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     if is_asked(yes):
         job = chosen.call(lambda backend: backend.get(wanted))
@@ -300,13 +291,12 @@ def delete(
 
 
 @app.command(epilog=examples(f"jq-ctl job watch {_ID}"))
-def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+def watch(chosen: CliSession, job_id: JobId) -> None:
     """Show a job's transitions and its progress as they happen, until the job ends.
 
     With JSON output, each transition and each change of the progress is an object on a line. Only
     an object about the progress has the field "progress".
     """
-    chosen = session(context)
     wanted = parse_job_id(job_id)
 
     async def follow(backend: Backend) -> Job:

@@ -21,7 +21,7 @@ from jobqueue.cli.display import (
     staying,
 )
 from jobqueue.cli.program import examples, with_options
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.lifecycle import State
@@ -39,7 +39,7 @@ from jobqueue.core.retry import PROFILES, profile
 from jobqueue.documents import queue_document
 from jobqueue.engine.admission import check_queue_spec
 
-app = typer.Typer(help="Create, change, show, pause and delete queues.", no_args_is_help=True)
+app = CtlTyper(help="Create, change, show, pause and delete queues.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.")]
 
 
@@ -86,11 +86,8 @@ with_settings = with_options(OPTIONS.items(), into="said")
     "jq-ctl queue create mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
 ))  # fmt: skip
 @with_settings
-def create(
-    context: typer.Context, name: Name, said: dict[str, Any], output: OutputOption = None
-) -> None:
+def create(chosen: CliSession, name: Name, said: dict[str, Any]) -> None:
     """Create a queue. The server's configuration gives the settings that are left out."""
-    chosen = session(context)
     spec = _checked(name, said)
     created = chosen.call(lambda backend: backend.create_queue(spec))
     document = queue_document(QueueStats(queue=created, depth={}))
@@ -104,7 +101,7 @@ def create(
 ))  # fmt: skip
 @with_settings
 def update(
-    context: typer.Context,
+    chosen: CliSession,
     name: Name,
     said: dict[str, Any],
     reset: Annotated[
@@ -114,14 +111,12 @@ def update(
             help="Settings to reset to the server's defaults, like ttl,retry-max.",
         ),
     ] = "",
-    output: OutputOption = None,
 ) -> None:
     """Change the given settings of a queue. The other settings stay as they are.
 
     Earlier jobs keep their retries, TTL and timeout. The other settings apply to all jobs at once:
     the waits before retries, the capacity, the weights and the retention.
     """
-    chosen = session(context)
     _checked(name, said)
     for field in parse_reset(reset):
         if field in said:
@@ -210,20 +205,18 @@ def parse_weights(text: str) -> dict[int, int] | None:
 
 @app.command(epilog=examples("jq-ctl queue delete mail", "jq-ctl queue delete mail --force --yes"))
 def delete(
-    context: typer.Context,
+    chosen: CliSession,
     name: Name,
     force: Annotated[
         bool, typer.Option("--force", help="Dead-letter its unfinished jobs first.")
     ] = False,
     yes: YesOption = False,
-    output: OutputOption = None,
 ) -> None:
     """Delete a queue without unfinished jobs; with --force, delete any queue.
 
     On a terminal, the command asks for a yes first. Ended jobs are kept and can be shown. Dead
     letters can be retried when a queue of that name exists again.
     """
-    chosen = session(context)
     before = chosen.call(lambda backend: backend.queue_stats(name))
     dead = before.depth.get(State.DEAD_LETTERED, 0)
     if is_asked(yes) and (force or not before.unfinished):  # otherwise the server refuses
@@ -248,9 +241,8 @@ def delete(
 
 
 @app.command("list", epilog=examples("jq-ctl queue list", "jq-ctl queue list --output json"))
-def list_queues(context: typer.Context, output: OutputOption = None) -> None:
+def list_queues(chosen: CliSession) -> None:
     """List all queues with their depth."""
-    chosen = session(context)
     queues = chosen.call(lambda backend: backend.list_queues())
     if chosen.json:
         print_json({"queues": [queue_document(stats) for stats in queues]})
@@ -279,9 +271,8 @@ def print_depths(queues: list[QueueStats]) -> None:
 
 
 @app.command(epilog=examples("jq-ctl queue stats default"))
-def stats(context: typer.Context, name: Name, output: OutputOption = None) -> None:
+def stats(chosen: CliSession, name: Name) -> None:
     """Show a queue's depth by status, jobs processed, average time and error rate."""
-    chosen = session(context)
     found = chosen.call(lambda backend: backend.queue_stats(name))
     if chosen.json:
         print_json(queue_document(found))
@@ -320,19 +311,18 @@ def _for_people(setting: Setting, value: Any) -> str:
 
 
 @app.command(epilog=examples("jq-ctl queue pause mail"))
-def pause(context: typer.Context, name: Name, output: OutputOption = None) -> None:
+def pause(chosen: CliSession, name: Name) -> None:
     """Stop handing out the jobs of a queue. The queue still accepts jobs."""
-    _set_paused(context, name, paused=True)
+    _set_paused(chosen, name, paused=True)
 
 
 @app.command(epilog=examples("jq-ctl queue resume mail"))
-def resume(context: typer.Context, name: Name, output: OutputOption = None) -> None:
+def resume(chosen: CliSession, name: Name) -> None:
     """Hand out jobs of a queue again."""
-    _set_paused(context, name, paused=False)
+    _set_paused(chosen, name, paused=False)
 
 
-def _set_paused(context: typer.Context, name: str, *, paused: bool) -> None:
-    chosen = session(context)
+def _set_paused(chosen: CliSession, name: str, *, paused: bool) -> None:
 
     async def work(backend: Backend) -> None:
         await (backend.pause_queue(name) if paused else backend.resume_queue(name))

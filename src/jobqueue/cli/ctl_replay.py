@@ -12,7 +12,7 @@ import typer
 from jobqueue.cli.ctl_events import kafka_settings
 from jobqueue.cli.display import counted, print_json, progress
 from jobqueue.cli.program import clean, examples, run_async
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.config import Settings
 from jobqueue.connect.backends import create_store
 from jobqueue.connect.urls import parse_url
@@ -34,12 +34,12 @@ EXAMPLES = examples(
     "jq-ctl replay --from-kafka --into sqlite:////var/lib/jobs.db --new-stream",
 )
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command(epilog=EXAMPLES)
 def replay(
-    context: typer.Context,
+    chosen: CliSession,
     from_kafka: Annotated[
         bool, typer.Option("--from-kafka", help="Read the event stream in Kafka.")
     ] = False,
@@ -80,7 +80,6 @@ def replay(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only read the records, and print their numbers.")
     ] = False,
-    output: OutputOption = None,
 ) -> None:
     """Rebuild the whole job state from the event stream, in an empty store.
 
@@ -93,7 +92,7 @@ def replay(
         raise InvalidArgument("--from-kafka", "must be given: Kafka is the only source")
     settings = kafka_settings(kafka_bootstrap, "--kafka-bootstrap")
     url = _target(into, dry_run=dry_run)
-    quiet = session(context).json
+    quiet = chosen.json
     if not dry_run:
         run_async(_look_at(url, settings))
     found = _read(settings, None, quiet)

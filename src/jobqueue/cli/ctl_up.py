@@ -12,7 +12,7 @@ from jobqueue import config
 from jobqueue.cli import fleet, fleet_view
 from jobqueue.cli.display import note, print_json
 from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async, with_options
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.cli.setting_flags import SetOption, parse_sets, text_flag
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.fleet import folders, services, state
@@ -57,13 +57,13 @@ UpFolderOption = Annotated[
 ]
 
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
 @app.command(epilog=EXAMPLES)
 @with_options(FLAGS, into="flags")
 def up(
-    context: typer.Context,
+    chosen: CliSession,
     *,
     topology: Annotated[str, typer.Argument(help=f"One of: {', '.join(LAYOUTS)}.")],
     servers: Annotated[int | None, typer.Option(help="How many jq-server. Default: 2.")] = None,
@@ -106,14 +106,12 @@ def up(
         typer.Option("--config", metavar="FILE", help="YAML file with settings for all processes."),
     ] = None,
     sets: SetOption = None,
-    output: OutputOption = None,
 ) -> None:
     """Start a topology on this machine as plain processes, with the services that it needs.
 
     Show a live table of the processes until Ctrl-C. Ctrl-C stops workers first, then servers, then
     services. A second Ctrl-C kills all processes. Data and logs stay in the folder.
     """
-    chosen = session(context)
     wiring = LAYOUTS.get(topology)
     if wiring is None:
         raise InvalidArgument("TOPOLOGY", f"{topology!r} is unknown; allowed: {', '.join(LAYOUTS)}")

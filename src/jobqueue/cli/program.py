@@ -118,12 +118,19 @@ def with_options(
                 if own.name == into
                 else [own.replace(kind=own.KEYWORD_ONLY)]
             )
-        run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {own.name: own.annotation for own in parameters}
-        run.__name__, run.__doc__ = command.__name__, command.__doc__
-        return run
+        return presented(run, command, parameters)
 
     return decorate
+
+
+def presented(
+    run: Callable[..., T], command: Callable[..., object], parameters: Sequence[Parameter]
+) -> Callable[..., T]:
+    """Return ``run`` with the name and text of ``command``, and with these parameters."""
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {own.name: own.annotation for own in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
 
 
 def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> int:
