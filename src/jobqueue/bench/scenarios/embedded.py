@@ -22,12 +22,11 @@ import uvloop
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.bench.cell import Cell
 from jobqueue.bench.ground import Ground, brought_up
-from jobqueue.bench.intervals import percentile
 from jobqueue.bench.machine import CpuTimes, resident_bytes
 from jobqueue.bench.records import Figure
 from jobqueue.bench.scenarios.catalogue import Sizes
 from jobqueue.bench.scenarios.fleet import noop_spec, submit_batches, telling
-from jobqueue.bench.scenarios.rates import CALLS, sdk, unary
+from jobqueue.bench.scenarios.rates import CALLS, sdk, timings, together, unary
 from jobqueue.bench.scenarios.stand import Stand
 from jobqueue.connect.backends import create_store
 from jobqueue.core.api import Backend
@@ -239,16 +238,13 @@ class _InProcess:
         """Measure submits of one job each."""
         figures = []
         async with self.engine() as engine:
+
+            async def submit(n: int) -> None:
+                (await engine.submit([noop_spec(n)]))[0].unwrap()
+
             for callers, how in ((1, "one at a time"), (CALLS, f"{CALLS} in flight")):
-                numbers = iter(range(max(callers, self.jobs // 50)))
-
-                async def submit(numbers: Any = numbers) -> None:
-                    for n in numbers:
-                        (await engine.submit([noop_spec(n)]))[0].unwrap()
-
-                count, began = max(callers, self.jobs // 50), time.perf_counter()
-                await asyncio.gather(*(submit() for _ in range(callers)))
-                rate = count / (time.perf_counter() - began)
+                count = max(callers, self.jobs // 50)
+                rate = await together(count, callers, submit)
                 name = f"{self.store}: single submit, {how}"
                 figures.append(Figure(name, rate, "jobs/s", None, f"{count:,} jobs"))
         return figures
@@ -274,13 +270,8 @@ class _InProcess:
                 await started.wait()
             await worker.stop()
         milliseconds = [value * 1e3 for value in taken]
-        return [
-            Figure(
-                f"{self.store}: submit→start p{share}", percentile(milliseconds, share / 100),
-                "ms", target, f"idle, {jobs} jobs at 50/s, default settings",
-            )
-            for share, target in ((50, 1.5), (99, 5.0))
-        ]  # fmt: skip
+        how = f"idle, {jobs} jobs at 50/s, default settings"
+        return timings(f"{self.store}: submit→start", milliseconds, {50: 1.5, 99: 5.0}, how)
 
     async def memory(self) -> list[Figure]:
         """Measure the memory of a pending job."""

@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from jobqueue.bench.machine import resident_bytes
 from jobqueue.bench.records import Figure
 from jobqueue.bench.scenarios.fleet import fleet, load
-from jobqueue.bench.scenarios.stand import Say, Stand, caught_up
-from jobqueue.connect.backends import create_store
+from jobqueue.bench.scenarios.stand import Say, Stand, caught_up, opened_store
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec, NewJob, Transition
 from jobqueue.core.observer import Observer
@@ -202,9 +201,7 @@ async def _publish(stand: Stand, url: str) -> tuple[float, str]:
 async def _filled(
     url: str, jobs: int, payload: int, watch: Watch, say: Say
 ) -> AsyncIterator[Store]:
-    store = create_store(url, observer=watch)
-    await store.open()
-    try:
+    async with opened_store(url, watch) as store:
         await store.queues.create(Queue(name="q"))
         body, left = b"x" * payload, jobs
         while left:
@@ -220,5 +217,3 @@ async def _filled(
                 [Transition.succeeded(one.seq, one.lease, b"ok", 0.001) for one in held]
             )
         yield store
-    finally:
-        await store.close()
