@@ -11,9 +11,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -120,11 +119,18 @@ async def _in_processes(stand: Stand, name: str) -> list[Figure]:
     return found
 
 
-batch = partial(_in_processes, name="batch")
-hand_off = partial(_in_processes, name="hand-off")
-single = partial(_in_processes, name="single")
-latency = partial(_in_processes, name="latency")
-memory = partial(_in_processes, name="memory")
+def _measured(name: str) -> Callable[[Stand], Awaitable[list[Figure]]]:
+    async def measure(stand: Stand) -> list[Figure]:
+        return await _in_processes(stand, name)
+
+    return measure
+
+
+batch = _measured("batch")
+hand_off = _measured("hand-off")
+single = _measured("single")
+latency = _measured("latency")
+memory = _measured("memory")
 
 
 def _load(sizes: Sizes) -> str:
