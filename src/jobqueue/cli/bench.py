@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -35,9 +35,6 @@ from jobqueue.cli.session import Format, OutputOption
 from jobqueue.cli.version import commit
 from jobqueue.connect import extras
 from jobqueue.core.errors import InvalidArgument, NotFound
-
-if TYPE_CHECKING:
-    from jobqueue.bench.profile import Profile
 
 PROGRAM = "jq-bench"
 _RESULTS = Path("results")
@@ -146,12 +143,13 @@ def run_profile(
     """Run all measurements of a profile, print a table of the results, and write the report."""
     from jobqueue.bench.containers import COMPOSE
     from jobqueue.bench.measures import measured
+    from jobqueue.bench.profile import load, setting
     from jobqueue.bench.report.writing import write
     from jobqueue.bench.run import Wish
     from jobqueue.bench.run import run as run_all
     from jobqueue.bench.table import compare, scenarios
 
-    profile = _profile(name, topology, sets, only)
+    profile = load(name).with_(dict(map(setting, sets or ())), topology or (), only or ())
     usual = profile.name if place is RunPlace.PROCESSES else f"{profile.name}-{place}"
     wish = Wish(
         profile=profile,
@@ -215,17 +213,6 @@ def limit(
     from jobqueue.bench.limit import generator_limit
 
     print_json(run_async(generator_limit(seconds)))
-
-
-def _profile(
-    name: str,
-    topologies: Sequence[str] | None,
-    sets: Sequence[str] | None,
-    only: Sequence[str] | None,
-) -> Profile:
-    from jobqueue.bench.profile import load, setting
-
-    return load(name).with_(dict(map(setting, sets or ())), topologies or (), only or ())
 
 
 def _running(text: str) -> tuple[str, list[str]]:

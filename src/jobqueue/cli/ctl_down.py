@@ -16,15 +16,14 @@ from jobqueue.core.errors import Conflict, NotFound
 from jobqueue.documents import Document
 from jobqueue.fleet import folders, state
 
-EXAMPLES = examples(
-    "jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all"
-)
-
-
 app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(epilog=EXAMPLES)
+@app.command(
+    epilog=examples(
+        "jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all"
+    )
+)
 def down(
     chosen: CliSession,
     folder: UpFolderOption = None,

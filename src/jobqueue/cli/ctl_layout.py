@@ -12,16 +12,16 @@ from jobqueue.connect.extras import not_installed
 from jobqueue.connect.urls import parse_url, with_password
 from jobqueue.core.errors import InvalidArgument
 
-EXAMPLES = examples(
-    "jq-ctl --url postgresql://jobs@db/jobs layout",
-    "jq-ctl --url postgresql://jobs@db/jobs layout 2   [dim](no older server runs)[/dim]",
-    "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older server starts)[/dim]",
-)
-
 app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(epilog=EXAMPLES)
+@app.command(
+    epilog=examples(
+        "jq-ctl --url postgresql://jobs@db/jobs layout",
+        "jq-ctl --url postgresql://jobs@db/jobs layout 2   [dim](no older server runs)[/dim]",
+        "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older server starts)[/dim]",
+    )
+)
 def layout(
     chosen: CliSession,
     number: Annotated[

@@ -17,7 +17,6 @@ from jobqueue.core.errors import JobQueueError
 from jobqueue.fleet import folders, state
 from jobqueue.fleet.state import FleetState, look
 
-EXAMPLES = examples("jq-ctl ps", "jq-ctl ps --folder ./fleet --output json")
 _CONDITIONS = {
     "up": "",
     "starting": "",
@@ -25,11 +24,10 @@ _CONDITIONS = {
     "stale": "its supervisor and all its processes have ended",
 }
 
-
 app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(epilog=EXAMPLES)
+@app.command(epilog=examples("jq-ctl ps", "jq-ctl ps --folder ./fleet --output json"))
 def ps(chosen: CliSession, folder: UpFolderOption = None) -> None:
     """Show the topologies that `jq-ctl up` has started on this machine, with their health."""
     found = [state.read(folder.resolve())] if folder else _all()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -28,16 +28,17 @@ _TARGETS = (
     " sqlite:////PATH/FILE (absolute)"
 )
 _SHOWN = 5
-EXAMPLES = examples(
-    "jq-ctl replay --from-kafka --kafka-bootstrap localhost:9092 --dry-run",
-    "jq-ctl replay --from-kafka --into postgresql://jobs@db/jobs",
-    "jq-ctl replay --from-kafka --into sqlite:////var/lib/jobs.db --new-stream",
-)
 
 app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(epilog=EXAMPLES)
+@app.command(
+    epilog=examples(
+        "jq-ctl replay --from-kafka --kafka-bootstrap localhost:9092 --dry-run",
+        "jq-ctl replay --from-kafka --into postgresql://jobs@db/jobs",
+        "jq-ctl replay --from-kafka --into sqlite:////var/lib/jobs.db --new-stream",
+    )
+)
 def replay(
     chosen: CliSession,
     from_kafka: Annotated[
@@ -140,32 +141,30 @@ def _target(into: str | None, *, dry_run: bool) -> str:
     return into
 
 
-def _store(url: str, settings: Settings) -> Store:
+@asynccontextmanager
+async def _opened(url: str, settings: Settings) -> AsyncIterator[Store]:
     from jobqueue.server import options  # imports every face, which other commands do not need
 
-    return create_store(
+    store = create_store(
         options.db_url(settings, url), rules=options.rules(settings), field="--into"
     )
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
 
 
 async def _look_at(url: str, settings: Settings) -> None:
     """Raise Conflict if the store has jobs, before all records are read."""
-    store = _store(url, settings)
-    try:
-        await store.open()
+    async with _opened(url, settings) as store:
         if await store.reads.list_jobs(JobFilter(limit=1)):
             raise not_empty("jobs")
-    finally:
-        await store.close()
 
 
 async def _write(url: str, settings: Settings, state: Restored, told: Told) -> None:
-    store = _store(url, settings)
-    try:
-        await store.open()
+    async with _opened(url, settings) as store:
         await store.restore(state, told)
-    finally:
-        await store.close()
 
 
 @contextmanager
