@@ -19,11 +19,9 @@ from jobqueue.fleet import folders, state
 app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(
-    epilog=examples(
-        "jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all"
-    )
-)
+@app.command(epilog=examples(
+    "jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all"
+))  # fmt: skip
 def down(
     chosen: CliSession,
     folder: UpFolderOption = None,

@@ -15,13 +15,11 @@ from jobqueue.core.errors import InvalidArgument
 app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(
-    epilog=examples(
-        "jq-ctl --url postgresql://jobs@db/jobs layout",
-        "jq-ctl --url postgresql://jobs@db/jobs layout 2   [dim](no older server runs)[/dim]",
-        "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older server starts)[/dim]",
-    )
-)
+@app.command(epilog=examples(
+    "jq-ctl --url postgresql://jobs@db/jobs layout",
+    "jq-ctl --url postgresql://jobs@db/jobs layout 2   [dim](no older server runs)[/dim]",
+    "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older server starts)[/dim]",
+))  # fmt: skip
 def layout(
     chosen: CliSession,
     number: Annotated[

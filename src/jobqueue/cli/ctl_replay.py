@@ -32,13 +32,11 @@ _SHOWN = 5
 app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(
-    epilog=examples(
-        "jq-ctl replay --from-kafka --kafka-bootstrap localhost:9092 --dry-run",
-        "jq-ctl replay --from-kafka --into postgresql://jobs@db/jobs",
-        "jq-ctl replay --from-kafka --into sqlite:////var/lib/jobs.db --new-stream",
-    )
-)
+@app.command(epilog=examples(
+    "jq-ctl replay --from-kafka --kafka-bootstrap localhost:9092 --dry-run",
+    "jq-ctl replay --from-kafka --into postgresql://jobs@db/jobs",
+    "jq-ctl replay --from-kafka --into sqlite:////var/lib/jobs.db --new-stream",
+))  # fmt: skip
 def replay(
     chosen: CliSession,
     from_kafka: Annotated[

@@ -49,18 +49,16 @@ UpFolderOption = Annotated[
 app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
 
-@app.command(
-    epilog=examples(
-        "jq-ctl up embedded",
-        "jq-ctl up replicated --servers 2 --workers 4 --app tasks:app",
-        "jq-ctl up replicated --detach --folder ./fleet --port-base 7000",
-        "JQ_DB_URL=postgresql://jq:secret@db/jq jq-ctl up replicated --redis redis://cache:6379",
-        "jq-ctl up streaming --workers 4 --app tasks:app",
-        "jq-ctl up microservices --port-base 50051",
-        "jq-ctl up nodes --nodes 6 --detach",
-        "jq-ctl up embedded --set queue.max_retries=5 --set http.port=8080",
-    )
-)
+@app.command(epilog=examples(
+    "jq-ctl up embedded",
+    "jq-ctl up replicated --servers 2 --workers 4 --app tasks:app",
+    "jq-ctl up replicated --detach --folder ./fleet --port-base 7000",
+    "JQ_DB_URL=postgresql://jq:secret@db/jq jq-ctl up replicated --redis redis://cache:6379",
+    "jq-ctl up streaming --workers 4 --app tasks:app",
+    "jq-ctl up microservices --port-base 50051",
+    "jq-ctl up nodes --nodes 6 --detach",
+    "jq-ctl up embedded --set queue.max_retries=5 --set http.port=8080",
+))  # fmt: skip
 @with_options(FLAGS, into="flags")
 def up(
     chosen: CliSession,
