@@ -23,16 +23,13 @@ async def fill(db: Any, jobs: int, say: Callable[[str], None] = lambda _: None) 
     there = await db.fetchval("SELECT coalesce(max(seq), 0) FROM job_record")
     for first in range(there + 1, jobs + 1, _CHUNK):
         say(f"filling: {first - 1:,} of {jobs:,} finished jobs")
-        await _fill_some(db, first, min(jobs, first + _CHUNK - 1), queue, worker)
+        last = min(jobs, first + _CHUNK - 1)
+        async with db.transaction():
+            await db.execute(STATEMENTS["records"], first, last, queue)
+            await db.execute(STATEMENTS["ends"], first, last, queue, worker)
+            await db.execute(STATEMENTS["events"], first, last, worker)
+            await db.execute(STATEMENTS["tally"], last - first + 1, queue)
+            await db.execute(STATEMENTS["continue"], last + 1)
     for table in ("job_record", "job_ended", "job_event"):
         say(f"filling: vacuum {table}")
         await db.execute(f"VACUUM (ANALYZE) {table}", timeout=None)
-
-
-async def _fill_some(db: Any, first: int, last: int, queue: int, worker: int) -> None:
-    async with db.transaction():
-        await db.execute(STATEMENTS["records"], first, last, queue)
-        await db.execute(STATEMENTS["ends"], first, last, queue, worker)
-        await db.execute(STATEMENTS["events"], first, last, worker)
-        await db.execute(STATEMENTS["tally"], last - first + 1, queue)
-        await db.execute(STATEMENTS["continue"], last + 1)

@@ -84,21 +84,16 @@ async def brought_up(
     The processes use a temporary folder, which is created in ``within`` and removed afterwards.
     ``change`` changes the layout of the topology before its start.
     """
-    home = _new_folder(within)
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        home = _new_folder(within)
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
         supervisor = await _started(cell, home / "topology", change, restarts)
+        stack.push_async_callback(supervisor.stop)
         layout = supervisor.layout
-        try:
-            target = _target(layout.api, layout.grpc)
-            try:
-                database = _database(supervisor)
-                yield Ground(target, supervisor.keepers, database, layout.http, layout.grpc)
-            finally:
-                await target.close()
-        finally:
-            await supervisor.stop()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+        target = _target(layout.api, layout.grpc)
+        stack.push_async_callback(target.close)
+        database = _database(supervisor)
+        yield Ground(target, supervisor.keepers, database, layout.http, layout.grpc)
 
 
 @contextlib.asynccontextmanager

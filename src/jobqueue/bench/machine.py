@@ -161,7 +161,7 @@ def stolen_seconds() -> float:
 
     The seconds count since this machine's boot.
     """
-    return int(_first_line(Path("/proc/stat")).split()[8]) / _TICKS
+    return _ticks()[7] / _TICKS
 
 
 def fsync_milliseconds(folder: Path, times: int = 200) -> float:
@@ -196,9 +196,9 @@ def _processor() -> str:
 
 
 def _busy_seconds() -> float:
-    user, nice, system, _, _, *interrupts = map(int, _first_line(Path("/proc/stat")).split()[1:8])
+    user, nice, system, _, _, *interrupts = _ticks()[:7]
     return (user + nice + system + sum(interrupts)) / _TICKS
 
 
-def _first_line(path: Path) -> str:
-    return path.read_text().partition("\n")[0]
+def _ticks() -> list[int]:
+    return [int(one) for one in Path("/proc/stat").read_text().partition("\n")[0].split()[1:]]

@@ -96,7 +96,7 @@ def _cost_of_request(record: RunRecord) -> float | None:
 
 
 def _cost_of_caller(record: RunRecord) -> float | None:
-    answered = answered_well(record.counts[one] for one in PRIMARY if one in record.counts)
+    answered = answered_well(primary(record))
     spent = record.machine.cpu.get(GENERATOR)
     return spent * _MICRO / answered if answered and spent else None
 

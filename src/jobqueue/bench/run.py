@@ -9,7 +9,7 @@ import platform
 import random
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -132,7 +132,7 @@ async def run(wish: Wish, progress: RunProgress) -> list[RunRecord]:
         environment["generator_limit"] = await generator_limit(seconds)
     made: list[RunRecord] = []
     draw = random.Random(profile.seed)
-    repeats = _Repeats(profile.repeats)
+    repeats = iter(range(profile.repeats))  # of disturbed runs
     async with contextlib.AsyncExitStack() as stack:
         stand = Stand(wish.out)
         if profile.scenarios:
@@ -157,23 +157,12 @@ async def run(wish: Wish, progress: RunProgress) -> list[RunRecord]:
     return made
 
 
-class _Repeats:
-    """Counts how many disturbed runs may still be repeated."""
-
-    def __init__(self, left: int) -> None:
-        self._left = left
-
-    def one_more(self) -> bool:
-        self._left -= 1
-        return self._left >= 0
-
-
 async def _scenario(
     wish: Wish,
     scenario: Scenario,
     repetition: int,
     stand: Stand,
-    repeats: _Repeats,
+    repeats: Iterator[int],
     progress: RunProgress,
 ) -> AsyncIterator[RunRecord]:
     """Run a scenario, and run it a second time if the first run was disturbed."""
@@ -191,7 +180,7 @@ async def _scenario(
         cpu = machine.CpuTimes({}, {_SYSTEM: os.getpid()}, own="")
         record.figures = await scenario.measure()(stand)
         _put_others(record, cpu.spent(), profile.others)
-        if record.machine.disturbed and not again and repeats.one_more():
+        if record.machine.disturbed and not again and next(repeats, None) is not None:
             progress.more()
             progress.done()
         else:
@@ -201,7 +190,7 @@ async def _scenario(
 
 
 async def _block(
-    wish: Wish, shape: Topology, block: list[_Run], repeats: _Repeats, progress: RunProgress
+    wish: Wish, shape: Topology, block: list[_Run], repeats: Iterator[int], progress: RunProgress
 ) -> Any:
     """Start one topology, run its cells, and yield their records."""
     profile = wish.profile
@@ -219,7 +208,8 @@ async def _block(
         else:
             context = brought_up(first)
         async with context as ground, database.connected(ground.database) as connection:
-            if connection is None and any(_needs_database(run.cell) for run in waiting):
+            demanding = (run.cell.rows or run.cell.pressure is not Pressure.NONE for run in waiting)
+            if connection is None and any(demanding):
                 raise InvalidArgument(
                     "--at", "rows and pressure need a PostgreSQL that jq-bench starts: omit --at"
                 )
@@ -235,17 +225,17 @@ async def _block(
                     await fill(connection, rows, progress.doing)
                 progress.doing(f"{name}, repetition {run.repetition}: {described(run.cell)}")
                 record = await _measure(wish, run, ground, connection)
-                if record.machine.disturbed and run.attempt == 1 and repeats.one_more():
+                if (
+                    record.machine.disturbed
+                    and run.attempt == 1
+                    and next(repeats, None) is not None
+                ):
                     again = sum(one.cell.rows <= run.cell.rows for one in waiting)
                     waiting.insert(again, _Run(run.cell, run.repetition, run.attempt + 1))
                     progress.more()
                 else:
                     yield record
                 progress.done()
-
-
-def _needs_database(cell: Cell) -> bool:
-    return bool(cell.rows) or cell.pressure is not Pressure.NONE
 
 
 async def _measure(wish: Wish, run: _Run, ground: Ground, connection: Any) -> RunRecord:

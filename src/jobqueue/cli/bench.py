@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -22,7 +22,7 @@ from rich.progress import (
 )
 
 from jobqueue.bench.cell import RunPlace
-from jobqueue.cli import bench_evaluation, bench_peers, bench_report
+from jobqueue.cli import bench_peers, bench_report
 from jobqueue.cli.display import note, print_json, print_table
 from jobqueue.cli.program import (
     VersionOption,
@@ -35,9 +35,6 @@ from jobqueue.cli.session import Format, OutputOption
 from jobqueue.cli.version import commit
 from jobqueue.connect import extras
 from jobqueue.core.errors import InvalidArgument, NotFound
-
-if TYPE_CHECKING:
-    from jobqueue.bench.profile import Profile
 
 PROGRAM = "jq-bench"
 _RESULTS = Path("results")
@@ -60,7 +57,6 @@ app = typer.Typer(
     ),
 )
 app.add_typer(bench_report.app)
-app.add_typer(bench_evaluation.app)
 app.command("peers", epilog=bench_peers.EXAMPLES)(bench_peers.peers)
 
 
@@ -83,6 +79,7 @@ ProfileArgument = Annotated[
 
 
 @app.command(
+    "run",
     epilog=examples(
         "jq-bench run parity",
         "jq-bench run parity --set work_ms=0,20,100 --set repetitions=5",
@@ -90,28 +87,23 @@ ProfileArgument = Annotated[
         "jq-bench run parity --place containers",
         "jq-bench run parity --place containers --at microservices=gateway:50051"
         " --at nodes=node-0:50051,node-1:50051,node-2:50051,node-3:50051,node-4:50051,node-5:50051",
-    )
+    ),
 )
-def run(
+def run_profile(
     name: ProfileArgument,
     only: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SCENARIO",
-            help="Measure only this scenario; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option(metavar="SCENARIO", help="Measure only this scenario; may be repeated."),
     ] = None,
     topology: Annotated[
         list[str] | None,
-        typer.Option(help="Measure this topology only; may be repeated.", show_default=False),
+        typer.Option(help="Measure this topology only; may be repeated."),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
             help="Folder for the records. Default: results/PROFILE, or a new folder beside it.",
-            show_default=False,
         ),
     ] = None,
     sets: Annotated[
@@ -121,7 +113,6 @@ def run(
             metavar="NAME=VALUE",
             help="Another value for a factor or a setting of the profile, or several values with"
             " commas between them; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     at: Annotated[
@@ -129,7 +120,6 @@ def run(
         typer.Option(
             metavar="TOPOLOGY=HOST:PORT[,…]",
             help="Measure a topology that runs already; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     place: Annotated[
@@ -144,7 +134,6 @@ def run(
         typer.Option(
             metavar="DIR",
             help="Folder of the compose files. Default: deploy/compose, as in a checkout.",
-            show_default=False,
         ),
     ] = None,
     strict: Annotated[
@@ -154,15 +143,17 @@ def run(
     """Run all measurements of a profile, print a table of the results, and write the report."""
     from jobqueue.bench.containers import COMPOSE
     from jobqueue.bench.measures import measured
+    from jobqueue.bench.profile import load, setting
     from jobqueue.bench.report.writing import write
     from jobqueue.bench.run import Wish
     from jobqueue.bench.run import run as run_all
     from jobqueue.bench.table import compare, scenarios
 
-    profile = _profile(name, topology, sets, only)
+    profile = load(name).with_(dict(map(setting, sets or ())), topology or (), only or ())
+    usual = profile.name if place is RunPlace.PROCESSES else f"{profile.name}-{place}"
     wish = Wish(
         profile=profile,
-        out=out or _new_folder(profile.name, place),
+        out=out or bench_peers.new_folder(_RESULTS / usual),
         place=place,
         at=dict(_running(one) for one in at or ()),
         compose=compose or COMPOSE,
@@ -224,17 +215,6 @@ def limit(
     print_json(run_async(generator_limit(seconds)))
 
 
-def _profile(
-    name: str,
-    topologies: Sequence[str] | None,
-    sets: Sequence[str] | None,
-    only: Sequence[str] | None,
-) -> Profile:
-    from jobqueue.bench.profile import load, setting
-
-    return load(name).with_(dict(map(setting, sets or ())), topologies or (), only or ())
-
-
 def _running(text: str) -> tuple[str, list[str]]:
     name, sep, addresses = text.partition("=")
     found = [one.strip() for one in addresses.split(",")]
@@ -243,16 +223,6 @@ def _running(text: str) -> tuple[str, list[str]]:
             "--at", f"{text!r} is not TOPOLOGY=HOST:PORT; several addresses need commas between"
         )
     return name, found
-
-
-def _new_folder(profile: str, place: RunPlace) -> Path:
-    """Return the folder ``results/PROFILE``, or a new folder beside it if that has results."""
-    name = profile if place is RunPlace.PROCESSES else f"{profile}-{place}"
-    number, folder = 1, _RESULTS / name
-    while folder.exists() and any(folder.iterdir()):
-        number += 1
-        folder = _RESULTS / f"{name}-{number}"
-    return folder
 
 
 class _Lines:
@@ -324,10 +294,10 @@ def _shown_progress() -> Iterator[_Lines | _Bar]:
         yield _Bar(shown)
 
 
-def main() -> None:
-    """Run jq-bench with the arguments of this process, and exit."""
-    sys.exit(run_program(app, PROGRAM))
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run jq-bench with the given arguments, or those of this process; return the exit status."""
+    return run_program(app, PROGRAM, argv)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run())

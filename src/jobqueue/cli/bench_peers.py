@@ -51,7 +51,6 @@ def peers(
             metavar="NAME",
             help="Measure only this system; may be repeated."
             f" Names: {', '.join(_NAMES)}. Default: all.",
-            show_default=False,
         ),
     ] = None,
     setting: Annotated[
@@ -66,7 +65,6 @@ def peers(
             metavar="COUNT",
             help="Jobs that all workers together run at once, a multiple of the number of workers;"
             " may be repeated. Default: the number of each setting.",
-            show_default=False,
         ),
     ] = None,
     redis_fsync: Annotated[
@@ -99,7 +97,6 @@ def peers(
         typer.Option(
             metavar="DIR",
             help=f"Folder for the results. Default: {_FOLDER}, or a new folder beside it.",
-            show_default=False,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
@@ -182,10 +179,15 @@ def _folder(out: Path | None) -> Path:
         if (out / _FILE).exists():
             raise Conflict(f"--out: {out} has the results of an earlier run; choose another folder")
         return out
-    number, folder = 1, _FOLDER
+    return new_folder(_FOLDER)
+
+
+def new_folder(usual: Path) -> Path:
+    """Return the folder, or a new folder beside it if it has results."""
+    number, folder = 1, usual
     while folder.exists() and any(folder.iterdir()):
         number += 1
-        folder = _FOLDER.with_name(f"{_FOLDER.name}-{number}")
+        folder = usual.with_name(f"{usual.name}-{number}")
     return folder
 
 
@@ -201,7 +203,6 @@ class _Results:
     machine: dict[str, Any] = field(default_factory=dict)
 
     def add(self, run: PeerRun) -> None:
-        """Add the result of a run, and write all results to the file."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.machine:
             self.machine = machine.described(self.folder)
@@ -212,7 +213,6 @@ class _Results:
         scratch.replace(self.folder / _FILE)
 
     def conditions(self) -> dict[str, Any]:
-        """Return the conditions of the measurements: the machine, the versions and the options."""
         disturbed = sum(run.disturbed for run in self.runs)
         return {
             "command": shlex.join(["jq-bench", *sys.argv[1:]]),
@@ -229,7 +229,6 @@ class _Results:
         }
 
     def document(self) -> dict[str, Any]:
-        """Return all results as a document for JSON."""
         return {
             "conditions": self.conditions(),
             "cut_short": self.comparison.cut_short,
@@ -252,7 +251,6 @@ class _Results:
         return found
 
     def show(self) -> None:
-        """Print the results as a table, with remarks and conditions below."""
         made = rows(self.runs)
         for line in as_text(made, self.work.fsync):
             typer.echo(line)

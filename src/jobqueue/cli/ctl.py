@@ -16,7 +16,15 @@ from jobqueue.access.files import environment_secret
 from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
 from jobqueue.cli.display import note
 from jobqueue.cli.help_types import name_types
-from jobqueue.cli.program import VersionOption, examples, run_program, wants_json
+from jobqueue.cli.program import (
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    VersionOption,
+    examples,
+    run_program,
+    wants_json,
+)
 from jobqueue.cli.session import (
     CliSession,
     Format,
@@ -24,8 +32,8 @@ from jobqueue.cli.session import (
     choose_credentials,
     choose_redis,
     choose_url,
+    with_session,
 )
-from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
 from jobqueue.cli.version import version_text
 
 
@@ -80,7 +88,7 @@ app.add_typer(ctl_job.app, name="job")
 app.add_typer(ctl_queue.app, name="queue")
 app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
-app.command("status", epilog=ctl_status.EXAMPLES)(ctl_status.status)
+app.command("status", epilog=ctl_status.EXAMPLES)(with_session(ctl_status.status))
 for _name in _IMPORTED_LATE:
     app.command(_name)(_named_only)
 
@@ -92,8 +100,7 @@ def root(
         str | None,
         typer.Option(
             help="The jq-server, as HOST:PORT or grpc://HOST:PORT, or several HOST:PORT with"
-            " commas between them. Default: 127.0.0.1:50051.",
-            show_default=False,
+            " commas between them. Default: 127.0.0.1:50051."
         ),
     ] = None,
     url: Annotated[
@@ -101,8 +108,7 @@ def root(
         typer.Option(
             help="Open a store without a server: sqlite:///FILE, postgresql://USER@HOST/DATABASE or"
             " redis://HOST:PORT/NUMBER (its password: JQ_DB_PASSWORD). The environment variable"
-            " JQ_URL gives a default for this or --server.",
-            show_default=False,
+            " JQ_URL gives a default for this or --server."
         ),
     ] = None,
     output: OutputOption = None,
@@ -158,10 +164,5 @@ def run(argv: Sequence[str] | None = None) -> int:
     return run_program(app, "jq-ctl", argv)
 
 
-def main() -> None:
-    """Run jq-ctl with the arguments of this process, and exit."""
-    sys.exit(run())
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run())

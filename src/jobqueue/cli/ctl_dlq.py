@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from jobqueue.cli.asking import YesOption, ask, is_asked
-from jobqueue.cli.ctl_job import LimitOption, show_jobs
-from jobqueue.cli.display import counted, note, print_json, progress, staying
-from jobqueue.cli.moments import parse_moment
+from jobqueue.cli.ctl_job import LimitOption, PageTokenOption, QueueOption, TypeOption, show_jobs
+from jobqueue.cli.display import (
+    YesOption,
+    ask,
+    counted,
+    is_asked,
+    note,
+    print_json,
+    progress,
+    staying,
+)
 from jobqueue.cli.program import EXIT_CODES, clean, examples
-from jobqueue.cli.session import CliSession, OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, InvalidArgument, JobQueueError
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import JobQuery, RetryQuery
 from jobqueue.core.lifecycle import DEATHS, State, parse_deaths
 
-app = typer.Typer(help="List dead letters and retry them.", no_args_is_help=True)
+app = CtlTyper(help="List dead letters and retry them.", no_args_is_help=True)
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_AGO = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _ERRORS_SHOWN = 5
 _ERRORS_KEPT = 1_000
 _REASONS = f"FAILURES, ALL, or of {', '.join(sorted(DEATHS))}; separated by commas"
 
-TypeOption = Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")]
 ErrorOption = Annotated[
     str, typer.Option(metavar="TEXT", help="Only jobs whose error contains this text.")
 ]
@@ -43,8 +54,8 @@ UntilOption = Annotated[
     "jq-ctl dlq list --queue mail --reason FAILURES --since 2h -o json",
 ))  # fmt: skip
 def list_dead(
-    context: typer.Context,
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    chosen: CliSession,
+    queue: QueueOption = None,
     type_: TypeOption = None,
     reason: Annotated[
         str | None, typer.Option(help=f"Only jobs given up for these reasons: {_REASONS}.")
@@ -53,8 +64,7 @@ def list_dead(
     since: SinceOption = None,
     until: UntilOption = None,
     limit: LimitOption = None,
-    page_token: Annotated[str, typer.Option(help="Where the page begins: from the last one.")] = "",
-    output: OutputOption = None,
+    page_token: PageTokenOption = "",
 ) -> None:
     """List dead letters, newest first, with the reason and error of each."""
     query = JobQuery(
@@ -67,7 +77,7 @@ def list_dead(
         until=parse_moment(until, "--until"),
         page_token=page_token,
     )
-    show_jobs(session(context), query, limit, dead_letters=True)
+    show_jobs(chosen, query, limit, dead_letters=True)
 
 
 @app.command(epilog=examples(
@@ -76,14 +86,14 @@ def list_dead(
     "jq-ctl dlq retry --all --reason CANCELLED --dry-run",
 ))  # fmt: skip
 def retry(
-    context: typer.Context,
+    chosen: CliSession,
     job_ids: Annotated[
         list[str] | None, typer.Argument(metavar="[JOB_ID]...", help="The jobs.")
     ] = None,
     all_: Annotated[
         bool, typer.Option("--all", help="Retry every dead letter that matches the other options.")
     ] = False,
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    queue: QueueOption = None,
     type_: TypeOption = None,
     reason: Annotated[
         str | None,
@@ -99,13 +109,11 @@ def retry(
         bool, typer.Option("--dry-run", help="Count the matching jobs, and change nothing.")
     ] = False,
     yes: YesOption = False,
-    output: OutputOption = None,
 ) -> None:
     """Move dead letters back to PENDING, and reset their retry counters.
 
     With --all on a terminal, the command first shows the number of jobs and asks for a yes.
     """
-    chosen = session(context)
     if bool(job_ids) == all_:
         raise InvalidArgument("JOB_ID", "give either job ids or --all")
     if all_:
@@ -132,6 +140,27 @@ def retry(
     _tell(chosen, done, dry_run=dry_run)
     if done.code is not None:
         raise typer.Exit(EXIT_CODES[done.code])
+
+
+def parse_moment(text: str | None, field: str) -> float | None:
+    """Return the time that a text describes, or None if ``text`` is None.
+
+    ``2h`` means two hours ago. Any other text must be a date or a time in ISO 8601, which is local
+    unless it has a UTC offset. Raise InvalidArgument for ``field`` if the text is not a time.
+    """
+    if text is None:
+        return None
+    ago = _AGO.fullmatch(text.strip().lower())
+    if ago is not None:
+        return max(0.0, time.time() - float(ago[1]) * _UNITS[ago[2]])
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidArgument(
+            field,
+            f"{text[:80]!r} is not a time; allowed: 30m, 2h or 7d (ago), 2030-01-31,"
+            " 2030-01-31T12:00 (local) or 2030-01-31T12:00:00Z",
+        ) from None
 
 
 def _only_with_all(**options: object) -> None:

@@ -11,22 +11,19 @@ import typer
 from jobqueue.cli.ctl_up import UpFolderOption
 from jobqueue.cli.display import note, print_json
 from jobqueue.cli.program import clean, examples
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.errors import Conflict, NotFound
 from jobqueue.documents import Document
 from jobqueue.fleet import folders, state
 
-EXAMPLES = examples(
+app = CtlTyper(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=examples(
     "jq-ctl down", "jq-ctl down --folder ./fleet --remove-data", "jq-ctl down --all"
-)
-
-
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-
-
-@app.command(epilog=EXAMPLES)
+))  # fmt: skip
 def down(
-    context: typer.Context,
+    chosen: CliSession,
     folder: UpFolderOption = None,
     all_: Annotated[bool, typer.Option("--all", help="Stop every topology that is up.")] = False,
     keep_data: Annotated[
@@ -42,13 +39,11 @@ def down(
             min=0, max=3600, metavar="SECONDS", help="Kill the processes that run after this time."
         ),
     ] = 120.0,
-    output: OutputOption = None,
 ) -> None:
     """Stop a topology: workers first, then servers, then services.
 
     If the topology's supervisor was killed, stop the processes that it left.
     """
-    chosen = session(context)
     ended: list[Document] = []
     for home in _homes(folder, all_):
         try:

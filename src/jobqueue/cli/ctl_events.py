@@ -10,16 +10,14 @@ import typer
 from jobqueue import config
 from jobqueue.cli.display import NONE, local_time
 from jobqueue.cli.program import clean_line, examples, json_text
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.stream import CancelRequested, JobDeleted, JobEvent, StreamItem
 from jobqueue.documents import Document, job_event_document, rfc3339
 from jobqueue.server import stream
 
-app = typer.Typer(
-    name="events", no_args_is_help=True, add_completion=False, rich_markup_mode="rich"
-)
+app = CtlTyper(name="events", no_args_is_help=True, add_completion=False, rich_markup_mode="rich")
 _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
 JobRecord = JobEvent | CancelRequested | JobDeleted
 
@@ -35,33 +33,24 @@ def events() -> None:
     f"jq-ctl events tail --job {_ID} --from-beginning --no-follow",
 ))  # fmt: skip
 def tail(
-    context: typer.Context,
+    chosen: CliSession,
     queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
     job: Annotated[str | None, typer.Option(metavar="JOB_ID", help="Only this job.")] = None,
     bootstrap: Annotated[
         str | None,
         typer.Option(
             help="The address of Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the"
-            " other JQ_KAFKA_ variables give the login.",
-            show_default=False,
+            " other JQ_KAFKA_ variables give the login."
         ),
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Show the older events in Kafka first.")
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for new events.")] = True,
-    count: Annotated[
-        int | None, typer.Option(min=1, help="Exit after this many events.", show_default=False)
-    ] = None,
-    output: OutputOption = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Exit after this many events.")] = None,
 ) -> None:
     """Show events as they are published. With JSON output, each event is an object on a line."""
-    chosen = session(context)
-    settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
-    if not settings.kafka.bootstrap:
-        raise InvalidArgument(
-            "--bootstrap", "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP"
-        )
+    settings = kafka_settings(bootstrap, "--bootstrap")
     wanted = None if job is None else parse_job_id(job)
     shown = 0
     with stream.tail(settings, beginning=from_beginning) as records:
@@ -75,6 +64,14 @@ def tail(
             shown += 1
             if shown == count:
                 return
+
+
+def kafka_settings(bootstrap: str | None, flag: str) -> config.Settings:
+    """Return the settings for reading the stream. Raise InvalidArgument without an address."""
+    settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
+    if not settings.kafka.bootstrap:
+        raise InvalidArgument(flag, "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP")
+    return settings
 
 
 def _meant(item: JobRecord, queue: str | None, job_id: str | None) -> bool:

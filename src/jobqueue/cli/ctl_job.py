@@ -11,13 +11,15 @@ from typing import Annotated, Any
 import typer
 
 from jobqueue.cli import ctl_submit
-from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.display import (
     NONE,
     JobBar,
+    YesOption,
     ago,
+    ask,
     content_for_people,
     counted,
+    is_asked,
     local_time,
     note,
     on_terminal,
@@ -27,16 +29,16 @@ from jobqueue.cli.display import (
     progress_line,
 )
 from jobqueue.cli.program import clean, clean_line, examples, json_text
-from jobqueue.cli.session import CliSession, OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page, older
 from jobqueue.core.lifecycle import TERMINAL, State, parse_state
 from jobqueue.core.progress import Progress
-from jobqueue.documents import Document, event_document, job_document, progress_document
+from jobqueue.documents import event_document, job_document, progress_document
 
-app = typer.Typer(help="Submit, show, cancel, retry and delete jobs.", no_args_is_help=True)
+app = CtlTyper(help="Submit, show, cancel, retry and delete jobs.", no_args_is_help=True)
 app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)
 
 JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="The job's id.")]
@@ -46,15 +48,17 @@ LimitOption = Annotated[
         min=1, help="Show at most this many jobs. Default: 20; on a terminal all, page by page."
     ),
 ]
+QueueOption = Annotated[str | None, typer.Option(help="Only jobs of this queue.")]
+TypeOption = Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")]
+PageTokenOption = Annotated[str, typer.Option(help="Where the page begins: from the last one.")]
 _FIRST_LOOK, _NEXT_LOOK = 0.1, 1.0  # seconds before the first read of progress, and the next ones
 _STATES = ", ".join(state.name for state in State)
 _ID = "3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e11"
 
 
 @app.command(epilog=examples(f"jq-ctl job status {_ID}"))
-def status(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+def status(chosen: CliSession, job_id: JobId) -> None:
     """Show everything about a job."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     job = chosen.call(lambda backend: backend.get(wanted))
     show_job(job, chosen)
@@ -111,15 +115,13 @@ def _value(value: Any) -> str:
 
 @app.command(epilog=examples(f"jq-ctl job logs {_ID}"))
 def logs(
-    context: typer.Context,
+    chosen: CliSession,
     job_id: JobId,
     before_version: Annotated[
         int | None, typer.Option(min=1, help="Show only transitions before this number.")
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """Show a job's newest 500 transitions, oldest first."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     events = chosen.call(lambda backend: backend.history(wanted, before_version))
     earlier = older(events)
@@ -158,20 +160,19 @@ def _event_row(event: Event) -> list[str]:
     "jq-ctl job list --status DEAD_LETTERED --limit 100 --output json",
 ))  # fmt: skip
 def list_jobs(
-    context: typer.Context,
-    queue: Annotated[str | None, typer.Option(help="Only jobs of this queue.")] = None,
+    chosen: CliSession,
+    queue: QueueOption = None,
     status: Annotated[
         str, typer.Option(help=f"Only jobs in these states, separated by commas: {_STATES}.")
     ] = "",
-    type_: Annotated[str | None, typer.Option("--type", help="Only jobs of this type.")] = None,
+    type_: TypeOption = None,
     limit: LimitOption = None,
-    page_token: Annotated[str, typer.Option(help="Where the page begins: from the last one.")] = "",
-    output: OutputOption = None,
+    page_token: PageTokenOption = "",
 ) -> None:
     """List jobs, newest first."""
     states = tuple(parse_state(name, "--status") for name in status.split(",") if name.strip())
     query = JobQuery(queue=queue, states=states, type=type_, page_token=page_token)
-    show_jobs(session(context), query, limit)
+    show_jobs(chosen, query, limit)
 
 
 def show_jobs(
@@ -250,46 +251,35 @@ def _next_page_wanted() -> bool:
 
 
 @app.command(epilog=examples(f"jq-ctl job cancel {_ID}"))
-def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+def cancel(chosen: CliSession, job_id: JobId) -> None:
     """Cancel a job at once if it waits. If the job is running, ask its worker to stop it."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     answer = chosen.call(lambda backend: backend.cancel(wanted))
     if answer.already_terminal:
         raise Conflict(
             f"job {wanted} is {answer.state.name}; only jobs that have not ended can be cancelled"
         )
-    if chosen.json:
-        print_json({
-            "job_id": wanted,
-            "status": answer.state.name,
-            "cancel_requested": answer.requested,
-            "already_terminal": False,
-        })  # fmt: skip
-    elif answer.requested:
-        typer.echo(f"Job {wanted} is running; its worker was asked to stop it")
-    else:
-        typer.echo(f"Job {wanted} is cancelled")
+    how = "running; its worker was asked to stop it" if answer.requested else "cancelled"
+    document = {
+        "job_id": wanted,
+        "status": answer.state.name,
+        "cancel_requested": answer.requested,
+        "already_terminal": False,
+    }
+    chosen.tell(document, f"Job {wanted} is {how}")
 
 
 @app.command(epilog=examples(f"jq-ctl job retry {_ID}"))
-def retry(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+def retry(chosen: CliSession, job_id: JobId) -> None:
     """Move a FAILED or DEAD_LETTERED job back to PENDING, and reset its retry counter."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     job = chosen.call(lambda backend: backend.retry(wanted))
-    if chosen.json:
-        print_json(job_document(job))
-    else:
-        typer.echo(f"Job {job.id} is {job.state.name} again")
+    chosen.tell(job_document(job), f"Job {job.id} is {job.state.name} again")
 
 
 @app.command(epilog=examples(f"jq-ctl job delete {_ID}"))
-def delete(
-    context: typer.Context, job_id: JobId, yes: YesOption = False, output: OutputOption = None
-) -> None:
+def delete(chosen: CliSession, job_id: JobId, yes: YesOption = False) -> None:
     """Delete an ended job and its history permanently. On a terminal, ask for a yes first."""
-    chosen = session(context)
     wanted = parse_job_id(job_id)
     if is_asked(yes):
         job = chosen.call(lambda backend: backend.get(wanted))
@@ -297,20 +287,16 @@ def delete(
             what = f"{job.state.name}, queue {job.queue}{f', {job.type}' if job.type else ''}"
             ask(f"Job {wanted} ({what}) and its history will be removed for good.")
     chosen.call(lambda backend: backend.delete_job(wanted))
-    if chosen.json:
-        print_json({"job_id": wanted, "deleted": True})
-    else:
-        typer.echo(f"Job {wanted} is deleted")
+    chosen.tell({"job_id": wanted, "deleted": True}, f"Job {wanted} is deleted")
 
 
 @app.command(epilog=examples(f"jq-ctl job watch {_ID}"))
-def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) -> None:
+def watch(chosen: CliSession, job_id: JobId) -> None:
     """Show a job's transitions and its progress as they happen, until the job ends.
 
     With JSON output, each transition and each change of the progress is an object on a line. Only
     an object about the progress has the field "progress".
     """
-    chosen = session(context)
     wanted = parse_job_id(job_id)
 
     async def follow(backend: Backend) -> Job:
@@ -336,7 +322,7 @@ async def _followed(
 ) -> AsyncIterator[Event | Job]:
     """Yield a job's transitions, and the running job itself each time its progress has changed."""
     events = backend.watch(job_id)
-    upcoming = asyncio.ensure_future(_next(events))
+    upcoming = asyncio.ensure_future(anext(events, None))
     pause: float | None = None  # before the next read of progress; None: the job does not run
     shown: Progress | None = None
     try:
@@ -347,7 +333,7 @@ async def _followed(
                 if event is None:
                     return
                 yield event
-                upcoming = asyncio.ensure_future(_next(events))
+                upcoming = asyncio.ensure_future(anext(events, None))
                 pause = _FIRST_LOOK if event.to_state is State.RUNNING else None
                 continue
             pause = _NEXT_LOOK
@@ -362,28 +348,19 @@ async def _followed(
         upcoming.cancel()
 
 
-async def _next(events: AsyncIterator[Event]) -> Event | None:
-    return await anext(events, None)
-
-
 def _show_news(news: Event | Job, chosen: CliSession, bar: JobBar | None) -> None:
     if isinstance(news, Event):
         if bar is not None:
             bar.hide()
         if chosen.json:
-            print_json_line(event_document(news))
+            typer.echo(json_text(event_document(news)))
         else:
             typer.echo(clean_line("  ".join(_event_row(news)[1:6])))
     elif (told := news.progress) is not None:
         if chosen.json:
             document = {"progress": progress_document(told), "attempt": news.attempt}
-            print_json_line(document)
+            typer.echo(json_text(document))
         elif bar is not None:
             bar.show(told)
         else:
             typer.echo(f"{local_time(told.at, precise=True)}  progress  {progress_line(told)}")
-
-
-def print_json_line(document: Document) -> None:
-    """Print a document as JSON on one line."""
-    typer.echo(json_text(document))

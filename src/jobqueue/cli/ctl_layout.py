@@ -6,30 +6,26 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli.display import print_json
 from jobqueue.cli.program import examples, run_async
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.connect.extras import not_installed
 from jobqueue.connect.urls import parse_url, with_password
 from jobqueue.core.errors import InvalidArgument
 
-EXAMPLES = examples(
+app = CtlTyper(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=examples(
     "jq-ctl --url postgresql://jobs@db/jobs layout",
     "jq-ctl --url postgresql://jobs@db/jobs layout 3   [dim](no older server runs)[/dim]",
     "jq-ctl --url postgresql://jobs@db/jobs layout 1   [dim](before an older server starts)[/dim]",
-)
-
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-
-
-@app.command(epilog=EXAMPLES)
+))  # fmt: skip
 def layout(
-    context: typer.Context,
+    chosen: CliSession,
     number: Annotated[
         int | None,
         typer.Argument(help="The new layout. Without a number, show the layout."),
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """Show, raise or lower the layout of a PostgreSQL store: the form in which servers write jobs.
 
@@ -38,8 +34,7 @@ def layout(
     the rows that the earlier version cannot read, a thousand jobs at a time. Servers may run
     meanwhile.
     """
-    known = session(context)
-    if parse_url(known.url, "--url").scheme != "postgresql":
+    if parse_url(chosen.url, "--url").scheme != "postgresql":
         raise InvalidArgument(
             "--url", "must name a store on PostgreSQL: no other store has layouts"
         )
@@ -47,8 +42,5 @@ def layout(
         from jobqueue.stores.postgres.migrate import layout_of
     except ModuleNotFoundError as error:
         raise not_installed(error, "--url", "asyncpg") from None
-    found = run_async(layout_of(with_password(known.url, known.db_password), number))
-    if known.json:
-        print_json({"layout": found})
-    else:
-        typer.echo(f"layout {found}")
+    found = run_async(layout_of(with_password(chosen.url, chosen.db_password), number))
+    chosen.tell({"layout": found}, f"layout {found}")

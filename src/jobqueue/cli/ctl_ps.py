@@ -12,12 +12,11 @@ from jobqueue.cli import fleet
 from jobqueue.cli.ctl_up import UpFolderOption
 from jobqueue.cli.display import note, on_terminal, print_json, print_table
 from jobqueue.cli.program import clean, examples, run_async
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.errors import JobQueueError
 from jobqueue.fleet import folders, state
 from jobqueue.fleet.state import FleetState, look
 
-EXAMPLES = examples("jq-ctl ps", "jq-ctl ps --folder ./fleet --output json")
 _CONDITIONS = {
     "up": "",
     "starting": "",
@@ -25,18 +24,12 @@ _CONDITIONS = {
     "stale": "its supervisor and all its processes have ended",
 }
 
+app = CtlTyper(add_completion=False, rich_markup_mode="rich")
 
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
 
-
-@app.command(epilog=EXAMPLES)
-def ps(
-    context: typer.Context,
-    folder: UpFolderOption = None,
-    output: OutputOption = None,
-) -> None:
+@app.command(epilog=examples("jq-ctl ps", "jq-ctl ps --folder ./fleet --output json"))
+def ps(chosen: CliSession, folder: UpFolderOption = None) -> None:
     """Show the topologies that `jq-ctl up` has started on this machine, with their health."""
-    chosen = session(context)
     found = [state.read(folder.resolve())] if folder else _all()
     found = run_async(_look(found))
     if chosen.json:

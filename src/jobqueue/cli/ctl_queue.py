@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from inspect import Parameter, Signature, signature
+from collections.abc import Mapping
 from typing import Annotated, Any, cast
 
 import typer
 
-from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.display import (
     NO_TYPE,
     NONE,
+    YesOption,
+    ask,
     counted,
     duration,
+    is_asked,
     print_fields,
     print_json,
     print_table,
     staying,
 )
-from jobqueue.cli.program import examples
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.program import examples, with_options
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.lifecycle import State
@@ -38,7 +39,7 @@ from jobqueue.core.retry import PROFILES, profile
 from jobqueue.documents import queue_document
 from jobqueue.engine.admission import check_queue_spec
 
-app = typer.Typer(help="Create, change, show, pause and delete queues.", no_args_is_help=True)
+app = CtlTyper(help="Create, change, show, pause and delete queues.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name.")]
 
 
@@ -75,29 +76,8 @@ OPTIONS: dict[str, Any] = {
 """The option of each setting of a queue."""
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command with the options of all queue settings.
-
-    The command's parameter ``said`` gets the settings that the user gave.
-    """
-
-    def run(**given: Any) -> None:
-        said = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
-        if "priority_weights" in said:
-            said["priority_weights"] = parse_weights(said["priority_weights"])
-        command(said=said, **given)
-
-    parameters: list[Parameter] = []
-    for own in signature(command, eval_str=True).parameters.values():
-        parameters += (
-            [Parameter(n, own.KEYWORD_ONLY, default=None, annotation=o) for n, o in OPTIONS.items()]
-            if own.name == "said"
-            else [own.replace(kind=own.KEYWORD_ONLY)]
-        )
-    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {own.name: own.annotation for own in parameters}
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    return run
+with_settings = with_options(OPTIONS.items(), into="said")
+"""Decorates a command with the options of all queue settings."""
 
 
 @app.command(epilog=examples(
@@ -106,18 +86,12 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     "jq-ctl queue create mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
 ))  # fmt: skip
 @with_settings
-def create(
-    context: typer.Context, name: Name, said: dict[str, Any], output: OutputOption = None
-) -> None:
+def create(chosen: CliSession, name: Name, said: dict[str, Any]) -> None:
     """Create a queue. The server's configuration gives the settings that are left out."""
-    chosen = session(context)
-    spec = QueueSpec(name, **cast(SettingsSaid, said))
-    _check(spec)
+    spec = _checked(name, said)
     created = chosen.call(lambda backend: backend.create_queue(spec))
-    if chosen.json:
-        print_json(queue_document(QueueStats(queue=created, depth={})))
-    else:
-        typer.echo(f"Queue {created.name} is created")
+    document = queue_document(QueueStats(queue=created, depth={}))
+    chosen.tell(document, f"Queue {created.name} is created")
 
 
 @app.command(epilog=examples(
@@ -127,7 +101,7 @@ def create(
 ))  # fmt: skip
 @with_settings
 def update(
-    context: typer.Context,
+    chosen: CliSession,
     name: Name,
     said: dict[str, Any],
     reset: Annotated[
@@ -137,15 +111,13 @@ def update(
             help="Settings to reset to the server's defaults, like ttl,retry-max.",
         ),
     ] = "",
-    output: OutputOption = None,
 ) -> None:
     """Change the given settings of a queue. The other settings stay as they are.
 
     Earlier jobs keep their retries, TTL and timeout. The other settings apply to all jobs at once:
     the waits before retries, the capacity, the weights and the retention.
     """
-    chosen = session(context)
-    _check(QueueSpec(name, **cast(SettingsSaid, said)))
+    _checked(name, said)
     for field in parse_reset(reset):
         if field in said:
             raise InvalidArgument(
@@ -163,28 +135,28 @@ def update(
         await backend.update_queue(name, change)
         return await backend.queue_stats(name)
 
-    changed = chosen.call(work)
-    if chosen.json:
-        print_json(queue_document(changed))
-        return
-    document = queue_document(changed)
+    document = queue_document(chosen.call(work))
     shown = ", ".join(f"{_flag(field)} {_shown(document[field])}" for field in said)
-    typer.echo(f"Queue {name} is changed: {shown}")
+    chosen.tell(document, f"Queue {name} is changed: {shown}")
 
 
-def _check(spec: QueueSpec) -> None:
-    """Raise InvalidArgument for settings that every server would refuse.
+def _checked(name: str, said: dict[str, Any]) -> QueueSpec:
+    """Return the spec of a queue, and raise InvalidArgument for what every server would refuse.
 
     The server itself checks the queue's name, and waits that depend on the profile or the queue.
     """
-    said = spec.said.copy()
-    named = said.pop("retry_profile", None)
+    if "priority_weights" in said:
+        said["priority_weights"] = parse_weights(said["priority_weights"])
+    spec = QueueSpec(name, **cast(SettingsSaid, said))
+    others = spec.said.copy()
+    named = others.pop("retry_profile", None)
     try:
         if named is not None:
             profile(named)
-        check_queue_spec(QueueSpec("default", **said))
+        check_queue_spec(QueueSpec("default", **others))
     except InvalidArgument as error:
         raise InvalidArgument(f"--{_flag(error.field)}", error.problem) from None
+    return spec
 
 
 def parse_reset(text: str) -> list[str]:
@@ -233,20 +205,18 @@ def parse_weights(text: str) -> dict[int, int] | None:
 
 @app.command(epilog=examples("jq-ctl queue delete mail", "jq-ctl queue delete mail --force --yes"))
 def delete(
-    context: typer.Context,
+    chosen: CliSession,
     name: Name,
     force: Annotated[
         bool, typer.Option("--force", help="Dead-letter its unfinished jobs first.")
     ] = False,
     yes: YesOption = False,
-    output: OutputOption = None,
 ) -> None:
     """Delete a queue without unfinished jobs; with --force, delete any queue.
 
     On a terminal, the command asks for a yes first. Ended jobs are kept and can be shown. Dead
     letters can be retried when a queue of that name exists again.
     """
-    chosen = session(context)
     before = chosen.call(lambda backend: backend.queue_stats(name))
     dead = before.depth.get(State.DEAD_LETTERED, 0)
     if is_asked(yes) and (force or not before.unfinished):  # otherwise the server refuses
@@ -258,24 +228,21 @@ def delete(
             parts.append(f"{staying(dead)}.")
         ask(" ".join(parts))
     dropped = chosen.call(lambda backend: backend.delete_queue(name, force=force))
-    if chosen.json:
-        print_json({
-            "name": name,
-            "deleted": True,
-            "dead_lettered": dropped,
-            "dead_letters": dead + dropped,
-        })  # fmt: skip
-        return
     more = f"; {counted(dropped, 'unfinished job')} dead-lettered" if dropped else ""
     if dead:
         more += f"; {staying(dead)}"
-    typer.echo(f"Queue {name} is deleted{more}")
+    document = {
+        "name": name,
+        "deleted": True,
+        "dead_lettered": dropped,
+        "dead_letters": dead + dropped,
+    }
+    chosen.tell(document, f"Queue {name} is deleted{more}")
 
 
 @app.command("list", epilog=examples("jq-ctl queue list", "jq-ctl queue list --output json"))
-def list_queues(context: typer.Context, output: OutputOption = None) -> None:
+def list_queues(chosen: CliSession) -> None:
     """List all queues with their depth."""
-    chosen = session(context)
     queues = chosen.call(lambda backend: backend.list_queues())
     if chosen.json:
         print_json({"queues": [queue_document(stats) for stats in queues]})
@@ -304,9 +271,8 @@ def print_depths(queues: list[QueueStats]) -> None:
 
 
 @app.command(epilog=examples("jq-ctl queue stats default"))
-def stats(context: typer.Context, name: Name, output: OutputOption = None) -> None:
+def stats(chosen: CliSession, name: Name) -> None:
     """Show a queue's depth by status, jobs processed, average time and error rate."""
-    chosen = session(context)
     found = chosen.call(lambda backend: backend.queue_stats(name))
     if chosen.json:
         print_json(queue_document(found))
@@ -345,25 +311,22 @@ def _for_people(setting: Setting, value: Any) -> str:
 
 
 @app.command(epilog=examples("jq-ctl queue pause mail"))
-def pause(context: typer.Context, name: Name, output: OutputOption = None) -> None:
+def pause(chosen: CliSession, name: Name) -> None:
     """Stop handing out the jobs of a queue. The queue still accepts jobs."""
-    _set_paused(context, name, paused=True)
+    _set_paused(chosen, name, paused=True)
 
 
 @app.command(epilog=examples("jq-ctl queue resume mail"))
-def resume(context: typer.Context, name: Name, output: OutputOption = None) -> None:
+def resume(chosen: CliSession, name: Name) -> None:
     """Hand out jobs of a queue again."""
-    _set_paused(context, name, paused=False)
+    _set_paused(chosen, name, paused=False)
 
 
-def _set_paused(context: typer.Context, name: str, *, paused: bool) -> None:
-    chosen = session(context)
+def _set_paused(chosen: CliSession, name: str, *, paused: bool) -> None:
 
     async def work(backend: Backend) -> None:
         await (backend.pause_queue(name) if paused else backend.resume_queue(name))
 
     chosen.call(work)
-    if chosen.json:
-        print_json({"name": name, "paused": paused})
-    else:
-        typer.echo(f"Queue {name} is {'paused' if paused else 'active'}")
+    state = "paused" if paused else "active"
+    chosen.tell({"name": name, "paused": paused}, f"Queue {name} is {state}")

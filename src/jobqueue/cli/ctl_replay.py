@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Annotated, Any
 
 import typer
 
-from jobqueue import config
+from jobqueue.cli.ctl_events import kafka_settings
 from jobqueue.cli.display import counted, print_json, progress
 from jobqueue.cli.program import clean, examples, run_async
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.config import Settings
 from jobqueue.connect.backends import create_store
 from jobqueue.connect.urls import parse_url
@@ -29,18 +28,17 @@ _TARGETS = (
     " sqlite:////PATH/FILE (absolute)"
 )
 _SHOWN = 5
-EXAMPLES = examples(
+
+app = CtlTyper(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=examples(
     "jq-ctl replay --from-kafka --kafka-bootstrap localhost:9092 --dry-run",
     "jq-ctl replay --from-kafka --into postgresql://jobs@db/jobs",
     "jq-ctl replay --from-kafka --into sqlite:////var/lib/jobs.db --new-stream",
-)
-
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-
-
-@app.command(epilog=EXAMPLES)
+))  # fmt: skip
 def replay(
-    context: typer.Context,
+    chosen: CliSession,
     from_kafka: Annotated[
         bool, typer.Option("--from-kafka", help="Read the event stream in Kafka.")
     ] = False,
@@ -50,15 +48,13 @@ def replay(
             metavar="URL",
             help=f"The store to write, which must be empty: {_TARGETS}."
             " Its password: JQ_DB_PASSWORD.",
-            show_default=False,
         ),
     ] = None,
     kafka_bootstrap: Annotated[
         str | None,
         typer.Option(
             help="The address of Kafka, as HOST:PORT. JQ_KAFKA_BOOTSTRAP gives a default, and the"
-            " other JQ_KAFKA_ variables give the topics and the login.",
-            show_default=False,
+            " other JQ_KAFKA_ variables give the topics and the login."
         ),
     ] = None,
     store: Annotated[
@@ -66,7 +62,6 @@ def replay(
         typer.Option(
             metavar="ID",
             help="Rebuild this store, if the topics hold the records of several stores.",
-            show_default=False,
         ),
     ] = None,
     skip_damaged: Annotated[
@@ -84,7 +79,6 @@ def replay(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only read the records, and print their numbers.")
     ] = False,
-    output: OutputOption = None,
 ) -> None:
     """Rebuild the whole job state from the event stream, in an empty store.
 
@@ -95,9 +89,9 @@ def replay(
     """
     if not from_kafka:
         raise InvalidArgument("--from-kafka", "must be given: Kafka is the only source")
-    settings = _settings(kafka_bootstrap)
+    settings = kafka_settings(kafka_bootstrap, "--kafka-bootstrap")
     url = _target(into, dry_run=dry_run)
-    quiet = session(context).json
+    quiet = chosen.json
     if not dry_run:
         run_async(_look_at(url, settings))
     found = _read(settings, None, quiet)
@@ -133,15 +127,6 @@ def _read(settings: Settings, only: frozenset[str] | None, quiet: bool) -> Repla
     return found
 
 
-def _settings(bootstrap: str | None) -> Settings:
-    settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
-    if not settings.kafka.bootstrap:
-        raise InvalidArgument(
-            "--kafka-bootstrap", "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP"
-        )
-    return settings
-
-
 def _target(into: str | None, *, dry_run: bool) -> str:
     if into is None:
         if not dry_run:
@@ -154,32 +139,30 @@ def _target(into: str | None, *, dry_run: bool) -> str:
     return into
 
 
-def _store(url: str, settings: Settings) -> Store:
+@asynccontextmanager
+async def _opened(url: str, settings: Settings) -> AsyncIterator[Store]:
     from jobqueue.server import options  # imports every face, which other commands do not need
 
-    return create_store(
+    store = create_store(
         options.db_url(settings, url), rules=options.rules(settings), field="--into"
     )
+    try:
+        await store.open()
+        yield store
+    finally:
+        await store.close()
 
 
 async def _look_at(url: str, settings: Settings) -> None:
     """Raise Conflict if the store has jobs, before all records are read."""
-    store = _store(url, settings)
-    try:
-        await store.open()
+    async with _opened(url, settings) as store:
         if await store.reads.list_jobs(JobFilter(limit=1)):
             raise not_empty("jobs")
-    finally:
-        await store.close()
 
 
 async def _write(url: str, settings: Settings, state: Restored, told: Told) -> None:
-    store = _store(url, settings)
-    try:
-        await store.open()
+    async with _opened(url, settings) as store:
         await store.restore(state, told)
-    finally:
-        await store.close()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import typer
 from jobqueue.cli.ctl_queue import print_depths
 from jobqueue.cli.display import print_fields, print_json
 from jobqueue.cli.program import EXIT_CODES, examples
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession
 from jobqueue.core.api import Backend, Overview, overview
 from jobqueue.core.errors import Code, DeadlineExceeded, JobQueueError, Unavailable
 from jobqueue.core.job import ComponentHealth, Health, WorkerStatus
@@ -21,9 +21,8 @@ _NO_SERVER = "not used: the store is opened directly"
 _PARTS = {"DB": ("db", "store", "database"), "Redis": ("redis",), "Kafka": ("kafka",)}
 
 
-def status(context: typer.Context, output: OutputOption = None) -> None:
+def status(chosen: CliSession) -> None:
     """Show the health of the server, its store and its workers. Fail if a needed part fails."""
-    chosen = session(context)
     shown_url = redact_value(chosen.url)
 
     async def work(backend: Backend) -> Overview:

@@ -11,7 +11,7 @@ import typer
 
 from jobqueue.cli.display import content, counted, note, print_json, progress
 from jobqueue.cli.program import EXIT_CODES, clean, examples
-from jobqueue.cli.session import CliSession, OutputOption, session
+from jobqueue.cli.session import CliSession
 from jobqueue.cli.submission import parse_labels, read_lines, read_payload
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, DeadlineExceeded, InvalidArgument, JobFailed
@@ -34,11 +34,11 @@ _FIRST_POLL = 2.0  # short: a person soon reads the note that no worker can take
 
 
 def submit(
-    context: typer.Context,
+    chosen: CliSession,
     queue: Annotated[str, typer.Argument(help="The queue.")],
     payload: Annotated[
         str | None,
-        typer.Argument(help="The payload: text, @FILE, or - for stdin.", show_default=False),
+        typer.Argument(help="The payload: text, @FILE, or - for stdin."),
     ] = None,
     type_: Annotated[
         str, typer.Option("--type", help="The task's name. Default: the default handler runs.")
@@ -70,10 +70,8 @@ def submit(
     wait_timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", min=0, help="Longest wait with --wait.")
     ] = None,
-    output: OutputOption = None,
 ) -> None:
     """Submit a job and print its id."""
-    chosen = session(context)
     if (payload is None) == (batch is None):
         raise InvalidArgument("PAYLOAD", "give either a payload or --batch FILE")
     if batch is not None:

@@ -11,9 +11,9 @@ import typer
 from jobqueue import config
 from jobqueue.cli import fleet, fleet_view
 from jobqueue.cli.display import note, print_json
-from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async
-from jobqueue.cli.session import OutputOption, session
-from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
+from jobqueue.cli.program import EXIT_INTERRUPTED, examples, run_async, with_options
+from jobqueue.cli.session import CliSession, CtlTyper
+from jobqueue.cli.setting_flags import SetOption, parse_sets, text_flag
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.fleet import folders, services, state
 from jobqueue.fleet.keeper import Restarts
@@ -23,7 +23,33 @@ from jobqueue.fleet.supervisor import Ending, PortTaken, Supervisor, launch
 from jobqueue.fleet.topologies import LAYOUTS, SERVER
 
 _PORT_TRIES = 3
-EXAMPLES = examples(
+FLAGS = [
+    text_flag("worker.concurrency", "Number of jobs that a worker runs at once.", "--concurrency"),
+    text_flag("worker.app", "The JobQueue with the tasks.", "--app", metavar="MODULE:ATTRIBUTE"),
+    text_flag("worker.queues", "Queues to take jobs from; * = all.", "--queues"),
+]
+
+FolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder for data, logs and state. Default: a folder for each topology below"
+        " $XDG_STATE_HOME or ~/.local/state (root: /var/lib).",
+    ),
+]
+
+# The option of commands for a running topology.
+UpFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="The folder that the topology was started in. Default: search for it."
+    ),
+]
+
+app = CtlTyper(add_completion=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=examples(
     "jq-ctl up embedded",
     "jq-ctl up replicated --servers 2 --workers 4 --app tasks:app",
     "jq-ctl up replicated --detach --folder ./fleet --port-base 7000",
@@ -32,62 +58,20 @@ EXAMPLES = examples(
     "jq-ctl up microservices --port-base 50051",
     "jq-ctl up nodes --nodes 6 --detach",
     "jq-ctl up embedded --set queue.max_retries=5 --set http.port=8080",
-)
-
-FolderOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="Folder for data, logs and state. Default: a folder for each topology below"
-        " $XDG_STATE_HOME or ~/.local/state (root: /var/lib).",
-        show_default=False,
-    ),
-]
-
-# The option of commands for a running topology.
-UpFolderOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="The folder that the topology was started in. Default: search for it.",
-        show_default=False,
-    ),
-]
-
-
-app = typer.Typer(add_completion=False, rich_markup_mode="rich")
-
-
-@app.command(epilog=EXAMPLES)
+))  # fmt: skip
+@with_options(FLAGS, into="flags")
 def up(
-    context: typer.Context,
+    chosen: CliSession,
+    *,
     topology: Annotated[str, typer.Argument(help=f"One of: {', '.join(LAYOUTS)}.")],
-    servers: Annotated[
-        int | None, typer.Option(help="How many jq-server. Default: 2.", show_default=False)
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option(help="How many jq-worker. Default: 2.", show_default=False)
-    ] = None,
+    servers: Annotated[int | None, typer.Option(help="How many jq-server. Default: 2.")] = None,
+    workers: Annotated[int | None, typer.Option(help="How many jq-worker. Default: 2.")] = None,
     schedulers: Annotated[
         int | None,
-        typer.Option(
-            help="How many schedulers, of which one leads. Default: 2.", show_default=False
-        ),
+        typer.Option(help="How many schedulers, of which one leads. Default: 2."),
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(help="How many nodes. Default: 6.", show_default=False)
-    ] = None,
-    concurrency: Annotated[
-        str | None,
-        setting_option("worker.concurrency", about="Number of jobs that a worker runs at once."),
-    ] = None,
-    app_reference: Annotated[
-        str | None,
-        typer.Option("--app", metavar="MODULE:ATTRIBUTE", help="The JobQueue with the tasks."),
-    ] = None,
-    queues: Annotated[
-        str | None, setting_option("worker.queues", about="Queues to take jobs from; * = all.")
-    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="How many nodes. Default: 6.")] = None,
+    flags: dict[str, str],
     postgres: Annotated[
         str | None,
         typer.Option(
@@ -120,24 +104,16 @@ def up(
         typer.Option("--config", metavar="FILE", help="YAML file with settings for all processes."),
     ] = None,
     sets: SetOption = None,
-    output: OutputOption = None,
 ) -> None:
     """Start a topology on this machine as plain processes, with the services that it needs.
 
     Show a live table of the processes until Ctrl-C. Ctrl-C stops workers first, then servers, then
     services. A second Ctrl-C kills all processes. Data and logs stay in the folder.
     """
-    chosen = session(context)
     wiring = LAYOUTS.get(topology)
     if wiring is None:
         raise InvalidArgument("TOPOLOGY", f"{topology!r} is unknown; allowed: {', '.join(LAYOUTS)}")
-    said = {
-        "worker.concurrency": concurrency,
-        "worker.queues": queues,
-        "worker.app": app_reference,
-        **parse_sets(sets),
-    }
-    flags = {path: value for path, value in said.items() if value is not None}
+    flags |= parse_sets(sets)
     loaded = config.load(config_file, os.environ, flags)
     home = (folder or folders.default_folder(os.environ, topology)).resolve()
     plan = UpRequest(

@@ -8,23 +8,21 @@ import typer
 
 from jobqueue.cli.display import NO_TYPE, ago, print_json, print_table
 from jobqueue.cli.program import examples
-from jobqueue.cli.session import OutputOption, session
+from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.job import Worker, WorkerStatus
 from jobqueue.documents import worker_document
 
-app = typer.Typer(help="List, drain, undrain and stop workers.", no_args_is_help=True)
+app = CtlTyper(help="List, drain, undrain and stop workers.", no_args_is_help=True)
 _TYPES_SHOWN = 3
 WorkerId = Annotated[str, typer.Argument(metavar="WORKER_ID", help="The worker's id.")]
 
 
 @app.command("list", epilog=examples("jq-ctl worker list", "jq-ctl worker list --all"))
 def list_workers(
-    context: typer.Context,
+    chosen: CliSession,
     all_: Annotated[bool, typer.Option("--all", help="Show OFFLINE workers too.")] = False,
-    output: OutputOption = None,
 ) -> None:
     """List the workers."""
-    chosen = session(context)
     workers = chosen.call(lambda backend: backend.list_workers())
     if chosen.json:
         print_json({"workers": [worker_document(worker) for worker in workers]})
@@ -81,33 +79,26 @@ def _types(worker: Worker) -> str:
 
 
 @app.command(epilog=examples("jq-ctl worker drain host1-4711"))
-def drain(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
+def drain(chosen: CliSession, worker_id: WorkerId) -> None:
     """Assign no more jobs to a worker. Its running jobs continue until they end."""
-    chosen = session(context)
     chosen.call(lambda backend: backend.drain_worker(worker_id))
-    if chosen.json:
-        print_json({"worker_id": worker_id, "status": WorkerStatus.DRAINING.value})
-    else:
-        typer.echo(f"Worker {worker_id} is draining")
+    _tell(chosen, worker_id, WorkerStatus.DRAINING, "is draining")
 
 
 @app.command(epilog=examples("jq-ctl worker undrain host1-4711"))
-def undrain(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
+def undrain(chosen: CliSession, worker_id: WorkerId) -> None:
     """Assign jobs again to a worker that was drained."""
-    chosen = session(context)
     chosen.call(lambda backend: backend.undrain_worker(worker_id))
-    if chosen.json:
-        print_json({"worker_id": worker_id, "status": WorkerStatus.ONLINE.value})
-    else:
-        typer.echo(f"Worker {worker_id} takes jobs again")
+    _tell(chosen, worker_id, WorkerStatus.ONLINE, "takes jobs again")
 
 
 @app.command(epilog=examples("jq-ctl worker shutdown host1-4711"))
-def shutdown(context: typer.Context, worker_id: WorkerId, output: OutputOption = None) -> None:
+def shutdown(chosen: CliSession, worker_id: WorkerId) -> None:
     """Stop a worker after its running jobs have ended."""
-    chosen = session(context)
     chosen.call(lambda backend: backend.shutdown_worker(worker_id))
-    if chosen.json:
-        print_json({"worker_id": worker_id, "status": WorkerStatus.STOPPING.value})
-    else:
-        typer.echo(f"Worker {worker_id} is stopping")
+    _tell(chosen, worker_id, WorkerStatus.STOPPING, "is stopping")
+
+
+def _tell(chosen: CliSession, worker_id: str, status: WorkerStatus, change: str) -> None:
+    document = {"worker_id": worker_id, "status": status.value}
+    chosen.tell(document, f"Worker {worker_id} {change}")

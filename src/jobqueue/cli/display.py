@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Annotated
 
 import rich.progress
 import typer
@@ -47,12 +48,20 @@ _STYLES = {
     "stopping": "yellow",
     "stopped": "dim",
 }
+_DECLINED = 1  # the exit status after a no
 _MINUTE = 60
 _HOUR = 3600
 _DAY = 86_400
 _GAP = 2  # between the columns of a table
 _GOOD_WIDTH, _LEAST_WIDTH = 32, 12  # the preferred and the least width of a column that may be cut
 _MOST_LINES, _MOST_LETTERS = 24, 2_000  # of a payload or result on a terminal
+
+YesOption = Annotated[
+    bool,
+    typer.Option(
+        "--yes", "-y", help="Do not ask for a yes. Without a terminal nothing is asked anyway."
+    ),
+]
 
 
 def style_of(cell: str) -> str:
@@ -173,6 +182,19 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
 def note(message: str) -> None:
     """Print a remark for people on stderr, so that stdout contains only the output."""
     typer.echo(message, err=True)
+
+
+def is_asked(yes: bool) -> bool:
+    """Return True if a person at a terminal has to be asked: without --yes, and not in a script."""
+    return not yes and sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def ask(consequence: str) -> None:
+    """Show the consequence on stderr, and exit with status 1 unless the person answers yes."""
+    Console(stderr=True, highlight=False).print(Text(clean(consequence)))
+    if not typer.confirm("Go on?", default=False, err=True):
+        note("Nothing was changed.")
+        raise typer.Exit(_DECLINED)
 
 
 def content(data: bytes | None, *, pretty: bool = True) -> str:

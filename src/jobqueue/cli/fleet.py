@@ -38,12 +38,8 @@ def cells(row: Row) -> list[str]:
         row.health.value,
         str(row.restarts),
         _uptime(row.since),
-        _remark(row) or NONE,
+        clean_line(row.detail or row.last_line) or NONE,
     ]
-
-
-def _remark(row: Row) -> str:
-    return clean_line(row.detail or row.last_line)
 
 
 def _uptime(since: float | None) -> str:

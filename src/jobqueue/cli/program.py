@@ -11,7 +11,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, TypeVar
 
 import typer
@@ -67,6 +68,69 @@ VersionOption = Annotated[
         help="Print the version and the commit, and exit.",
     ),
 ]
+
+# An API key has no flag, because other users can read flags.
+TlsCaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        help="Use TLS, and trust this authority (PEM). Default: the system's authorities.",
+    ),
+]
+TlsCertOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Client certificate for the server (PEM); needs --tls-key.",
+    ),
+]
+TlsKeyOption = Annotated[
+    str | None,
+    typer.Option("--tls-key", metavar="FILE", help="Key of the client certificate (PEM)."),
+]
+
+
+def with_options(
+    options: Iterable[tuple[str, object]], into: str
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Return a decorator that gives a command these options instead of its parameter ``into``.
+
+    Each option is a name and the annotation of a parameter. The command gets the values that the
+    user gave, by name.
+    """
+    named = {name.replace(".", "_"): (name, annotation) for name, annotation in options}
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        def run(**given: Any) -> T:
+            values = {name: given.pop(parameter) for parameter, (name, _) in named.items()}
+            said = {name: value for name, value in values.items() if value is not None}
+            return command(**{into: said}, **given)
+
+        parameters: list[Parameter] = []
+        for own in signature(command, eval_str=True).parameters.values():
+            parameters += (
+                [
+                    Parameter(parameter, own.KEYWORD_ONLY, default=None, annotation=annotation)
+                    for parameter, (_, annotation) in named.items()
+                ]
+                if own.name == into
+                else [own.replace(kind=own.KEYWORD_ONLY)]
+            )
+        return presented(run, command, parameters)
+
+    return decorate
+
+
+def presented(
+    run: Callable[..., T], command: Callable[..., object], parameters: Sequence[Parameter]
+) -> Callable[..., T]:
+    """Return ``run`` with the name and text of ``command``, and with these parameters."""
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {own.name: own.annotation for own in parameters}
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    return run
 
 
 def run_program(app: typer.Typer, name: str, argv: Sequence[str] | None = None) -> int:

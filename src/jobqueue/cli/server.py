@@ -8,15 +8,26 @@ import os
 import resource
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jobqueue import config, logs
 from jobqueue.cli.appload import load_registry
-from jobqueue.cli.program import VersionOption, examples, run_program, run_service
-from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
+from jobqueue.cli.program import (
+    VersionOption,
+    examples,
+    run_program,
+    run_service,
+    with_options,
+)
+from jobqueue.cli.setting_flags import (
+    LOG_FLAGS,
+    ConfigOption,
+    SetOption,
+    parse_sets,
+    text_flag,
+)
 from jobqueue.cli.version import full_version
 from jobqueue.connect.starting import STOPPED_EARLY, started, when_reached
 from jobqueue.core.errors import Unavailable
@@ -24,6 +35,26 @@ from jobqueue.core.errors import Unavailable
 log = logging.getLogger("jobqueue.server")
 SERVICE = "jq-server"
 _FILES = 65_536
+FLAGS = [
+    text_flag(
+        "db.url",
+        "URL of the store of jobs: memory://, sqlite:///FILE,"
+        " postgresql://USER@HOST:PORT/DATABASE or redis://HOST:PORT/NUMBER.",
+        metavar="URL",
+    ),
+    text_flag("redis.url", "Redis for servers that share a PostgreSQL.", metavar="URL"),
+    text_flag("kafka.bootstrap", "Kafka for the event stream.", metavar="HOST:PORT,..."),
+    text_flag("http.host", "Address that HTTP listens on.", metavar="HOST"),
+    text_flag("http.port", "Port of HTTP; 0 = any free port."),
+    text_flag("grpc.host", "Address that gRPC listens on.", metavar="HOST"),
+    text_flag("grpc.port", "Port of gRPC; 0 = any free port."),
+    text_flag("worker.concurrency", "Jobs the built-in pool runs at once; 0 = no pool."),
+    text_flag("worker.queues", "Queues of the built-in pool; * = all."),
+    text_flag("worker.app", "Task handlers for the pool.", "--app", metavar="MODULE:ATTRIBUTE"),
+    text_flag("server.role", "With kafka.dispatch: the server's part.", "--role"),
+    text_flag("profile", "A set of defaults."),
+    *LOG_FLAGS,
+]
 
 app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -35,71 +66,11 @@ app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enabl
     "jq-server --app tasks:app --set queue.max_retries=5",
     "jq-server --db-url postgresql://jq@db/jq --migrate",
 ))  # fmt: skip
+@with_options(FLAGS, into="flags")
 def serve(
-    config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="YAML file with settings.")
-    ] = None,
-    db_url: Annotated[
-        str | None,
-        setting_option(
-            "db.url",
-            about="URL of the store of jobs: memory://, sqlite:///FILE,"
-            " postgresql://USER@HOST:PORT/DATABASE or redis://HOST:PORT/NUMBER.",
-            metavar="URL",
-        ),
-    ] = None,
-    redis_url: Annotated[
-        str | None,
-        setting_option(
-            "redis.url", about="Redis for servers that share a PostgreSQL.", metavar="URL"
-        ),
-    ] = None,
-    kafka_bootstrap: Annotated[
-        str | None,
-        setting_option(
-            "kafka.bootstrap", about="Kafka for the event stream.", metavar="HOST:PORT,..."
-        ),
-    ] = None,
-    http_host: Annotated[
-        str | None,
-        setting_option("http.host", about="Address that HTTP listens on.", metavar="HOST"),
-    ] = None,
-    http_port: Annotated[
-        str | None, setting_option("http.port", about="Port of HTTP; 0 = any free port.")
-    ] = None,
-    grpc_host: Annotated[
-        str | None,
-        setting_option("grpc.host", about="Address that gRPC listens on.", metavar="HOST"),
-    ] = None,
-    grpc_port: Annotated[
-        str | None, setting_option("grpc.port", about="Port of gRPC; 0 = any free port.")
-    ] = None,
-    worker_concurrency: Annotated[
-        str | None,
-        setting_option(
-            "worker.concurrency", about="Jobs the built-in pool runs at once; 0 = no pool."
-        ),
-    ] = None,
-    worker_queues: Annotated[
-        str | None, setting_option("worker.queues", about="Queues of the built-in pool; * = all.")
-    ] = None,
-    app_reference: Annotated[
-        str | None,
-        setting_option(
-            "worker.app", "--app", about="Task handlers for the pool.", metavar="MODULE:ATTRIBUTE"
-        ),
-    ] = None,
-    role: Annotated[
-        str | None, setting_option("server.role", about="With kafka.dispatch: the server's part.")
-    ] = None,
-    profile: Annotated[str | None, setting_option("profile", about="A set of defaults.")] = None,
-    log_level: Annotated[
-        str | None, setting_option("log.level", about="Least severe messages that are logged.")
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        setting_option("log.format", about="auto is text on a terminal, JSON elsewhere."),
-    ] = None,
+    *,
+    config_file: ConfigOption = None,
+    flags: dict[str, str],
     sets: SetOption = None,
     dry_run_: Annotated[
         bool,
@@ -115,24 +86,7 @@ def serve(
 
     Settings come from the YAML file, then JQ_ environment variables, then flags; the last wins.
     """
-    flags = {
-        "db.url": db_url,
-        "redis.url": redis_url,
-        "kafka.bootstrap": kafka_bootstrap,
-        "http.host": http_host,
-        "http.port": http_port,
-        "grpc.host": grpc_host,
-        "grpc.port": grpc_port,
-        "worker.concurrency": worker_concurrency,
-        "worker.queues": worker_queues,
-        "worker.app": app_reference,
-        "server.role": role,
-        "profile": profile,
-        "log.level": log_level,
-        "log.format": log_format,
-        **parse_sets(sets),
-    }
-    loaded = config.load(config_file, os.environ, flags)
+    loaded = config.load(config_file, os.environ, {**flags, **parse_sets(sets)})
     if dry_run_:
         from jobqueue.cli.dryrun import dry_run
 
@@ -203,10 +157,5 @@ def run(argv: Sequence[str] | None = None) -> int:
     return run_program(app, SERVICE, argv)
 
 
-def main() -> None:
-    """Run jq-server with the arguments of this process, and exit."""
-    sys.exit(run())
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run())

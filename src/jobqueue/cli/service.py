@@ -64,7 +64,10 @@ def _command(service: Service[Any]) -> Callable[..., int]:
     def serve(check: CheckOption = False, output: OutputOption = None) -> int:
         settings = service.read(os.environ)
         if check:
-            _print(settings, as_json=output is Format.JSON)
+            if output is Format.JSON:
+                print_json(dict(texts_of(settings)))
+            else:
+                print_table(("VARIABLE", "VALUE"), [list(pair) for pair in texts_of(settings)], "")
             return 0
         level, form = settings.log_level.lower(), settings.log_format.lower()
         logs.configure(service.name, level, form, always=FIELDS)
@@ -79,13 +82,6 @@ async def _run(service: Service[Any], settings: SharedVariables, stop: asyncio.E
     async with PROGRAMS[service.name](settings, DIRECT):
         await stop.wait()
     return 0
-
-
-def _print(settings: SharedVariables, *, as_json: bool) -> None:
-    if as_json:
-        print_json(dict(texts_of(settings)))
-    else:
-        print_table(("VARIABLE", "VALUE"), [list(pair) for pair in texts_of(settings)], "")
 
 
 def _epilog(service: Service[Any]) -> str:
@@ -114,10 +110,5 @@ def run(argv: Sequence[str] | None = None) -> int:
     return run_program(app, PROGRAM, argv)
 
 
-def main() -> None:
-    """Run jq-service with the arguments of this process, and exit."""
-    sys.exit(run())
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run())

@@ -7,14 +7,16 @@ import enum
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, TypeVar
+from inspect import signature
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from jobqueue._version import __version__
 from jobqueue.access.files import environment_secret
 from jobqueue.access.tls import Credentials, Tls
-from jobqueue.cli.program import run_async
+from jobqueue.cli.display import print_json
+from jobqueue.cli.program import presented, run_async
 from jobqueue.connect.backends import create_backend, create_locks
 from jobqueue.connect.urls import parse_url, with_password
 from jobqueue.core.api import Backend
@@ -23,6 +25,7 @@ from jobqueue.engine.settings import EngineSettings
 from jobqueue.redaction import redact_value
 
 T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., None])
 DEFAULT_URL = "grpc://127.0.0.1:50051"
 _STOP_TIMEOUT = 5.0
 _NO_SERVER = "start one with jq-server, or name another with --server or JQ_URL"
@@ -52,17 +55,19 @@ class CliSession:
         """Return True if the output is JSON."""
         return self.output is Format.JSON
 
+    def tell(self, document: object, text: str) -> None:
+        """Print the document if the output is JSON, else the text."""
+        if self.json:
+            print_json(document)
+        else:
+            typer.echo(text)
+
     def call(self, work: Callable[[Backend], Awaitable[T]]) -> T:
         """Connect, call ``work`` with the backend, disconnect, and return the result.
 
         Raise DeadlineExceeded if ``work`` takes longer than the timeout.
         """
-
-        async def body() -> T:
-            async with self.connected() as backend:
-                return await self.within(work(backend))
-
-        return run_async(body())
+        return self.converse(lambda backend: self.within(work(backend)))
 
     def converse(self, work: Callable[[Backend], Awaitable[T]]) -> T:
         """Connect, call ``work`` without a time limit, disconnect, and return the result.
@@ -168,10 +173,32 @@ def _set_output(context: typer.Context, value: Format | None) -> Format | None:
 OutputOption = Annotated[
     Format | None,
     typer.Option(
-        "--output",
-        "-o",
-        callback=_set_output,
-        help="table for people, json for programs.",
-        show_default=False,
+        "--output", "-o", callback=_set_output, help="table for people, json for programs."
     ),
 ]
+
+
+def with_session(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command: its first parameter gets the session, and it has the option --output."""
+    first, *own = signature(command, eval_str=True).parameters.values()
+
+    def run(context: typer.Context, output: OutputOption = None, **given: Any) -> None:
+        command(**{first.name: session(context)}, **given)
+
+    context, output, _ = signature(run, eval_str=True).parameters.values()
+    return presented(
+        run, command, [one.replace(kind=one.KEYWORD_ONLY) for one in (context, *own, output)]
+    )
+
+
+class CtlTyper(typer.Typer):
+    """A group of commands that are decorated by ``with_session``."""
+
+    def command(self, *names: Any, **options: Any) -> Callable[[Command], Command]:
+        register = super().command(*names, **options)
+
+        def decorate(command: Command) -> Command:
+            register(with_session(command))
+            return command
+
+        return decorate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -24,14 +25,26 @@ SetOption = Annotated[
 ]
 
 
-def setting_option(path: str, *names: str, about: str, metavar: str | None = None) -> Any:
-    """Return the command-line option of a setting.
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="FILE", help="YAML file with settings.")
+]
 
-    The value stays text, because the settings themselves check it. ``names`` are the names of the
-    flag, if they differ from the name of the parameter.
+
+def text_flag(name: str, about: str, *names: str, metavar: str | None = None) -> tuple[str, object]:
+    """Return a name and its command-line option, for ``with_options``.
+
+    The value stays text, because the settings themselves check it. ``name`` is a setting's full
+    name, or any name if the ``metavar`` is given. ``names`` are the names of the flag, if they
+    differ from ``name``.
     """
-    shown = metavar or keys()[path].metavar
-    return typer.Option(*names, metavar=shown, help=about, show_default=False)
+    shown = metavar or keys()[name].metavar
+    return name, Annotated[str | None, typer.Option(*names, metavar=shown, help=about)]
+
+
+LOG_FLAGS = (
+    text_flag("log.level", "Least severe messages that are logged."),
+    text_flag("log.format", "auto is text on a terminal, JSON elsewhere."),
+)
 
 
 def parse_sets(items: Sequence[str] | None) -> dict[str, str]:

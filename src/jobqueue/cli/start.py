@@ -5,6 +5,7 @@ the exception would print a traceback, or would be lost in a callback that canno
 """
 
 import signal
+import sys
 from importlib import import_module
 
 
@@ -16,7 +17,7 @@ def _run(name: str) -> None:
     program = import_module(f"jobqueue.cli.{name}")
     if taken:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    program.main()
+    sys.exit(program.run())
 
 
 def ctl() -> None:

@@ -10,16 +10,30 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from jobqueue import config, logs
 from jobqueue.access.files import environment_secret
 from jobqueue.cli.appload import load_app
-from jobqueue.cli.program import VersionOption, examples, run_program, run_service
-from jobqueue.cli.setting_flags import SetOption, parse_sets, setting_option
-from jobqueue.cli.tls_flags import TlsCaOption, TlsCertOption, TlsKeyOption
+from jobqueue.cli.program import (
+    TlsCaOption,
+    TlsCertOption,
+    TlsKeyOption,
+    VersionOption,
+    examples,
+    run_program,
+    run_service,
+    with_options,
+)
+from jobqueue.cli.setting_flags import (
+    LOG_FLAGS,
+    ConfigOption,
+    SetOption,
+    parse_sets,
+    text_flag,
+)
 from jobqueue.connect.starting import STOPPED_EARLY, drains, started
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.server import security
@@ -32,6 +46,41 @@ log = logging.getLogger("jobqueue.worker")
 SERVICE = "jq-worker"
 EXIT_UNFINISHED = 1  # jobs were still running when the shutdown time was up
 EXIT_EXHAUSTED = 75  # no slot was left: the worker has to be started again
+FLAGS = [
+    text_flag(
+        "worker.server",
+        "The jq-server, or several with commas between them. Default: 127.0.0.1:50051.",
+        "--server",
+        metavar="HOST:PORT,...",
+    ),
+    text_flag(
+        "url",
+        "Open a store without a server: sqlite:///FILE, postgresql://… or redis://…",
+        metavar="URL",
+    ),
+    text_flag(
+        "worker.queues",
+        "Queues to take jobs from; * = all. Default: the queues that the app's tasks declare,"
+        " or `default`.",
+        "--queues",
+    ),
+    text_flag("worker.concurrency", "Jobs to run at once.", "--concurrency"),
+    text_flag("worker.id", "Name of this worker. Default: host name and pid.", "--id"),
+    text_flag("worker.app", "The JobQueue with the tasks.", "--app", metavar="MODULE:ATTRIBUTE"),
+    text_flag(
+        "exec",
+        "Run this program for every job: it gets the payload on stdin, writes the result to"
+        " stdout, and its exit status is the outcome.",
+        metavar="COMMAND",
+    ),
+    text_flag(
+        "worker.metrics_port", "Port of /metrics; 0 = none. Default: 9464.", "--metrics-port"
+    ),
+    ("tls.ca", TlsCaOption),
+    ("tls.cert", TlsCertOption),
+    ("tls.key", TlsKeyOption),
+    *LOG_FLAGS,
+]
 
 app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enable=False)
 
@@ -41,71 +90,11 @@ app = typer.Typer(name=SERVICE, rich_markup_mode="rich", pretty_exceptions_enabl
     "jq-worker --queues images --exec './resize.sh --fast'",
     "jq-worker --url sqlite:///data/jobqueue.db --queues default",
 ))  # fmt: skip
+@with_options(FLAGS, into="flags")
 def work(
-    config_file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="YAML file with settings.")
-    ] = None,
-    server: Annotated[
-        str | None,
-        setting_option(
-            "worker.server",
-            about="The jq-server, or several with commas between them. Default: 127.0.0.1:50051.",
-            metavar="HOST:PORT,...",
-        ),
-    ] = None,
-    url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Open a store without a server: sqlite:///FILE, postgresql://… or redis://…",
-        ),
-    ] = None,
-    queues: Annotated[
-        str | None,
-        setting_option(
-            "worker.queues",
-            about="Queues to take jobs from; * = all. Default: the queues that the app's tasks"
-            " declare, or `default`.",
-        ),
-    ] = None,
-    concurrency: Annotated[
-        str | None, setting_option("worker.concurrency", about="Jobs to run at once.")
-    ] = None,
-    id_: Annotated[
-        str | None,
-        setting_option(
-            "worker.id", "--id", about="Name of this worker. Default: host name and pid."
-        ),
-    ] = None,
-    app_reference: Annotated[
-        str | None,
-        setting_option(
-            "worker.app", "--app", about="The JobQueue with the tasks.", metavar="MODULE:ATTRIBUTE"
-        ),
-    ] = None,
-    exec_: Annotated[
-        str | None,
-        typer.Option(
-            "--exec",
-            metavar="COMMAND",
-            help="Run this program for every job: it gets the payload on stdin, writes the result"
-            " to stdout, and its exit status is the outcome.",
-        ),
-    ] = None,
-    metrics_port: Annotated[
-        str | None,
-        setting_option("worker.metrics_port", about="Port of /metrics; 0 = none. Default: 9464."),
-    ] = None,
-    tls_ca: TlsCaOption = None,
-    tls_cert: TlsCertOption = None,
-    tls_key: TlsKeyOption = None,
-    log_level: Annotated[
-        str | None, setting_option("log.level", about="Least severe messages that are logged.")
-    ] = None,
-    log_format: Annotated[
-        str | None,
-        setting_option("log.format", about="auto is text on a terminal, JSON elsewhere."),
-    ] = None,
+    *,
+    config_file: ConfigOption = None,
+    flags: dict[str, str],
     sets: SetOption = None,
     version: VersionOption = False,
 ) -> int:
@@ -115,25 +104,12 @@ def work(
     The worker sends the key in the environment variable JQ_API_KEY, or in the file that
     JQ_API_KEY_FILE names, to the server.
     """
-    flags = {
-        "worker.server": server,
-        "worker.queues": queues,
-        "worker.concurrency": concurrency,
-        "worker.id": id_,
-        "worker.app": app_reference,
-        "worker.metrics_port": metrics_port,
-        "tls.ca": tls_ca,
-        "tls.cert": tls_cert,
-        "tls.key": tls_key,
-        "log.level": log_level,
-        "log.format": log_format,
-        **parse_sets(sets),
-    }
-    loaded = config.load(config_file, os.environ, flags)
+    url, exec_ = flags.pop("url", None), flags.pop("exec", None)
+    loaded = config.load(config_file, os.environ, {**flags, **parse_sets(sets)})
     settings = loaded.settings
     if settings.worker.concurrency < 1:
         raise InvalidArgument("worker.concurrency", "must be 1 or more for a jq-worker")
-    if server and url:
+    if flags.get("worker.server") and url:
         raise InvalidArgument("--server", "give either --server or --url, not both")
     command = _command(exec_)
     if command and settings.worker.app:
@@ -237,10 +213,5 @@ def run(argv: Sequence[str] | None = None) -> int:
     return run_program(app, SERVICE, argv)
 
 
-def main() -> None:
-    """Run jq-worker with the arguments of this process, and exit."""
-    sys.exit(run())
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(run())

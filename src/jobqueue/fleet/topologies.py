@@ -73,8 +73,10 @@ def server(
     calls = role != "scheduler"
     http_port = _port(plan, "http.port", settings.http.port)
     ports = [http_port, _port(plan, "grpc.port", settings.grpc.port)] if calls else [http_port]
-    http = _web(plan, http_port) if settings.http.enabled else None
-    grpc = Address(_ANY.get(settings.grpc.host, settings.grpc.host), ports[-1])
+    tls = bool(settings.tls.cert)
+    web = _reachable(settings.http.host, http_port)
+    http = f"{'https' if tls else 'http'}://{web}" if settings.http.enabled else None
+    grpc = _reachable(settings.grpc.host, ports[-1])
     if http is None and not calls:
         raise InvalidArgument(
             "http.enabled", "must be true: a scheduler shows its health over HTTP only"
@@ -94,24 +96,15 @@ def server(
         arguments=plan.arguments,
         environment={**plan.environment(), **told, **environment},
         needs=needs or {},
-        probe=_web_probe(plan, http_port, "/readyz" if calls else "/healthz")
-        if http
-        else Probe(*grpc),
+        probe=Probe(*web, "/readyz" if calls else "/healthz", tls) if http else Probe(*grpc),
         address=(http or str(grpc)) if calls else f"{http}/metrics",
         stop_timeout=settings.server.shutdown_timeout + _MARGIN,
     )
     return Server(process, http, str(grpc) if settings.grpc.enabled else None)
 
 
-def _web(plan: UpRequest, port: int) -> str:
-    host = plan.settings.http.host
-    scheme = "https" if plan.settings.tls.cert else "http"
-    return f"{scheme}://{Address(_ANY.get(host, host), port)}"
-
-
-def _web_probe(plan: UpRequest, port: int, path: str) -> Probe:
-    host = plan.settings.http.host
-    return Probe(_ANY.get(host, host), port, path, bool(plan.settings.tls.cert))
+def _reachable(host: str, port: int) -> Address:
+    return Address(_ANY.get(host, host), port)
 
 
 def worker(

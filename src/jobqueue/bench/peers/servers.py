@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from jobqueue.bench.peers.catalogue import Backing, Fsync
 from jobqueue.core.errors import Unavailable
@@ -45,13 +47,7 @@ class PeerServers:
                 server.remove()
 
     def _empty_database(self) -> str:
-        try:
-            import asyncpg
-        except ImportError:
-            raise Unavailable(
-                "PostgreSQL needs the extra jobqueue[postgres], which is not installed:"
-                " pip install 'jobqueue[postgres]'"
-            ) from None
+        asyncpg = _library("asyncpg", "PostgreSQL", "postgres")
         if self._postgres is None:
             server = PrivatePostgres(self._folder / "postgres")
             server.start()
@@ -74,13 +70,7 @@ class PeerServers:
         return self._postgres.dsn(_DATABASE)
 
     def _flushed(self) -> str:
-        try:
-            import redis
-        except ImportError:
-            raise Unavailable(
-                "Redis needs the extra jobqueue[redis], which is not installed:"
-                " pip install 'jobqueue[redis]'"
-            ) from None
+        redis = _library("redis", "Redis", "redis")
         if self._redis is None:
             logged = self._fsync is not Fsync.NEVER
             settings = {"appendonly": "yes", "appendfsync": str(self._fsync)} if logged else {}
@@ -96,3 +86,13 @@ class PeerServers:
         log = f"append-only file, fsync {fsync}" if logged else "no append-only file"
         self.conditions["Redis"] = f"{version}: {log}, save {saved}"
         return self._redis.url
+
+
+def _library(name: str, server: str, extra: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise Unavailable(
+            f"{server} needs the extra jobqueue[{extra}], which is not installed:"
+            f" pip install 'jobqueue[{extra}]'"
+        ) from None

@@ -181,7 +181,7 @@ def _as_text(row: PeerRow, fsync: Fsync) -> Iterator[str]:
     cells = [row.cells.get(one.name) for one in MEASURES]
     ratios = [NONE if cell is None else _ratio(row, cell) for cell in cells]
     figures = [
-        NONE if cell is None else _figure(cell.value, timed=bool(one.times))
+        NONE if cell is None else _short(cell.value, "s" if one.times else "k")
         for one, cell in zip(MEASURES, cells, strict=True)
     ]
     slots = f"{row.slots:,}" if row.slots else "any"
@@ -208,13 +208,8 @@ def _ratio(row: PeerRow, cell: PeerCell) -> str:
     return _short(cell.ratio, "k")
 
 
-def _figure(one: Interval, *, timed: bool) -> str:
-    """Format a rate as "5.21±.30k", a time in ms as "1.24±.10", and a long time as "5.2±.3s"."""
-    return _short(one, "s" if timed else "k")
-
-
 def _short(one: Interval, thousands: str) -> str:
-    """Format a mean with three significant digits, and half of its interval."""
+    """Format a mean with three significant digits and half of its interval: "5.21±.30k"."""
     unit = ""
     if one.mean >= _THOUSAND:
         low, high = (None if bound is None else bound / _THOUSAND for bound in (one.low, one.high))

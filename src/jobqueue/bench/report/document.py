@@ -28,7 +28,7 @@ from jobqueue.bench.measures import (
 from jobqueue.bench.report import reading
 from jobqueue.bench.report.plots import Plot
 from jobqueue.bench.report.reading import BY_METHOD, KEY, Contest, Statement, number, with_interval
-from jobqueue.bench.report.study import BASE, Point, Study
+from jobqueue.bench.report.study import BASE, Study
 
 UNKNOWN = "not known"
 _FIRST = ("command", "commit", "began", "place")  # of an environment
@@ -291,19 +291,10 @@ def _figure_table(study: Study, measures: Sequence[Measure]) -> Table:
     for measure in measures:
         for spot in study.spots:
             points = [study.at(spot, one) for one in study.subjects]
-            shown = [_shown(point, measure) if point else "" for point in points]
+            shown = [reading.shown(point, measure) if point else "" for point in points]
             if any(shown):
                 rows.append([f"{measure.name}, {measure.unit}", str(spot), *shown])
     return _table(["measure", "load", *map(str, study.subjects)], rows, words=2)
-
-
-def _shown(point: Point, measure: Measure) -> str:
-    figure = point.figure(measure)
-    if figure is None:
-        return ""
-    marks = "†" if point.disturbed else ""
-    marks += "‡" if point.near_limit and measure.by_generator else ""
-    return with_interval(figure) + marks
 
 
 def _costs(study: Study, plots: dict[str, list[Plot]]) -> ReportSection:

@@ -106,6 +106,16 @@ def with_interval(figure: Interval) -> str:
     return f"{number(figure.mean)} ({number(figure.low)}–{number(figure.high)})"
 
 
+def shown(point: Point, measure: Measure) -> str:
+    """Format a measure with its bounds and marks. Returns "" if no run has a value."""
+    figure = point.figure(measure)
+    if figure is None:
+        return ""
+    marks = "†" if point.disturbed else ""
+    marks += "‡" if point.near_limit and measure.by_generator else ""
+    return with_interval(figure) + marks
+
+
 def contests(study: Study) -> list[Contest]:
     """Return the comparisons of topologies in each place, and of the places of each topology."""
     places = list(dict.fromkeys(one.where for one in study.subjects))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from jobqueue.bench import outages
 from jobqueue.bench.cell import PRIMARY, Cell, Method
-from jobqueue.bench.intervals import Interval, interval
+from jobqueue.bench.intervals import interval
 from jobqueue.bench.measures import (
     COST,
     COST_OF_CALLER,
@@ -171,14 +171,8 @@ def hops(study: Study) -> list[str]:
 
 def routing(study: Study) -> list[str]:
     """Return a table of the client's processor time per request, including the choice of a node."""
-    rows = []
-    for what, chosen in _KEYED.items():
-        for topology in (_SERVICES, _NODES):
-            point = _point(study, topology, chosen)
-            if point:
-                rows.append([what, topology, _shown(point, COST_OF_CALLER),
-                             _shown(point, REQUESTS), _shown(point, latency(Method.SUBMIT, 50)),
-                             _shown(point, latency(Method.SUBMIT, 99))])  # fmt: skip
+    measures = (COST_OF_CALLER, REQUESTS, latency(Method.SUBMIT, 50), latency(Method.SUBMIT, 99))
+    rows = [[*names, *(_shown(point, one) for one in measures)] for names, point in _keyed(study)]
     heads = ["submits", "topology", "client's processor time per request, µs", "requests, req/s",
              "submit p50, ms", "submit p99, ms"]  # fmt: skip
     return _table(heads, rows, words=2)
@@ -186,14 +180,11 @@ def routing(study: Study) -> list[str]:
 
 def skew(study: Study) -> list[str]:
     """Return a table of rates with skewed keys, and the busiest part's share of processor time."""
-    rows = []
-    for what, chosen in _KEYED.items():
-        for topology in (_SERVICES, _NODES):
-            point = _point(study, topology, chosen)
-            if point:
-                part, share = _busiest(point)
-                rows.append([what, topology, _shown(point, REQUESTS), _shown(point, JOBS),
-                             _shown(point, latency(Method.SUBMIT, 99)), part, share])  # fmt: skip
+    measures = (REQUESTS, JOBS, latency(Method.SUBMIT, 99))
+    rows = [
+        [*names, *(_shown(point, one) for one in measures), *_busiest(point)]
+        for names, point in _keyed(study)
+    ]
     heads = ["submits", "topology", "requests, req/s", "jobs done, jobs/s", "submit p99, ms",
              "busiest part", "its share of the processor time"]  # fmt: skip
     return _table(heads, rows, words=2)
@@ -249,6 +240,14 @@ _KEYED: Mapping[str, _Choice] = {
 }
 
 
+def _keyed(study: Study) -> Iterator[tuple[list[str], Point]]:
+    """Yield the names and the runs of each kind of keys and of each design."""
+    for what, chosen in _KEYED.items():
+        for topology in (_SERVICES, _NODES):
+            if point := _point(study, topology, chosen):
+                yield [what, topology], point
+
+
 def _point(study: Study, topology: str, chosen: _Choice) -> Point | None:
     """Return the topology's runs at the usual load whose keys match ``chosen``, or None."""
     keyed = [one for one in study.points if one.runs[0].cell.key_ratio == 1]
@@ -289,12 +288,7 @@ def _mean(point: Point, measure: Measure) -> float | None:
 
 
 def _shown(point: Point, measure: Measure) -> str:
-    figure: Interval | None = point.figure(measure)
-    if figure is None:
-        return "–"
-    marks = "†" if point.disturbed else ""
-    marks += "‡" if point.near_limit and measure.by_generator else ""
-    return with_interval(figure) + marks
+    return reading.shown(point, measure) or "–"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: int) -> list[str]:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,12 +21,11 @@ import uvloop
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.bench.cell import Cell
 from jobqueue.bench.ground import Ground, brought_up
-from jobqueue.bench.intervals import percentile
 from jobqueue.bench.machine import CpuTimes, resident_bytes
 from jobqueue.bench.records import Figure
 from jobqueue.bench.scenarios.catalogue import Sizes
 from jobqueue.bench.scenarios.fleet import noop_spec, submit_batches, telling
-from jobqueue.bench.scenarios.rates import CALLS, sdk, unary
+from jobqueue.bench.scenarios.rates import CALLS, sdk, timings, together, unary
 from jobqueue.bench.scenarios.stand import Stand
 from jobqueue.connect.backends import create_store
 from jobqueue.core.api import Backend
@@ -46,11 +45,6 @@ _TARGETS: Mapping[str, Mapping[str, float | None]] = {
 }
 
 
-async def batch(stand: Stand) -> list[Figure]:
-    """Measure batch submits to an engine in one process."""
-    return await _in_processes(stand, "batch")
-
-
 async def drain(stand: Stand) -> list[Figure]:
     """Measure the drain of a backlog by a worker in the process, and by a worker over gRPC."""
     figures = await _in_processes(stand, "drain")
@@ -65,32 +59,6 @@ async def drain(stand: Stand) -> list[Figure]:
         how = f"{jobs:,} no-op jobs, one worker process, {_load(sizes)}"
         figures.append(Figure(f"{store}: drain over gRPC", rate, "jobs/s", None, how))
     return figures
-
-
-async def hand_off(stand: Stand) -> list[Figure]:
-    """Measure submits of a few jobs to a waiting worker.
-
-    Most jobs are assigned in the submit call.
-    """
-    return await _in_processes(stand, "hand-off")
-
-
-async def single(stand: Stand) -> list[Figure]:
-    """Measure submits of one job each."""
-    return await _in_processes(stand, "single")
-
-
-async def latency(stand: Stand) -> list[Figure]:
-    """Measure the time from submit to start on an idle queue.
-
-    The time counts from before the call to the handler's first line.
-    """
-    return await _in_processes(stand, "latency")
-
-
-async def memory(stand: Stand) -> list[Figure]:
-    """Measure the memory of a pending job."""
-    return await _in_processes(stand, "memory")
 
 
 async def calls(stand: Stand) -> list[Figure]:
@@ -149,6 +117,20 @@ async def _in_processes(stand: Stand, name: str) -> list[Figure]:
             )
         found += [Figure(**one) for one in json.loads(out)]
     return found
+
+
+def _measured(name: str) -> Callable[[Stand], Awaitable[list[Figure]]]:
+    async def measure(stand: Stand) -> list[Figure]:
+        return await _in_processes(stand, name)
+
+    return measure
+
+
+batch = _measured("batch")
+hand_off = _measured("hand-off")
+single = _measured("single")
+latency = _measured("latency")
+memory = _measured("memory")
 
 
 def _load(sizes: Sizes) -> str:
@@ -210,6 +192,7 @@ class _InProcess:
             await engine.stop()
 
     async def batch(self) -> list[Figure]:
+        """Measure batch submits."""
         async with self.engine() as engine:
             rate = await submit_batches(engine, self.jobs, self.sizes)
         how = (
@@ -230,6 +213,7 @@ class _InProcess:
         return [Figure(f"{self.store}: drain", rate, "jobs/s", self.targets["drain"], how)]
 
     async def hand_off(self) -> list[Figure]:
+        """Measure submits of a few jobs to a waiting worker. Most are assigned in the call."""
         ended, types = asyncio.Event(), self._types()
         left = 0
 
@@ -257,23 +241,22 @@ class _InProcess:
         return [Figure(f"{self.store}: hand-off", rate, "jobs/s", None, how)]
 
     async def single(self) -> list[Figure]:
+        """Measure submits of one job each."""
         figures = []
         async with self.engine() as engine:
+
+            async def submit(n: int) -> None:
+                (await engine.submit([noop_spec(n)]))[0].unwrap()
+
             for callers, how in ((1, "one at a time"), (CALLS, f"{CALLS} in flight")):
-                numbers = iter(range(max(callers, self.jobs // 50)))
-
-                async def submit(numbers: Any = numbers) -> None:
-                    for n in numbers:
-                        (await engine.submit([noop_spec(n)]))[0].unwrap()
-
-                count, began = max(callers, self.jobs // 50), time.perf_counter()
-                await asyncio.gather(*(submit() for _ in range(callers)))
-                rate = count / (time.perf_counter() - began)
+                count = max(callers, self.jobs // 50)
+                rate = await together(count, callers, submit)
                 name = f"{self.store}: single submit, {how}"
                 figures.append(Figure(name, rate, "jobs/s", None, f"{count:,} jobs"))
         return figures
 
     async def latency(self) -> list[Figure]:
+        """Measure the time from before a submit to the handler's first line, on an idle queue."""
         taken: list[float] = []
         began, jobs = 0.0, self.sizes.latency_jobs
         started = asyncio.Event()
@@ -293,15 +276,11 @@ class _InProcess:
                 await started.wait()
             await worker.stop()
         milliseconds = [value * 1e3 for value in taken]
-        return [
-            Figure(
-                f"{self.store}: submit→start p{share}", percentile(milliseconds, share / 100),
-                "ms", target, f"idle, {jobs} jobs at 50/s, default settings",
-            )
-            for share, target in ((50, 1.5), (99, 5.0))
-        ]  # fmt: skip
+        how = f"idle, {jobs} jobs at 50/s, default settings"
+        return timings(f"{self.store}: submit→start", milliseconds, {50: 1.5, 99: 5.0}, how)
 
     async def memory(self) -> list[Figure]:
+        """Measure the memory of a pending job."""
         async with self.engine() as engine:
             await submit_batches(engine, self.sizes.batch_size, self.sizes)
             before = resident_bytes()

@@ -102,17 +102,11 @@ class _Cluster:
         self._audits = audits
 
     def keeper(self, name: str) -> Keeper:
-        """Return the ``Keeper`` that supervises the process ``name``."""
         return next(one for one in self.ground.keepers if one.unit.name == name)
 
     def kill(self) -> None:
         """Kill the first server with ``kill -9``."""
         self.keeper("server-1").unit.kill()
-
-    def kill_all(self) -> None:
-        """Kill all processes after the measurement, even if jobs are left."""
-        for keeper in self.ground.keepers:
-            keeper.unit.kill()
 
     async def ready(self, number: int = 0) -> bool:
         """Return True if /readyz of the server answers 200."""
@@ -123,7 +117,6 @@ class _Cluster:
         return False
 
     async def rate(self, seconds: float) -> float:
-        """Return the jobs that succeed per second, measured for ``seconds``."""
         before, began = (await self.site.stats()).succeeded, time.monotonic()
         await asyncio.sleep(seconds)
         return ((await self.site.stats()).succeeded - before) / (time.monotonic() - began)
@@ -206,7 +199,8 @@ async def _cluster(
             try:
                 yield cluster
             finally:
-                cluster.kill_all()
+                for keeper in ground.keepers:  # even if jobs are left
+                    keeper.unit.kill()
 
 
 async def start(stand: Stand) -> list[Figure]:

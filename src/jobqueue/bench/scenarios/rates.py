@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import grpc.aio
 
@@ -95,18 +95,21 @@ async def sdk(target: str, jobs: int) -> float:
 
 async def _rate(jobs: int, submit: Callable[[int], Awaitable[object]]) -> float:
     """Return the calls per second, after a warm-up with a tenth of the calls."""
+    await together(jobs // 10, CALLS, submit)
+    return await together(jobs, CALLS, submit)
 
-    async def caller(numbers: Iterator[int]) -> None:
+
+async def together(count: int, callers: int, submit: Callable[[int], Awaitable[object]]) -> float:
+    """Return the calls per second of several callers, which make ``count`` calls in all."""
+    numbers = iter(range(count))
+
+    async def caller() -> None:
         for n in numbers:
             await submit(n)
 
-    rate = 0.0
-    for count in (jobs // 10, jobs):
-        numbers = iter(range(count))
-        began = time.perf_counter()
-        await asyncio.gather(*(caller(numbers) for _ in range(CALLS)))
-        rate = count / (time.perf_counter() - began)
-    return rate
+    began = time.perf_counter()
+    await asyncio.gather(*(caller() for _ in range(callers)))
+    return count / (time.perf_counter() - began)
 
 
 async def drain(stand: Stand) -> list[Figure]:
@@ -149,9 +152,16 @@ async def latency(stand: Stand) -> list[Figure]:
         spent = cpu.spent().shares()
         await backend.stop()
     how = f"{jobs} jobs, {PACE} a second, 1 server, 1 jq-worker, default settings; {spent}"
+    return timings("submit→start", milliseconds, {50: 3.0, 99: 10.0}, how)
+
+
+def timings(
+    name: str, milliseconds: Sequence[float], targets: Mapping[int, float | None], how: str
+) -> list[Figure]:
+    """Return a figure for each percentile in ``targets``, with its target."""
     return [
-        Figure(f"submit→start p{share}", percentile(milliseconds, share / 100), "ms", target, how)
-        for share, target in ((50, 3.0), (99, 10.0))
+        Figure(f"{name} p{share}", percentile(milliseconds, share / 100), "ms", target, how)
+        for share, target in targets.items()
     ]
 
 
@@ -184,13 +194,7 @@ async def cycle(stand: Stand) -> list[Figure]:
         spent = cpu.spent().shares()
     milliseconds = [seconds * 1e3 for seconds in cycles.full]
     how = f"{len(milliseconds)} cycles, {BACKLOG:,} jobs waiting; {spent}"
-    return [
-        Figure(
-            f"scheduler cycle of 100, p{share}", percentile(milliseconds, share / 100), "ms",
-            target, how,
-        )
-        for share, target in ((50, None), (95, 20))
-    ]  # fmt: skip
+    return timings("scheduler cycle of 100,", milliseconds, {50: None, 95: 20}, how)
 
 
 class Cycles(Observer):

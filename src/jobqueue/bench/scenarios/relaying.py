@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from jobqueue.bench.machine import resident_bytes
 from jobqueue.bench.records import Figure
 from jobqueue.bench.scenarios.fleet import fleet, load
-from jobqueue.bench.scenarios.stand import Say, Stand, caught_up
-from jobqueue.connect.backends import create_store
+from jobqueue.bench.scenarios.stand import Say, Stand, caught_up, opened_store
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import JobSpec, NewJob, Transition
 from jobqueue.core.observer import Observer
@@ -79,7 +78,7 @@ async def memory(stand: Stand) -> list[Figure]:
             await asyncio.sleep(_SETTLED)
             before = resident_bytes(programs.pids["server-1"])
         stand.say("publishing")
-        async with fleet(site, workers=0, told=kafka_settings(stand)) as programs:
+        async with fleet(site, workers=0, told=_stream_settings(stand)) as programs:
             most = 0
             while (lag := await site.store.stream.lag()) is None or lag.events:
                 most = max(most, resident_bytes(programs.pids["server-1"]))
@@ -100,7 +99,7 @@ async def drain(stand: Stand) -> list[Figure]:
     stand.say("without the stream")
     without, before, _ = await _drained(stand, {})
     stand.say("with the stream")
-    streamed, costs, behind = await _drained(stand, kafka_settings(stand))
+    streamed, costs, behind = await _drained(stand, _stream_settings(stand))
     how = (
         f"{sizes.jobs:,} no-op jobs, 1 server, 1 jq-worker, concurrency {sizes.concurrency},"
         f" batch size {sizes.batch_size}; {without:,.0f} jobs/s without and {streamed:,.0f}"
@@ -136,15 +135,18 @@ async def _drained(stand: Stand, told: Mapping[str, str]) -> tuple[float, str, s
     return rate, spent, behind
 
 
-def kafka_settings(stand: Stand) -> dict[str, str]:
-    """Return the settings of a server with topics of its own."""
-    prefix = stand.prefix()
+def kafka_settings(bootstrap: str, prefix: str) -> dict[str, str]:
+    """Return the settings of a server whose topics have the names with the given prefix."""
     topics = {"JOBS": "jobs", "DEAD_LETTERS": "dead", "QUEUES": "queues"}
     return {
-        "JQ_KAFKA_BOOTSTRAP": stand.kafka.bootstrap,
+        "JQ_KAFKA_BOOTSTRAP": bootstrap,
         "JQ_KAFKA_REPLICATION": "1",
         **{f"JQ_KAFKA_TOPIC_{name}": prefix + topic for name, topic in topics.items()},
     }
+
+
+def _stream_settings(stand: Stand) -> dict[str, str]:
+    return kafka_settings(stand.kafka.bootstrap, stand.prefix())
 
 
 def own_topics(stand: Stand) -> tuple[KafkaSettings, Topics]:
@@ -199,9 +201,7 @@ async def _publish(stand: Stand, url: str) -> tuple[float, str]:
 async def _filled(
     url: str, jobs: int, payload: int, watch: Watch, say: Say
 ) -> AsyncIterator[Store]:
-    store = create_store(url, observer=watch)
-    await store.open()
-    try:
+    async with opened_store(url, watch) as store:
         await store.queues.create(Queue(name="q"))
         body, left = b"x" * payload, jobs
         while left:
@@ -217,5 +217,3 @@ async def _filled(
                 [Transition.succeeded(one.seq, one.lease, b"ok", 0.001) for one in held]
             )
         yield store
-    finally:
-        await store.close()

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from jobqueue.bench.records import Figure
 from jobqueue.bench.scenarios.relaying import own_topics
-from jobqueue.bench.scenarios.stand import Stand, caught_up
-from jobqueue.connect.backends import create_store
+from jobqueue.bench.scenarios.stand import Stand, caught_up, opened_store
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import Event, Job, JobSpec, NewJob, Transition
 from jobqueue.core.queue import Queue, QueueStats
@@ -96,7 +95,7 @@ async def replay(stand: Stand) -> list[Figure]:
     told, topics = own_topics(stand)
     jobs = stand.sizes.jobs
     stand.say(f"{jobs:,} jobs to write and to publish")
-    async with _opened(f"sqlite:///{stand.folder}/{stand.prefix()}source.db") as source:
+    async with opened_store(f"sqlite:///{stand.folder}/{stand.prefix()}source.db") as source:
         await fill(source, jobs, stand.sizes.payload)
         term = await source.leadership.lead(1, 3_600.0)
         assert term is not None
@@ -113,7 +112,7 @@ async def replay(stand: Stand) -> list[Figure]:
     async with stand.database() as site, _durable_redis(stand) as redis:
         rebuilt = f"sqlite:///{stand.folder}/{stand.prefix()}rebuilt.db"
         for url in (rebuilt, site.url, redis):
-            async with _opened(url) as target:
+            async with opened_store(url) as target:
                 stand.say(f"writing into {target.name}")
                 figures.append(await _write(target, state, expected))
     return figures
@@ -155,16 +154,6 @@ async def _write(target: Store, state: Restored, expected: Compared) -> Figure:
 
 def _figures(stats: Sequence[QueueStats]) -> list[tuple[object, ...]]:
     return [(one.queue.name, one.depth, one.succeeded, one.failed) for one in stats]
-
-
-@contextlib.asynccontextmanager
-async def _opened(url: str) -> AsyncIterator[Store]:
-    store = create_store(url)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 async def _publish(store: Store, term: Term, told: KafkaSettings, topics: Topics) -> None:

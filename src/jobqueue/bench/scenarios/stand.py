@@ -105,16 +105,23 @@ class Stand:
             if not await db.fetchval("SELECT 1 FROM pg_database WHERE datname = $1", name):
                 await db.execute(f'CREATE DATABASE "{name}"')
         url = self.postgres.dsn(name)
-        store = create_store(url)
-        await store.open()
-        try:
+        async with opened_store(url) as store:
             site = Site(self, name, url, store)
             async with site.engine():
                 pass  # its start creates the queue
             await site.settle()
             yield site
-        finally:
-            await store.close()
+
+
+@contextlib.asynccontextmanager
+async def opened_store(url: str, observer: Observer | None = None) -> AsyncIterator[Store]:
+    """Open a store in this process until the block ends."""
+    store = create_store(url, observer=observer)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 def online(known: Iterable[Worker]) -> int:

@@ -21,6 +21,7 @@ from jobqueue.bench.cell import Cell
 from jobqueue.bench.ground import Ground, brought_up
 from jobqueue.bench.scenarios.dying_server import FAILPOINTS, ORDERS
 from jobqueue.bench.scenarios.fleet import telling, until_online
+from jobqueue.bench.scenarios.relaying import kafka_settings
 from jobqueue.bench.scenarios.stand import Say
 from jobqueue.bench.scenarios.stream_judge import (
     Reader,
@@ -84,13 +85,7 @@ class FaultStage:
     @property
     def kafka(self) -> Mapping[str, str]:
         """Return the environment variables of a server that publishes to the scenario's topics."""
-        return {
-            "JQ_KAFKA_BOOTSTRAP": self.bootstrap,
-            "JQ_KAFKA_TOPIC_JOBS": self.jobs,
-            "JQ_KAFKA_TOPIC_DEAD_LETTERS": self.dead,
-            "JQ_KAFKA_TOPIC_QUEUES": f"{self.prefix}queues",
-            "JQ_KAFKA_REPLICATION": "1",
-        }
+        return kafka_settings(self.bootstrap, self.prefix)
 
     @property
     def settings(self) -> Mapping[str, str]:

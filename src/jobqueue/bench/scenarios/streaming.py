@@ -23,6 +23,7 @@ from jobqueue.bench.machine import CpuTimes
 from jobqueue.bench.records import Figure
 from jobqueue.bench.scenarios import stream_faults
 from jobqueue.bench.scenarios.fleet import telling
+from jobqueue.bench.scenarios.rates import timings
 from jobqueue.bench.scenarios.stand import Stand
 from jobqueue.bench.scenarios.stream_faults import FaultStage, ScenarioResult
 from jobqueue.core.job import JobQuery
@@ -99,8 +100,7 @@ async def topology(stand: Stand) -> list[Figure]:
     single = f"{_SINGLE} jobs, one each {_PACE * 1000:g} ms, to an idle system"
     return [
         Figure("streaming, end to end", statistics.median(rates), "jobs/s", _TARGET, how),
-        Figure("streaming, submit to start, p50", percentile(waits, 0.5), "ms", None, single),
-        Figure("streaming, submit to start, p99", percentile(waits, 0.99), "ms", None, single),
+        *timings("streaming, submit to start,", waits, {50: None, 99: None}, single),
     ]
 
 
