@@ -240,6 +240,8 @@ class Applying:
             self._now,
             self._holders(asked),
         )
+        place = {one.seq: n for n, one in enumerate(asked, 1)}
+        rows = [(place[seq], *row) for seq, *row in rows]
         await self._tell(db, places, rows, State.RUNNING, Reason.STARTED)
         for n in places:
             if self.outcomes[n] is not None:

@@ -491,12 +491,15 @@ FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
      AS k(queue, prio, kind, floor, most)
 CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
 CROSS JOIN LATERAL (
+    SELECT l.hi, l.nxt, l.hi - l.nxt + 1 AS jobs FROM job_ready AS l
+    WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
+      AND l.hi >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
+      AND l.nxt <> ALL ($7::bigint[]) AND $8::boolean
+    ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1
+) AS f
+CROSS JOIN LATERAL (
     WITH RECURSIVE range AS (
-        (SELECT l.hi, l.nxt, l.hi - l.nxt + 1 AS jobs FROM job_ready AS l
-         WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
-           AND l.hi >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
-           AND l.nxt <> ALL ($7::bigint[])
-         ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1)
+        SELECT f.hi, f.nxt, f.jobs
         UNION ALL
         SELECT n.hi, n.nxt, g.jobs + n.hi - n.nxt + 1
         FROM range AS g CROSS JOIN LATERAL (
@@ -507,7 +510,7 @@ CROSS JOIN LATERAL (
             ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1) AS n
         WHERE g.jobs < k.most
     )
-    SELECT hi, nxt FROM range WHERE $8::boolean
+    SELECT hi, nxt FROM range
 ) AS c
 
 -- name: assign
@@ -717,7 +720,7 @@ WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), t AS MATERIALIZED (
     SELECT t.* FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $6::text::int[])
-         WITH ORDINALITY AS t(seq, lease, ran_for, holder, n)
+         AS t(seq, lease, ran_for, holder)
     JOIN job_held AS k ON k.base = ANY (ARRAY[t.lease - t.seq])
     WHERE t.holder IS NULL OR k.worker = t.holder
 ), {taken_out}, l AS (
@@ -733,7 +736,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO queue_tally (queue, assigned, running)
     SELECT queue, -count(*), count(*) FROM l GROUP BY queue
 )
-SELECT o.n, 2::smallint, l.id, l.queue, l.worker, NULL::float8 FROM l JOIN o ON o.seq = l.seq
+SELECT seq, 2::smallint, id, queue, worker, NULL::float8 FROM l
 
 -- name: start
 -- ASSIGNED -> RUNNING, by the lease. $1 seq, $2 lease, $3 ran_for, $4 watchdog grace, $5 now,
