@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -103,12 +102,7 @@ class WorkerBlock:
             self._periodic.start()
         return self._runtime
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     async def _end(self) -> None:

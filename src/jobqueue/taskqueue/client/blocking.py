@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, TypeVar
 
 from jobqueue.access.tls import Tls
@@ -105,12 +104,7 @@ class SyncTaskQueueClient:
         self._bridge.enter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bridge.leave()
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:

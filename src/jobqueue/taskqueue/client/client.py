@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from jobqueue.access.tls import Credentials, Tls, tls_of
@@ -369,12 +368,7 @@ class TaskQueueClient:
     async def __aenter__(self) -> TaskQueueClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _of_job(self, job_id: str, call: Callable[[TaskQueueTransport], Awaitable[T]]) -> T:
