@@ -124,7 +124,10 @@ class JobQueue:
     def add_task(
         self, definition: TaskDefinition, *, default: bool = False, cron: Cron | None = None
     ) -> Task[Any, Any]:
-        """Register a task definition and return its task. ``@app.task`` calls this method."""
+        """Register a task and, if ``cron`` is given, its schedule; return the task.
+
+        ``@app.task`` calls this method.
+        """
         try:
             check_spec(
                 NO_OPTIONS.spec(_SOME_PAYLOAD, definition.name, definition.options),
