@@ -16,7 +16,6 @@ from jobqueue import logs
 from jobqueue._version import __version__
 from jobqueue.client.shared_backend import SharedBackend
 from jobqueue.connect.starting import STOPPED_EARLY, drains, started, stop_on_signals
-from jobqueue.core.api import Backend
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict, Unavailable
 from jobqueue.taskqueue import engine_job
@@ -72,7 +71,7 @@ class WorkerBlock:
     async def __aenter__(self) -> WorkerRuntime:
         from jobqueue.worker.runtime import WorkerRuntime
 
-        backend = await self._shared.call(_itself)
+        backend = await self._shared.open()
         if self._shared.loop is not asyncio.get_running_loop():
             raise Conflict("the app is open on another event loop; run its worker on that loop")
         registry = self._registry
@@ -162,7 +161,3 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     import uvloop
 
     return uvloop.new_event_loop
-
-
-async def _itself(backend: Backend) -> Backend:
-    return backend
