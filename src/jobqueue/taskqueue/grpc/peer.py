@@ -127,13 +127,8 @@ class Peer:
         timeout = UNARY if timeout is None else timeout
         allowed = remaining(timeout)
         ends = time.monotonic() + allowed
-        metadata = self._metadata
-        if request_id:
-            metadata = (*metadata, (REQUEST_ID, request_id))
-        if purpose:
-            metadata = (*metadata, (PURPOSE, purpose))
-        if incarnation:
-            metadata = (*metadata, (INCARNATION, incarnation))
+        said = ((REQUEST_ID, request_id), (PURPOSE, purpose), (INCARNATION, incarnation))
+        metadata = (*self._metadata, *((name, value) for name, value in said if value))
         pauses = delays(self._rng) if request_id or repeatable else iter(())
         sent = bool(request_id)
         failure: JobQueueError | None = None
