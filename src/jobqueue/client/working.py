@@ -89,7 +89,7 @@ class WorkerBlock:
         try:
             await self._queues.start()
         except BaseException:
-            await self._end()
+            await self.__aexit__()
             raise
         if self._ticks:
             self._periodic = Periodic(
@@ -102,9 +102,6 @@ class WorkerBlock:
         return self._runtime
 
     async def __aexit__(self, *_: object) -> None:
-        await self._end()
-
-    async def _end(self) -> None:
         if self._periodic is not None:
             await self._periodic.stop()
         if self._queues is not None:

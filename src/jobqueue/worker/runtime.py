@@ -135,7 +135,7 @@ class WorkerRuntime:
             return
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(self._log, self._answered, self._refused, self._result_refused)
-        self._suspects = SuspectExecutor(self, self._log)
+        self._suspects = SuspectExecutor(self, self._outbox, self._log)
         self._waiting = WaitingSlots(self.settings, self._suspects.waits)
         self._overruns = OverrunSlots(self.settings, self._running.values, self._exhaust)
         self._executors = ExecutorSet(self, self._endings, self.settings)
@@ -510,10 +510,6 @@ class WorkerRuntime:
         """Withdraw all free slots. No job arrives after this method has returned."""
         self._outbox.stop_offering()
         await self._withdraw_slots(pause=True)
-
-    async def reports_answered(self) -> None:
-        """Wait until the server has answered every report."""
-        await self._outbox.flushed()
 
     def announce(self, execution: Execution) -> None:
         """Report the start of an attempt before its handler begins."""
