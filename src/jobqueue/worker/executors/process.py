@@ -33,7 +33,7 @@ from jobqueue.worker.child import (
     Waiting,
     body_length,
     frame,
-    read_from_child,
+    from_child,
 )
 from jobqueue.worker.execution import Endings, Execution, Executor, Host, Stop
 from jobqueue.worker.executors.spawn import Spawned, describe_exit, kill_group
@@ -125,7 +125,7 @@ class ChildProcess:
             body = await self._reader.readexactly(body_length(prefix))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        return read_from_child(body)
+        return from_child.decode(body)
 
     def kill_now(self) -> None:
         """Kill the process and all processes that its handler started."""
