@@ -69,7 +69,7 @@ class ChildProcess:
         setup = logs.applied()
         try:
             with theirs:
-                process = Spawned.start(
+                process = Spawned(
                     [
                         sys.executable,
                         "-P",  # do not import from the current folder, unless sys.path has it
