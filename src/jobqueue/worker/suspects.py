@@ -32,11 +32,7 @@ _PROBE = 0.5  # seconds with only one slot on offer, so that the next suspect co
 
 
 class SuspectExecutor(Executor):
-    """Runs one suspect at a time, while the worker runs no other job.
-
-    A suspect is a job that may have killed earlier workers. This executor replaces the suspect's
-    own executor until its handler may begin.
-    """
+    """Replaces the executor of one suspect at a time, until the suspect's handler may begin."""
 
     def __init__(self, runtime: WorkerRuntime, outbox: Outbox, log: WorkerLog) -> None:
         self._runtime = runtime
