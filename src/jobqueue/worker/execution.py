@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import MAX_ERROR_BYTES, Assignment, Transition, bounded
@@ -134,6 +134,9 @@ class Execution:
 
 class Executor:
     """Runs handlers in one way, for example in threads. Calls its host on the event loop."""
+
+    shares_fate: ClassVar[bool] = False  # a crash of a handler kills the worker
+    may_overlook_cancel: ClassVar[bool] = False  # a cancel only sets a flag for the handler
 
     def submit(self, execution: Execution) -> None:
         """Start the handler: call ``host.begin`` or ``host.begun``, and later ``host.ended``."""

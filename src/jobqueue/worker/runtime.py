@@ -432,7 +432,7 @@ class WorkerRuntime:
                 self._report(execution, Transition.handed_back(job.seq, job.lease))
                 continue
             self._running[job.lease] = execution
-            if job.deaths >= SUSPECT_AFTER and self._executors.shares_fate(execution):
+            if job.deaths >= SUSPECT_AFTER and execution.executor.shares_fate:
                 suspects.submit(execution)
             else:
                 execution.executor.submit(execution)
@@ -556,7 +556,7 @@ class WorkerRuntime:
             if execution.stop is Stop.LOST:
                 self._held.pop(execution.assignment.lease, None)
             return
-        unaware = self._executors.may_overlook_cancel(execution)
+        unaware = execution.executor.may_overlook_cancel
         self._report(execution, self._endings.cancelled(execution, report, unaware))
 
     def _hand_back_unstarted(self, execution: Execution) -> bool:

@@ -152,6 +152,8 @@ class ChildProcess:
 class ProcessExecutor(Executor):
     """Runs handlers in processes, which are started on demand: at most one for each slot."""
 
+    may_overlook_cancel = True
+
     def __init__(
         self, host: Host, endings: Endings, start_timeout: float, cancel_grace: float
     ) -> None:
