@@ -8,17 +8,38 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from jobqueue.access import rules
 from jobqueue.core import texts
 from jobqueue.taskqueue.components import model, requests
-from jobqueue.taskqueue.designs import catalogue
 from jobqueue.taskqueue.designs.catalogue import DESIGN_A, NODE, SERVICES, SHARED, Service
 from jobqueue.taskqueue.designs.settings import ListeningVariables, Variable
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "taskqueue.md"
+
+
+@dataclass(frozen=True, slots=True)
+class HealthTiming:
+    """Holds the times of a container's health check in seconds, and its number of retries."""
+
+    interval: int
+    timeout: int
+    retries: int
+    start_period: int
+
+
+HEALTH_TIMING = HealthTiming(interval=5, timeout=2, retries=12, start_period=20)
+
+
+def healthcheck(service: Service) -> str:
+    """Return the command that checks the service's health on the same machine."""
+    mode, target = "worker", "${COORDINATOR_ADDR}"  # it could do its work
+    if service.port is not None:
+        mode, target = "tcp", f"127.0.0.1:${{{service.port.name}}}"
+    return f"python -m scripts.healthcheck --mode {mode} --target {target} --service {service.name}"
 
 
 def endpoints() -> str:
@@ -63,8 +84,8 @@ def _default(variable: Variable) -> str:
 def health() -> str:
     """How each is asked, and when in a container."""
     lines = ["| service | healthcheck |", "|---|---|"]
-    lines += [f"| `{service.name}` | `{service.healthcheck}` |" for service in SERVICES.values()]
-    timing = catalogue.HEALTH_TIMING
+    lines += [f"| `{service.name}` | `{healthcheck(service)}` |" for service in SERVICES.values()]
+    timing = HEALTH_TIMING
     lines += [
         "",
         f"In a container: `interval: {timing.interval}s`, `timeout: {timing.timeout}s`,"

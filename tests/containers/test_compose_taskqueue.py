@@ -14,6 +14,7 @@ from jobqueue.taskqueue import JobStatus
 from jobqueue.taskqueue.components.model import TOTAL_WORKER_SLOTS
 from jobqueue.taskqueue.components.ownership import owner_index
 from jobqueue.taskqueue.designs import catalogue
+from scripts.taskqueue_doc import HEALTH_TIMING
 from tests import patience
 from tests.containers.conftest import NewProject
 from tests.containers.engine_images import ROOT
@@ -73,7 +74,7 @@ def running_design(
 def test_every_container_is_well_hardened_and_asked_as_the_document_says(running_design) -> None:
     system, design = running_design
     system.assert_hardened(*design.services)
-    timing = catalogue.HEALTH_TIMING
+    timing = HEALTH_TIMING
     for service in design.services:
         asked = system.look(service)["Config"]["Healthcheck"]
         assert asked["Test"][:4] == ["CMD", "python", "-m", "scripts.healthcheck"]

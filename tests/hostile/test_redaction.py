@@ -211,7 +211,9 @@ def test_a_dry_run_shows_no_password(
     monkeypatch.setenv("JQ_DB_URL", url)
     monkeypatch.setenv("JQ_REDIS_URL", url)
     # Nobody answers there, however long it tries.
-    monkeypatch.setitem(RedisStore.__init__.__kwdefaults__, "patience", 0.1)
+    defaults = RedisStore.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "patience", 0.1)
     assert program.run(["--dry-run", *PORTS]) == 1
     said = capsys.readouterr()
     assert "***@127.0.0.1:1/0" in said.out

@@ -139,7 +139,7 @@ def test_a_program_that_ends_before_it_is_spoken_to() -> None:
     """On uvloop a pipe whose reader is gone refuses the write itself."""
 
     async def talk() -> None:
-        process = Spawned.start(["true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        process = Spawned(["true"], stdin=PIPE, stdout=PIPE, stderr=PIPE)
         await process.wait()
         assert await patience.wait_for(Conversation(process, 100).hold(b"x" * 100_000), 10) == 0
 

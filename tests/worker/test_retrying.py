@@ -11,7 +11,7 @@ from jobqueue.core.lifecycle import Move
 from jobqueue.core.retry import Backoff
 from jobqueue.tasks.context import Abort, RetryLater
 from jobqueue.tasks.task import TaskOptions, define
-from jobqueue.worker.execution import retryable
+from jobqueue.worker.execution import kinds, may_retry
 from jobqueue.worker.registry import Registry
 from tests.worker import handlers
 from tests.worker.fakes import FakeServer, Worker
@@ -37,7 +37,7 @@ PICKY = TaskOptions(retry_on=(OSError,), abort_on=(ConnectionError,))
     ],
 )
 def test_an_error_is_retried_or_not(error: BaseException, options: TaskOptions, again: bool):
-    assert retryable(error, options) is again
+    assert may_retry(kinds(error), options) is again
 
 
 async def on_loop(error: str) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from jobqueue.cli.program import examples, run_async
 from jobqueue.cli.session import CliSession, CtlTyper
-from jobqueue.connect.extras import not_installed
+from jobqueue.connect.extras import needed_by
 from jobqueue.connect.urls import parse_url, with_password
 from jobqueue.core.errors import InvalidArgument
 
@@ -38,9 +38,7 @@ def layout(
         raise InvalidArgument(
             "--url", "must name a store on PostgreSQL: no other store has layouts"
         )
-    try:
+    with needed_by("--url", "asyncpg"):
         from jobqueue.stores.postgres.migrate import layout_of
-    except ModuleNotFoundError as error:
-        raise not_installed(error, "--url", "asyncpg") from None
     found = run_async(layout_of(with_password(chosen.url, chosen.db_password), number))
     chosen.tell({"layout": found}, f"layout {found}")

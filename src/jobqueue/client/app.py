@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from jobqueue.access.tls import Credentials, Tls, tls_of
@@ -125,7 +124,10 @@ class JobQueue:
     def add_task(
         self, definition: TaskDefinition, *, default: bool = False, cron: Cron | None = None
     ) -> Task[Any, Any]:
-        """Register a task definition and return its task. ``@app.task`` calls this method."""
+        """Register a task and, if ``cron`` is given, its schedule; return the task.
+
+        ``@app.task`` calls this method.
+        """
         try:
             check_spec(
                 NO_OPTIONS.spec(_SOME_PAYLOAD, definition.name, definition.options),
@@ -275,12 +277,7 @@ class JobQueue:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property

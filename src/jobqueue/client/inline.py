@@ -100,7 +100,7 @@ class InlineAttempt:
         if execution.stop is Stop.TIMED_OUT:
             return self._endings.timed_out(execution)
         if execution.stop is Stop.CANCELLED:
-            unaware = isinstance(execution.executor, _InPlaceExecutor)
+            unaware = execution.executor.may_overlook_cancel
             return self._endings.cancelled(execution, report, unaware)
         return report
 

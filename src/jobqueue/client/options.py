@@ -110,12 +110,7 @@ def seconds(name: str, value: Seconds | None) -> float | None:
         return None
     if isinstance(value, timedelta):
         return value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidArgument(name, f"expected seconds or a timedelta, got {value!r}")
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf  # refused by every setting that has a bound
+    return _number(name, value, "seconds or a timedelta")
 
 
 def backoff(value: Any) -> Backoff | tuple[float, ...]:
@@ -172,8 +167,12 @@ def moment(name: str, value: datetime | float | None) -> float | None:
                 name, "a datetime needs a time zone, like datetime.now(UTC) + timedelta(hours=1)"
             )
         return value.timestamp()
+    return _number(name, value, "a datetime or epoch seconds")
+
+
+def _number(name: str, value: object, expected: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidArgument(name, f"expected a datetime or epoch seconds, got {value!r}")
+        raise InvalidArgument(name, f"expected {expected}, got {value!r}")
     try:
         return float(value)
     except OverflowError:

@@ -142,13 +142,13 @@ class SharedBackend:
             return None
         return opened.loop
 
-    async def open(self) -> None:
-        """Open the backend now, without waiting for the first call."""
+    async def open(self) -> Backend:
+        """Open the backend now, without waiting for the first call, and return it."""
 
-        async def nothing(_: Backend) -> None:
-            pass
+        async def itself(backend: Backend) -> Backend:
+            return backend
 
-        await self.call(nothing)
+        return await self.call(itself)
 
     async def close(self) -> None:
         """Stop the backend if it is open."""

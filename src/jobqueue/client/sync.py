@@ -7,7 +7,6 @@ the result in the caller's thread.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from jobqueue.client.handle import JobHandle
@@ -125,12 +124,7 @@ class SyncQueue:
         self._bridge.enter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bridge.leave()
 
 

@@ -11,7 +11,6 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
-    Protocol,
     TypeAlias,
     TypeVar,
     TypeVarTuple,
@@ -42,6 +41,7 @@ from jobqueue.tasks.task import ExecutorName, TaskDefinition, TaskOptions, defin
 from jobqueue.worker.periodic import CATCH_UP, MAX_NAME_LENGTH, Schedule
 
 if TYPE_CHECKING:
+    from jobqueue.client.app import JobQueue
     from jobqueue.client.sender import Sender
 
 P = ParamSpec("P")
@@ -137,16 +137,6 @@ class Task(Generic[F_co, S_co]):
         return self._overrides.spec(payload, definition.name, definition.options)
 
 
-class Defines(Protocol):
-    """An app, as the task decorator sees it: the object that registers tasks."""
-
-    def add_task(
-        self, definition: TaskDefinition, *, default: bool, cron: Cron | None
-    ) -> Task[Any, Any]:
-        """Register a task and, if ``cron`` is given, its schedule; return the task."""
-        ...
-
-
 class _Unknown:
     """A type, for overloads, that only parameters annotated Any, object or nothing accept."""
 
@@ -169,7 +159,7 @@ class TaskDecorator:
 
     def __init__(
         self,
-        app: Defines,
+        app: JobQueue,
         options: TaskOptions,
         name: str | None = None,
         default: bool = False,

@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -17,7 +16,6 @@ from jobqueue import logs
 from jobqueue._version import __version__
 from jobqueue.client.shared_backend import SharedBackend
 from jobqueue.connect.starting import STOPPED_EARLY, drains, started, stop_on_signals
-from jobqueue.core.api import Backend
 from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict, Unavailable
 from jobqueue.taskqueue import engine_job
@@ -61,8 +59,6 @@ class WorkerBlock:
         self._ticks = ticks
         self._clock = clock
         self._runtime: WorkerRuntime | None = None
-        self._queues: ServedQueues | None = None
-        self._periodic: Periodic | None = None
 
     @property
     def runtime(self) -> WorkerRuntime:
@@ -73,54 +69,36 @@ class WorkerBlock:
     async def __aenter__(self) -> WorkerRuntime:
         from jobqueue.worker.runtime import WorkerRuntime
 
-        backend = await self._shared.call(_itself)
+        backend = await self._shared.open()
         if self._shared.loop is not asyncio.get_running_loop():
             raise Conflict("the app is open on another event loop; run its worker on that loop")
-        registry = self._registry
+        registry, settings = self._registry, self.settings
         registry.provide(engine_job.task())
-        self._runtime = WorkerRuntime(backend, registry, self.settings)
-        await self._runtime.start()
-        self._shared.workers += 1
-        self._queues = ServedQueues(
-            backend,
-            self.settings.id,
-            self.settings.queues,
-            registry.declared().values(),
-            on_demand=registry.provided_queues(),
-        )
-        try:
-            await self._queues.start()
-        except BaseException:
-            await self._end()
-            raise
-        if self._ticks:
-            self._periodic = Periodic(
-                backend,
-                registry.schedules.values(),
-                catch_up=registry.catch_up,
-                clock=self._clock,
+        async with contextlib.AsyncExitStack() as stack:
+            self._runtime = WorkerRuntime(backend, registry, settings)
+            await self._runtime.start()
+            self._shared.workers += 1
+            stack.callback(self._leave)
+            stack.push_async_callback(self._runtime.stop)
+            declared, provided = registry.declared().values(), registry.provided_queues()
+            queues = ServedQueues(
+                backend, settings.id, settings.queues, declared, on_demand=provided
             )
-            self._periodic.start()
+            stack.push_async_callback(queues.stop)
+            await queues.start()
+            if self._ticks:
+                schedules, late = registry.schedules.values(), registry.catch_up
+                periodic = Periodic(backend, schedules, catch_up=late, clock=self._clock)
+                stack.push_async_callback(periodic.stop)
+                periodic.start()
+            self._started = stack.pop_all()
         return self._runtime
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._end()
+    async def __aexit__(self, *_: object) -> None:
+        await self._started.aclose()
 
-    async def _end(self) -> None:
-        if self._periodic is not None:
-            await self._periodic.stop()
-        if self._queues is not None:
-            await self._queues.stop()
-        if self._runtime is not None:
-            try:
-                await self._runtime.stop()
-            finally:
-                self._shared.workers -= 1
+    def _leave(self) -> None:
+        self._shared.workers -= 1
 
 
 async def work(block: WorkerBlock, *, signals: bool) -> None:
@@ -168,7 +146,3 @@ def _fast_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     import uvloop
 
     return uvloop.new_event_loop
-
-
-async def _itself(backend: Backend) -> Backend:
-    return backend

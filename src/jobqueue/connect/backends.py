@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobqueue.access.hosts import is_loopback
 from jobqueue.access.tls import Credentials, Tls
-from jobqueue.connect.extras import not_installed
+from jobqueue.connect.extras import needed_by
 from jobqueue.connect.urls import STORES, BackendUrl, check_redis_url, parse_url, split_prefix
 from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
 from jobqueue.core.observer import Observer
@@ -39,14 +41,20 @@ def create_locks(
     if not url:
         return None
     check_redis_url(url, field)
-    try:
+    with _redis_client(url, field):
         from jobqueue.stores.redis.locks import RedisLocks
-    except ModuleNotFoundError as error:
-        raise not_installed(error, field, "redis") from None
-    try:
+
         return RedisLocks(url, timeout=timeout, observer=observer)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(field, f"{redact_value(url)!r}: {redact(str(error))}") from None
+
+
+@contextmanager
+def _redis_client(url: str, field: str) -> Iterator[None]:
+    """Raise InvalidArgument if the block cannot import Redis's client, or the client the URL."""
+    with needed_by(field, "redis"):
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(field, f"{redact_value(url)!r}: {redact(str(error))}") from None
 
 
 def create_store(
@@ -85,10 +93,8 @@ def create_store(
 
         return MemoryStore(rules=rules)
     if address.scheme == "postgresql":
-        try:
+        with needed_by(field, "asyncpg"):
             from jobqueue.stores.postgres.store import PostgresStore
-        except ModuleNotFoundError as error:
-            raise not_installed(error, field, "asyncpg") from None
         return PostgresStore(
             url, rules=rules, observer=observer, locks=locks, pool_size=pool_size, create=create
         )
@@ -102,23 +108,18 @@ def create_store(
 def _redis_store(
     url: str, rules: Rules, observer: Observer, *, create: bool, field: str, partitions: int
 ) -> Store:
-    try:
-        from jobqueue.stores.redis.store import PREFIX, RedisStore
-    except ModuleNotFoundError as error:
-        raise not_installed(error, field, "redis") from None
     url, name = split_prefix(url, field)
-    prefix = PREFIX if name is None else f"{{{name}}}:"
-    try:
+    with _redis_client(url, field):
+        from jobqueue.stores.redis.store import PREFIX, RedisStore
+
         return RedisStore(
             url,
             rules=rules,
             observer=observer,
-            prefix=prefix,
+            prefix=PREFIX if name is None else f"{{{name}}}:",
             create=create,
             partitions=partitions,
         )
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(field, f"{redact_value(url)!r}: {redact(str(error))}") from None
 
 
 def _prepare_file(path: Path, *, create: bool) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 from jobqueue.core.errors import InvalidArgument
@@ -31,15 +32,19 @@ def how_to_install(extras: Iterable[str]) -> str:
     return f"pip install 'jobqueue[{','.join(extras)}]'"
 
 
-def not_installed(error: ModuleNotFoundError, field: str, package: str) -> Exception:
-    """Return the error to raise after an import failed because an extra is not installed.
+@contextmanager
+def needed_by(field: str, package: str) -> Iterator[None]:
+    """Raise InvalidArgument if an import in the block fails because an extra is not installed.
 
-    ``package`` is the extra's library, and ``field`` the setting that needs the library. If another
-    module is missing, ``error`` itself is returned.
+    ``package`` is the extra's library, and ``field`` the setting that needs the library.
     """
-    if (error.name or "").split(".")[0] != package:
-        return error  # a defect of jobqueue
-    extra = next(extra for extra, needed in PACKAGES.items() if needed == package)
-    return InvalidArgument(
-        field, f"needs the package {package}, which is not installed: {how_to_install([extra])}"
-    )
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != package:
+            raise  # a defect of jobqueue
+        extra = next(extra for extra, needed in PACKAGES.items() if needed == package)
+        how = how_to_install([extra])
+        raise InvalidArgument(
+            field, f"needs the package {package}, which is not installed: {how}"
+        ) from None

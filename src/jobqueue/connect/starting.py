@@ -1,7 +1,4 @@
-"""Start a process while its store may be unreachable, and stop the process on signals.
-
-The first SIGTERM or SIGINT requests a stop. The second ends the process at once.
-"""
+"""Start a process while its store may be unreachable, and stop the process on signals."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from jobqueue.connect.extras import not_installed
+from jobqueue.connect.extras import needed_by
 from jobqueue.core.errors import InvalidArgument, Unavailable
 
 
@@ -14,10 +14,8 @@ async def postgres(dsn: str, timeout: float, field: str) -> str:
     The store itself is not opened, because that would create or change tables. Raises Unavailable
     if PostgreSQL cannot be reached within ``timeout`` seconds.
     """
-    try:
+    with needed_by(field, "asyncpg"):
         import asyncpg
-    except ModuleNotFoundError as error:
-        raise not_installed(error, field, "asyncpg") from None
     try:
         async with asyncio.timeout(timeout):
             connection = await asyncpg.connect(dsn)

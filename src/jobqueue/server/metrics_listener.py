@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from jobqueue.access.budgets import Budget, Budgets, Place
 from jobqueue.access.callers import network
@@ -57,13 +58,14 @@ class MetricsListener:
         # Scrapers on the network may use any name for this machine.
         self._hosts = HostNames(endpoint.host, any_name=not is_loopback(endpoint.host))
         loop = asyncio.get_running_loop()
+        connection = partial(_Connection, self)
         sockets = await open_sockets(endpoint)
         port = int(sockets[0].getsockname()[1])
         for listener in sockets:
             if context is None:
-                self._servers.append(await loop.create_server(self._connection, sock=listener))
+                self._servers.append(await loop.create_server(connection, sock=listener))
             else:
-                waiting = Handshakes(listener, self._connection, context, _TIMEOUT)
+                waiting = Handshakes(listener, connection, context, _TIMEOUT)
                 self._handshakes.append(waiting)
         return port
 
@@ -79,9 +81,6 @@ class MetricsListener:
             await server.wait_closed()
         self._servers.clear()
         self._handshakes.clear()
-
-    def _connection(self) -> _Connection:
-        return _Connection(self)
 
     async def answer(self, head: bytes, connection: _Connection) -> bytes:
         """Return the HTTP response to the request with this head; requests have no body."""

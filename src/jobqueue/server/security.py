@@ -16,7 +16,7 @@ from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.access.tokens import TokenVerifier
 from jobqueue.config import Settings
 from jobqueue.config_section import DbSection, KafkaSection, RedisSection
-from jobqueue.connect.extras import not_installed
+from jobqueue.connect.extras import needed_by
 from jobqueue.core.clock import SystemClock
 from jobqueue.core.errors import InvalidArgument
 
@@ -61,7 +61,7 @@ def _tokens(settings: Settings) -> TokenVerifier | None:
                 # Without a key, tokens are not checked and callers may not need credentials.
                 raise InvalidArgument(f"auth.{name}", "needs auth.jwt_secret or auth.jwt_keys_file")
         return None
-    try:
+    with needed_by("auth.jwt_keys_file", "cryptography"):
         return TokenVerifier(
             secret.encode(),
             SystemClock(),
@@ -73,8 +73,6 @@ def _tokens(settings: Settings) -> TokenVerifier | None:
             max_lifetime=auth.jwt_max_lifetime,
             leeway=auth.jwt_leeway,
         )
-    except ModuleNotFoundError as error:
-        raise not_installed(error, "auth.jwt_keys_file", "cryptography") from None
 
 
 def limiter(settings: Settings) -> Limiter | None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from jobqueue.access.tls import check_roots
 from jobqueue.config import Settings
-from jobqueue.connect.extras import not_installed
+from jobqueue.connect.extras import needed_by
 from jobqueue.connect.urls import parse_url
+from jobqueue.core.address import MAX_PORT
 from jobqueue.core.dispatch import HintSource
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.observer import Observer
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 _FIELD = "kafka.bootstrap"
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:,/\[\]]+)(?::(\d{1,5}))?")
-_MAX_PORT = 65535
 
 
 def topics(settings: Settings) -> Topics:
@@ -102,10 +102,8 @@ def kafka(settings: Settings) -> KafkaSettings:
 
     Raises InvalidArgument if a setting is not valid, or if Kafka's library is not installed.
     """
-    try:
+    with needed_by(_FIELD, "confluent_kafka"):
         from jobqueue.events.settings import KafkaSettings
-    except ModuleNotFoundError as error:
-        raise not_installed(error, _FIELD, "confluent_kafka") from None
     chosen = settings.kafka
     _check_addresses(chosen.bootstrap)
     security: dict[str, str] = {"security.protocol": chosen.security}
@@ -141,7 +139,7 @@ def kafka(settings: Settings) -> KafkaSettings:
 def _check_addresses(bootstrap: str) -> None:
     for one in bootstrap.split(","):
         found = _ADDRESS.fullmatch(one.strip())
-        if found is None or (found[1] and not 0 < int(found[1]) <= _MAX_PORT):
+        if found is None or (found[1] and not 0 < int(found[1]) <= MAX_PORT):
             # The value may contain a user and password with a comma: then all of it is masked.
             shown = redact_value(bootstrap if "@" in bootstrap else one.strip())
             raise InvalidArgument(

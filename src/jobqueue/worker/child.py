@@ -115,7 +115,7 @@ FromChild = ProcessReady | Advance | Waiting | Done | HandlerFailed
 
 _encoder = msgspec.json.Encoder()
 _to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)
-_from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
+from_child: msgspec.json.Decoder[FromChild] = msgspec.json.Decoder(FromChild)
 
 
 def frame(message: ToChild | FromChild) -> bytes:
@@ -126,10 +126,6 @@ def frame(message: ToChild | FromChild) -> bytes:
             f"cannot send a message of {len(body)} bytes: more than the {MAX_FRAME} allowed"
         )
     return PREFIX.pack(len(body)) + body
-
-
-def read_from_child(body: bytes) -> FromChild:
-    return _from_child.decode(body)
 
 
 def body_length(prefix: bytes) -> int:

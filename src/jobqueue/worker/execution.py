@@ -8,8 +8,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import MAX_ERROR_BYTES, Assignment, Transition, bounded
@@ -39,53 +40,28 @@ class Stop(enum.Enum):
 _OVER = frozenset({Stop.TIMED_OUT, Stop.LOST})
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Execution:
     """Holds the state of one attempt.
 
     Only the event loop changes it, except where a comment says otherwise.
     """
 
-    __slots__ = (
-        "announced",
-        "assignment",
-        "begun",
-        "context",
-        "definition",
-        "ended",
-        "error",
-        "executor",
-        "handle",
-        "received",
-        "reported",
-        "start_unsure",
-        "stop",
-        "timer",
-        "waiting",
-    )
-
-    def __init__(
-        self,
-        assignment: Assignment,
-        definition: TaskDefinition | None,
-        executor: Executor,
-        received: float,
-        waiting: WaitingSlots,
-    ) -> None:
-        self.assignment = assignment
-        self.definition = definition  # None: an external program
-        self.executor = executor
-        self.received = received
-        self.announced = False  # True if its start was reported before it began
-        self.begun = 0.0  # monotonic; 0 = not yet. A thread writes it for its own job
-        self.ended = False  # True if its slot is free
-        self.reported = False  # True if the report of its end was given to the outbox
-        self.start_unsure = False  # True if the answer to the report of its start was lost
-        self.stop: Stop | None = None  # read by threads
-        self.context: Context | None = None  # written by threads
-        self.timer: asyncio.TimerHandle | None = None
-        self.handle: Any = None  # private to the executor
-        self.error: BaseException | None = None  # raised by the handler; None after it is logged
-        self.waiting = waiting
+    assignment: Assignment
+    definition: TaskDefinition | None  # None: an external program
+    executor: Executor
+    received: float
+    waiting: WaitingSlots
+    announced: bool = False  # True if its start was reported before it began
+    begun: float = 0.0  # monotonic; 0 = not yet. A thread writes it for its own job
+    ended: bool = False  # True if its slot is free
+    reported: bool = False  # True if the report of its end was given to the outbox
+    start_unsure: bool = False  # True if the answer to the report of its start was lost
+    stop: Stop | None = None  # read by threads
+    context: Context | None = None  # written by threads
+    timer: asyncio.TimerHandle | None = None
+    handle: Any = None  # private to the executor
+    error: BaseException | None = None  # raised by the handler; None after it is logged
 
     def log_fields(self) -> Mapping[str, Any]:
         """Return the fields that every log line about this attempt has."""
@@ -158,6 +134,9 @@ class Execution:
 
 class Executor:
     """Runs handlers in one way, for example in threads. Calls its host on the event loop."""
+
+    shares_fate: ClassVar[bool] = False  # a crash of a handler kills the worker
+    may_overlook_cancel: ClassVar[bool] = False  # a cancel only sets a flag for the handler
 
     def submit(self, execution: Execution) -> None:
         """Start the handler: call ``host.begin`` or ``host.begun``, and later ``host.ended``."""
@@ -282,14 +261,6 @@ class Endings:
 def too_large(size: int, limit: int) -> str:
     """Return the error text for a result with ``size`` bytes."""
     return f"result: {size} bytes, more than the {limit} allowed"
-
-
-def retryable(error: BaseException, options: TaskOptions = DEFAULT_OPTIONS) -> bool:
-    """Return True if a job that failed with this error is retried.
-
-    ``options`` are the options of the job's task.
-    """
-    return may_retry(kinds(error), options)
 
 
 def kinds(error: BaseException) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from jobqueue.core.api import Link
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.job import Transition
-from jobqueue.core.waiting import GrowingPause
+from jobqueue.core.waiting import Background, GrowingPause
 from jobqueue.worker.execution import Execution
 from jobqueue.worker.log import WorkerLog
 
@@ -23,7 +23,7 @@ FIRST_DELAY = 0.05
 MAX_DELAY = 2.0
 
 
-class Outbox:
+class Outbox(Background):
     """Sends reports in order, and repeats each until the server has answered it."""
 
     def __init__(
@@ -48,7 +48,6 @@ class Outbox:
         self._work = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._task: asyncio.Task[None] | None = None
         self._pause = GrowingPause(FIRST_DELAY, MAX_DELAY)
         self._failing = False  # True while the server cannot be reached
         self._one_by_one = 0  # the number of ends to send one by one after a refused batch
@@ -88,7 +87,7 @@ class Outbox:
         self._link = link
         self._reached()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._send(), name="worker-outbox")
+            self._begin(self._send(), "worker-outbox")
         if offering:
             self.offer(slots)
         else:
@@ -114,10 +113,7 @@ class Outbox:
 
     async def close(self) -> None:
         """Stop sending. Reports that have no answer yet are lost."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait({task})
+        await self.stop()
         if self._ends:
             self._log.warning(
                 "the ends of %d jobs could not be reported before worker %s stopped; the server"

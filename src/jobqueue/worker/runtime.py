@@ -135,7 +135,7 @@ class WorkerRuntime:
             return
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(self._log, self._answered, self._refused, self._result_refused)
-        self._suspects = SuspectExecutor(self, self._log)
+        self._suspects = SuspectExecutor(self, self._outbox, self._log)
         self._waiting = WaitingSlots(self.settings, self._suspects.waits)
         self._overruns = OverrunSlots(self.settings, self._running.values, self._exhaust)
         self._executors = ExecutorSet(self, self._endings, self.settings)
@@ -432,7 +432,7 @@ class WorkerRuntime:
                 self._report(execution, Transition.handed_back(job.seq, job.lease))
                 continue
             self._running[job.lease] = execution
-            if job.deaths >= SUSPECT_AFTER and self._executors.shares_fate(execution):
+            if job.deaths >= SUSPECT_AFTER and execution.executor.shares_fate:
                 suspects.submit(execution)
             else:
                 execution.executor.submit(execution)
@@ -511,10 +511,6 @@ class WorkerRuntime:
         self._outbox.stop_offering()
         await self._withdraw_slots(pause=True)
 
-    async def reports_answered(self) -> None:
-        """Wait until the server has answered every report."""
-        await self._outbox.flushed()
-
     def announce(self, execution: Execution) -> None:
         """Report the start of an attempt before its handler begins."""
         execution.announced = True
@@ -560,7 +556,7 @@ class WorkerRuntime:
             if execution.stop is Stop.LOST:
                 self._held.pop(execution.assignment.lease, None)
             return
-        unaware = self._executors.may_overlook_cancel(execution)
+        unaware = execution.executor.may_overlook_cancel
         self._report(execution, self._endings.cancelled(execution, report, unaware))
 
     def _hand_back_unstarted(self, execution: Execution) -> bool:

@@ -13,7 +13,7 @@ from typing import Protocol
 from jobqueue.core.errors import AlreadyExists, InvalidArgument, JobQueueError, PermissionDenied
 from jobqueue.core.queue import Queue, QueueSpec
 from jobqueue.core.store import ALL_QUEUES
-from jobqueue.core.waiting import GrowingPause, is_set_within, jittered
+from jobqueue.core.waiting import Background, GrowingPause, jittered
 from jobqueue.worker.log import WorkerLog
 
 _LOOK = 30.0  # seconds between two checks
@@ -46,7 +46,7 @@ async def create_queues(backend: CreatesQueues, queues: Iterable[QueueSpec]) -> 
             await backend.create_queue(queue)
 
 
-class ServedQueues:
+class ServedQueues(Background):
     """Creates and checks the queues of one worker, from ``start`` until ``stop``."""
 
     def __init__(
@@ -69,8 +69,6 @@ class ServedQueues:
         self._to_create = list(declared)
         self._missing: set[str] = set()
         self._failing = False
-        self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Create the declared queues, warn of missing queues, and start to check regularly.
@@ -79,23 +77,13 @@ class ServedQueues:
         """
         await self._create()
         await self._look()
-        self._task = asyncio.create_task(self._follow(), name="worker-queues")
-
-    async def stop(self) -> None:
-        """Stop the checks. May be called twice, or before ``start``."""
-        self._stopping.set()
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        self._begin(self._follow(), "worker-queues")
 
     async def _follow(self) -> None:
         pause = GrowingPause(_FIRST_LOOK, _LONGEST_LOOK)
         while True:
             waits = self._missing or self._to_create
-            seconds = pause.next() if waits else jittered(_LOOK)
-            if await is_set_within(self._stopping, seconds):
-                return
+            await asyncio.sleep(pause.next() if waits else jittered(_LOOK))
             try:
                 await self._create()
                 await self._look()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from jobqueue.core.job import Assignment, Transition
 from jobqueue.worker.execution import Execution, Executor
 from jobqueue.worker.log import WorkerLog
+from jobqueue.worker.outbox import Outbox
 
 if TYPE_CHECKING:
     from jobqueue.worker.runtime import WorkerRuntime
@@ -31,14 +32,11 @@ _PROBE = 0.5  # seconds with only one slot on offer, so that the next suspect co
 
 
 class SuspectExecutor(Executor):
-    """Runs one suspect at a time, while the worker runs no other job.
+    """Replaces the executor of one suspect at a time, until the suspect's handler may begin."""
 
-    A suspect is a job that may have killed earlier workers. This executor replaces the suspect's
-    own executor until its handler may begin.
-    """
-
-    def __init__(self, runtime: WorkerRuntime, log: WorkerLog) -> None:
+    def __init__(self, runtime: WorkerRuntime, outbox: Outbox, log: WorkerLog) -> None:
         self._runtime = runtime
+        self._outbox = outbox
         self._log = log
         self.suspect: Execution | None = None  # while it is set, nothing else starts here
         self._changed = asyncio.Event()
@@ -105,7 +103,7 @@ class SuspectExecutor(Executor):
                     self._changed.clear()
                     await self._changed.wait()
                     await runtime.take_back_slots()  # also the slot that has just become free
-                await runtime.reports_answered()  # also the reports of jobs that were handed back
+                await self._outbox.flushed()  # also the reports of jobs that were handed back
         except TimeoutError:
             return False
         return not execution.ended
@@ -116,7 +114,7 @@ class SuspectExecutor(Executor):
         Return False if the job was stopped meanwhile and must not start.
         """
         self._runtime.announce(execution)
-        await self._runtime.reports_answered()
+        await self._outbox.flushed()
         if execution.stop is None:
             return True
         self._hand_back(execution)
@@ -133,7 +131,7 @@ class SuspectExecutor(Executor):
             await self._changed.wait()
         if self.suspect is execution:
             # The server must know its end before another job begins.
-            await self._runtime.reports_answered()
+            await self._outbox.flushed()
 
     def _hand_back(self, execution: Execution) -> None:
         job = execution.assignment

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jobqueue.taskqueue.designs import catalogue
-from scripts import healthcheck
+from scripts import healthcheck, taskqueue_doc
 from tests import patience, ports
 from tests.taskqueue.fleet import REQUIRED
 
@@ -113,7 +113,7 @@ def test_the_command_of_the_document(listener, closed, there, status) -> None:
 
 
 def test_each_service_is_asked_as_the_document_says() -> None:
-    asked = {service.name: service.healthcheck for service in catalogue.DESIGN_A}
+    asked = {service.name: taskqueue_doc.healthcheck(service) for service in catalogue.DESIGN_A}
     command = "python -m scripts.healthcheck --mode"
     listening = ("gateway", "job", "queue", "coordinator", "result")
     assert asked == {
@@ -126,8 +126,8 @@ def test_each_service_is_asked_as_the_document_says() -> None:
 
 
 def test_containers_are_asked_when_the_document_says() -> None:
-    timing = catalogue.HEALTH_TIMING
-    assert timing == catalogue.HealthTiming(interval=5, timeout=2, retries=12, start_period=20)
+    timing = taskqueue_doc.HEALTH_TIMING
+    assert timing == taskqueue_doc.HealthTiming(interval=5, timeout=2, retries=12, start_period=20)
     default = healthcheck.parser().parse_args(["--mode", "tcp", "--target", "host:1"])
     assert default.timeout_ms == 1_000  # it has answered before the container gives it up
     assert default.timeout_ms < timing.timeout * 1_000

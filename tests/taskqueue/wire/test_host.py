@@ -97,8 +97,7 @@ async def test_a_late_answer_of_the_one_before_is_no_restart(serve, peer, lines)
     """Calls overtake each other; only what was never seen is new."""
     services = await serve()
     one = peer(services.target)
-    line = one._server
     for incarnation in ("a", "b", "a", "b", "c", "b"):
-        line.answered((("tq-incarnation", incarnation),))
+        one._answered((("tq-incarnation", incarnation),))
     assert len(lines.of("state_lost")) == 2
     assert await RemoteJobs(one).get(JOB) == RECORD

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from jobqueue.access.tls import Tls
 from jobqueue.core.bridge import Bridge
 from jobqueue.taskqueue.client.client import TaskQueueClient
-from jobqueue.taskqueue.client.values import Deadlines, JobPage, JobState
-from jobqueue.taskqueue.components.model import Canceled, Envelope, Sort, Spec, Status, Submitted
+from jobqueue.taskqueue.client.values import Deadlines
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _INSTEAD = "use TaskQueueClient and `await` its calls"
+
+
+def _blocking(
+    method: Callable[Concatenate[TaskQueueClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[SyncTaskQueueClient, P], T]:
+    """Create a method that runs a method of ``TaskQueueClient`` and blocks until its end."""
+
+    @functools.wraps(method)
+    def call(client: SyncTaskQueueClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return client._bridge.run(method(client._client, *args, **kwargs))
+
+    return call
 
 
 class SyncTaskQueueClient:
@@ -42,60 +54,12 @@ class SyncTaskQueueClient:
     def __repr__(self) -> str:
         return f"<Sync{repr(self._client)[1:]}"
 
-    def submit_job(
-        self,
-        spec: Spec | None = None,
-        *,
-        job_type: str | None = None,
-        work_duration_ms: int = 0,
-        payload_size_bytes: int = 0,
-        labels: Mapping[str, str] | None = None,
-        client_request_id: str = "",
-    ) -> Submitted:
-        """Submit a job, given as a ``JobSpec`` or as its fields."""
-        return self._run(
-            self._client.submit_job(
-                spec,
-                job_type=job_type,
-                work_duration_ms=work_duration_ms,
-                payload_size_bytes=payload_size_bytes,
-                labels=labels,
-                client_request_id=client_request_id,
-            )
-        )
-
-    def get_job_status(self, job_id: str) -> JobState:
-        """Return the current state of the job. NotFound means that the job does not exist."""
-        return self._run(self._client.get_job_status(job_id))
-
-    def get_job_result(self, job_id: str) -> Envelope | None:
-        """Return the job's result with its output; None while the job has not ended."""
-        return self._run(self._client.get_job_result(job_id))
-
-    def cancel_job(self, job_id: str, reason: str = "") -> Canceled:
-        """Cancel a queued job, or request that a running job ends."""
-        return self._run(self._client.cancel_job(job_id, reason))
-
-    def list_jobs(
-        self,
-        status_filter: Iterable[Status] = (),
-        page_size: int = 0,
-        page_token: str = "",
-        sort: Sort = Sort.CREATED_AT_DESC,
-        *,
-        node: int = 0,
-    ) -> JobPage:
-        """Return one page of jobs. A client with ``nodes=`` lists the jobs of one node."""
-        return self._run(
-            self._client.list_jobs(status_filter, page_size, page_token, sort, node=node)
-        )
-
-    def wait_result(self, job_id: str, timeout: float | None = None) -> Envelope:
-        """Wait until the job has a result, and return the result.
-
-        DeadlineExceeded means that the job had no result after ``timeout`` seconds.
-        """
-        return self._run(self._client.wait_result(job_id, timeout))
+    submit_job = _blocking(TaskQueueClient.submit_job)
+    get_job_status = _blocking(TaskQueueClient.get_job_status)
+    get_job_result = _blocking(TaskQueueClient.get_job_result)
+    cancel_job = _blocking(TaskQueueClient.cancel_job)
+    list_jobs = _blocking(TaskQueueClient.list_jobs)
+    wait_result = _blocking(TaskQueueClient.wait_result)
 
     def close(self) -> None:
         """Close the connections. The next call opens new ones."""
@@ -105,13 +69,5 @@ class SyncTaskQueueClient:
         self._bridge.enter()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bridge.leave()
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return self._bridge.run(call)

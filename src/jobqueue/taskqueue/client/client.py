@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Protocol, TypeVar
 
 from jobqueue.access.tls import Credentials, Tls, tls_of
@@ -196,35 +195,6 @@ class Transports:
 Sleep = Callable[[float], Awaitable[object]]
 
 
-class Attempts:
-    """Makes a call with at most four attempts.
-
-    The random pauses between attempts are at most 100 ms, 200 ms and 400 ms.
-    """
-
-    def __init__(self, rng: random.Random | None = None, sleep: Sleep = asyncio.sleep) -> None:
-        self._rng = rng or random.Random()
-        self._sleep = sleep
-
-    async def once(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make the call once, because it must not happen twice."""
-        return await call()
-
-    async def several(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call that may happen twice, with retries. Raise the error of the last attempt."""
-        # Imported at the first call, so that importing the package does not load gRPC.
-        from jobqueue.taskqueue.grpc.errors import delays, is_retryable
-
-        for delay in delays(self._rng):
-            try:
-                return await call()
-            except JobQueueError as error:
-                if not is_retryable(error.code):
-                    raise
-            await self._sleep(delay)
-        return await call()
-
-
 class TaskQueueClient:
     """A client of a gateway, or of nodes that each own their jobs.
 
@@ -261,7 +231,7 @@ class TaskQueueClient:
         targets = [address.target for address in addresses]
         self._route = NodeRouting(targets, gateway=gateway is not None, rng=rng)
         self._transports = Transports(connect, credentials or None)
-        self._attempts = Attempts(rng, sleep)
+        self._rng = rng
         self._sleep = sleep
         self._deadlines = _checked(deadlines)
 
@@ -288,9 +258,8 @@ class TaskQueueClient:
         key = key_of(client_request_id)
         node = self._route.submit(key)
         seconds = self._deadlines.submit_job
-        attempts = self._attempts.several if key else self._attempts.once
-        return await attempts(
-            lambda: self._at(node, lambda server: server.submit(spec, key, timeout=seconds))
+        return await self._call(
+            node, lambda server: server.submit(spec, key, timeout=seconds), repeatable=bool(key)
         )
 
     async def get_job_status(self, job_id: str) -> JobState:
@@ -335,9 +304,7 @@ class TaskQueueClient:
         listing = listing_of(status_filter, page_size, page_token, sort)
         index = self._route.listing(node)
         seconds = self._deadlines.list_jobs
-        page = await self._attempts.several(
-            lambda: self._at(index, lambda server: server.list(listing, timeout=seconds))
-        )
+        page = await self._call(index, lambda server: server.list(listing, timeout=seconds))
         return page_of(page)
 
     async def wait_result(self, job_id: str, timeout: float | None = None) -> Envelope:
@@ -369,20 +336,35 @@ class TaskQueueClient:
     async def __aenter__(self) -> TaskQueueClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _of_job(self, job_id: str, call: Callable[[TaskQueueTransport], Awaitable[T]]) -> T:
-        owner = self._route.job(job_id)
-        return await self._attempts.several(lambda: self._at(owner, call))
+        return await self._call(self._route.job(job_id), call)
 
-    async def _at(self, index: int, call: Callable[[TaskQueueTransport], Awaitable[T]]) -> T:
-        return await call(await self._transports.to(self._route.targets[index]))
+    async def _call(
+        self,
+        index: int,
+        call: Callable[[TaskQueueTransport], Awaitable[T]],
+        *,
+        repeatable: bool = True,
+    ) -> T:
+        """Call a server. A call that is ``repeatable`` makes at most four attempts.
+
+        The random pauses between attempts are at most 100 ms, 200 ms and 400 ms.
+        """
+        # Imported at the first call, so that importing the package does not load gRPC.
+        from jobqueue.taskqueue.grpc.errors import delays, is_retryable
+
+        target = self._route.targets[index]
+        for delay in delays(self._rng) if repeatable else ():
+            try:
+                return await call(await self._transports.to(target))
+            except JobQueueError as error:
+                if not is_retryable(error.code):
+                    raise
+            await self._sleep(delay)
+        return await call(await self._transports.to(target))
 
 
 def _checked(deadlines: Deadlines | None) -> Deadlines:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.clock import Clock, SystemClock, milliseconds
 from jobqueue.core.errors import Code, JobQueueError, NotFound
 from jobqueue.core.waiting import deadline
 from jobqueue.taskqueue.components import journal
@@ -412,16 +412,9 @@ class Coordinator:
             self._taken.append(_Taken(job_id))
 
     async def _put_back(self, job_id: str) -> bool:
-        """Try once to put the job back into the queue, and log the outcome."""
-        if failure := await put_back(self._queue, job_id, self._now_ms()):
-            journal.anomaly(
-                f"cannot put the QUEUED job {job_id} back into the queue: {failure}; a later fetch"
-                " or the reconciler retries",
-                job_id=job_id,
-            )
-        else:
-            journal.warn(journal.RESCUE, f"job {job_id} was put back into the queue", job_id=job_id)
-        return not failure
+        retries = "a later fetch or the reconciler retries"
+        now_ms = milliseconds(self._clock.now())
+        return await put_back(self._queue, job_id, now_ms, retries=retries)
 
     # -- the end of a job ------------------------------------------------------------------------
 
@@ -488,9 +481,6 @@ class Coordinator:
             worker_id=report.worker_id,
             current_status=status.name,
         )
-
-    def _now_ms(self) -> int:
-        return int(self._clock.now() * 1000)
 
 
 def _envelope(report: Report, status: Status) -> Envelope:

@@ -10,7 +10,7 @@ import asyncio
 from collections import OrderedDict
 from weakref import WeakValueDictionary
 
-from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.clock import Clock, SystemClock, milliseconds
 from jobqueue.core.errors import JobQueueError, QueueFull, Unavailable
 from jobqueue.core.waiting import deadline
 from jobqueue.taskqueue.components import journal
@@ -107,7 +107,7 @@ class Gateway:
         # taken before is not QUEUED when it is taken for the second time.
         try:
             enqueued = await self._queue.enqueue(
-                created.job_id, self._now_ms(), request_id=new_request_id()
+                created.job_id, milliseconds(self._clock.now()), request_id=new_request_id()
             )
         except JobQueueError as error:
             failure: JobQueueError = Unavailable(
@@ -171,7 +171,7 @@ class Gateway:
         return CreatedJob(created.job_id, answer.current, created=False)
 
     def _accepted(self, created: CreatedJob) -> Submitted:
-        return Submitted(created.job_id, self._now_ms())
+        return Submitted(created.job_id, milliseconds(self._clock.now()))
 
     # -- reads -----------------------------------------------------------------------------------
 
@@ -272,24 +272,14 @@ class Gateway:
         return answer.current
 
     async def _put_back(self, job_id: str, why: str) -> None:
-        """Put a job back into the queue, even if the queue is full, after a cancel failed.
+        """Put a job back into the queue after a cancel failed.
 
         If the CANCELED envelope was stored, the job ends as CANCELED after it has run. If the job
         is no longer QUEUED, no worker gets it when it is taken from the queue.
         """
-        failure = await put_back(self._queue, job_id, self._now_ms())
-        if failure:
-            journal.anomaly(
-                f"cannot put the QUEUED job {job_id} back into the queue: {failure}; the reconciler"
-                " tries again",
-                job_id=job_id,
-            )
-        else:
-            journal.warn(
-                journal.RESCUE,
-                f"job {job_id} was put back into the queue, {why}",
-                job_id=job_id,
-            )
+        retries = "the reconciler tries again"
+        now_ms = milliseconds(self._clock.now())
+        await put_back(self._queue, job_id, now_ms, why=why, retries=retries)
 
     async def _request_cancel(self, job_id: str, reason: str) -> Canceled:
         answer = await self._jobs.request_cancel(job_id, reason, request_id=new_request_id())
@@ -328,6 +318,3 @@ class Gateway:
             await self._end_queued(job_id, "an earlier cancel that was not finished")
         else:
             await self._put_back(job_id, "because it was missing from the queue")
-
-    def _now_ms(self) -> int:
-        return int(self._clock.now() * 1000)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from jobqueue.core.errors import Code, JobQueueError, Unreachable
 from jobqueue.core.waiting import deadline
+from jobqueue.taskqueue.components import journal
 from jobqueue.taskqueue.components.model import (
     Applied,
     Canceled,
@@ -114,15 +115,31 @@ class ResultOwner(Protocol):
         """Return the job's envelope; None if the job has none."""
 
 
-async def put_back(queue: QueueOwner, job_id: str, now_ms: int) -> str:
-    """Try once to put a job back into the queue; return why that failed, or an empty text."""
+async def put_back(
+    queue: QueueOwner, job_id: str, now_ms: int, *, why: str = "", retries: str
+) -> bool:
+    """Try once to put a job back into the queue, even if the queue is full; log the outcome.
+
+    ``why`` is the reason, and ``retries`` says which part repeats a failed try, for the log.
+    """
     # No deadline of the caller applies: the job must not be lost when the caller stops waiting.
     with deadline(None):
         try:
             queued = await queue.enqueue(job_id, now_ms, rescue=True, request_id=new_request_id())
+            failure = "" if queued else "the queue is full"
         except JobQueueError as error:
-            return error.message
-    return "" if queued else "the queue is full"
+            failure = error.message
+    if failure:
+        journal.anomaly(
+            f"cannot put the QUEUED job {job_id} back into the queue: {failure}; {retries}",
+            job_id=job_id,
+        )
+    else:
+        reason = f", {why}" if why else ""
+        journal.warn(
+            journal.RESCUE, f"job {job_id} was put back into the queue{reason}", job_id=job_id
+        )
+    return not failure
 
 
 class Coordination(Protocol):

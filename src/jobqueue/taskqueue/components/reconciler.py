@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from jobqueue.core.errors import JobQueueError, NotFound
-from jobqueue.core.waiting import deadline
+from jobqueue.core.waiting import Background, deadline
 from jobqueue.taskqueue.components import journal
 from jobqueue.taskqueue.components.model import (
     RECONCILE_INTERVAL_MS,
@@ -25,10 +25,11 @@ Settle = Callable[[Summary], Awaitable[None]]
 """Puts a missing job back into the queue, or ends it."""
 
 
-class Reconciler:
+class Reconciler(Background):
     """Searches regularly for QUEUED jobs that are missing from the queue.
 
     Each round reads one page of the QUEUED jobs, and further pages while it finds missing jobs.
+    After a stop, the next process finds unsettled jobs again.
     """
 
     def __init__(
@@ -46,18 +47,10 @@ class Reconciler:
         self._missing: dict[str, None] = {}  # ids, in the order in which they were found
         self._offset = 0
         self._failing = False
-        self._rounds: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Start the rounds, the first one at once: an earlier process may have been killed."""
-        self._rounds = asyncio.create_task(self._go_round())
-
-    async def stop(self) -> None:
-        """Stop the rounds. The next process finds unsettled jobs again."""
-        rounds, self._rounds = self._rounds, None
-        if rounds is not None:
-            rounds.cancel()
-            await asyncio.gather(rounds, return_exceptions=True)
+        self._begin(self._go_round(), "reconciler")
 
     async def _go_round(self) -> None:
         while True:

@@ -36,23 +36,20 @@ class Repeats:
         """
         if not request_id:
             return call()
-        asked = (what, request_id)
-        if asked in self._answers:
-            found: T = self._answers[asked]
-            return found
-        made = call()
-        self._keep(asked, made)
-        return made
+        known: tuple[T] | None = self.known(what, request_id)
+        return self.keep(what, request_id, call()) if known is None else known[0]
 
     def known(self, what: Hashable, request_id: str) -> tuple[Any] | None:
         """Return the kept answer in a tuple of one; None if no answer is kept."""
         asked = (what, request_id)
         return (self._answers[asked],) if asked in self._answers else None
 
-    def _keep(self, asked: tuple[Hashable, str], made: object) -> None:
-        self._answers[asked] = made
+    def keep(self, what: Hashable, request_id: str, made: T) -> T:
+        """Keep an answer and return it. Forget the oldest answer if there are too many."""
+        self._answers[what, request_id] = made
         if len(self._answers) > self._bound:
             self._answers.popitem(last=False)
+        return made
 
 
 class Protocols:
@@ -67,14 +64,16 @@ class Protocols:
         """Run the protocol and return its result. It goes on even if its caller is cancelled."""
         return await asyncio.shield(self._own(protocol))
 
-    async def once(self, what: Hashable, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def once(
+        self, what: Hashable, request_id: str, call: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
         """Run the protocol that ``call`` starts once per request id, and return its result.
 
         If a protocol with this request id is running, wait for it. If it has ended, return the kept
         answer.
         """
         if not request_id:
-            return await self.run(_awaited(call))
+            return await self.run(call())
         asked = (what, request_id)
         task = self._under_way.get(asked)
         if task is None:
@@ -85,12 +84,8 @@ class Protocols:
         return joined
 
     async def _first(self, what: Hashable, request_id: str, call: Callable[[], Awaitable[T]]) -> T:
-        known = self._repeats.known(what, request_id)
-        if known is not None:
-            found: T = known[0]
-            return found
-        made = await call()
-        return self._repeats.answer(what, request_id, lambda: made)
+        known: tuple[T] | None = self._repeats.known(what, request_id)
+        return self._repeats.keep(what, request_id, await call()) if known is None else known[0]
 
     def _own(self, protocol: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.create_task(protocol)
@@ -133,7 +128,3 @@ def in_hand(what: str, job_id: str) -> Iterator[None]:
     except asyncio.CancelledError:
         journal.anomaly(f"the stop of this process interrupted a call: {what}", job_id=job_id)
         raise
-
-
-async def _awaited(call: Callable[[], Awaitable[T]]) -> T:
-    return await call()

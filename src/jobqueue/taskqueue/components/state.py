@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from jobqueue.core.clock import Clock, SystemClock
+from jobqueue.core.clock import Clock, SystemClock, milliseconds
 from jobqueue.core.errors import InvalidArgument, KeyConflict, NotFound, PermissionDenied, QueueFull
 from jobqueue.core.ids import new_job_ids
 from jobqueue.taskqueue.components import journal
@@ -235,7 +235,7 @@ class JobLedger:
 
     def _now_ms(self) -> int:
         """Return the time in ms. It never goes back, so jobs stay sorted by creation time."""
-        self._latest_ms = max(self._latest_ms, int(self._clock.now() * 1000))
+        self._latest_ms = max(self._latest_ms, milliseconds(self._clock.now()))
         return self._latest_ms
 
 

@@ -13,19 +13,6 @@ SHARED = variables_of(SharedVariables)
 
 
 @dataclass(frozen=True, slots=True)
-class HealthTiming:
-    """Holds the times of a container's health check in seconds, and its number of retries."""
-
-    interval: int
-    timeout: int
-    retries: int
-    start_period: int
-
-
-HEALTH_TIMING = HealthTiming(interval=5, timeout=2, retries=12, start_period=20)
-
-
-@dataclass(frozen=True, slots=True)
 class Service(Generic[S]):
     """Describes one kind of process: its purpose, its variables, and the API that it serves."""
 
@@ -50,16 +37,6 @@ class Service(Generic[S]):
     def all_variables(self) -> tuple[Variable, ...]:
         """Return all variables: the service's own first, then those that all services have."""
         return variables_of(self.schema)
-
-    @property
-    def healthcheck(self) -> str:
-        """Return the command that checks the service's health on the same machine."""
-        mode, target = "tcp", f"127.0.0.1:${{{self.port.name}}}" if self.port else ""
-        if self.port is None:  # it does not listen: check whether it could do its work
-            mode, target = "worker", "${COORDINATOR_ADDR}"
-        return (
-            f"python -m scripts.healthcheck --mode {mode} --target {target} --service {self.name}"
-        )
 
     def read(self, environ: Mapping[str, str]) -> S:
         """Return the service's settings from environment variables.

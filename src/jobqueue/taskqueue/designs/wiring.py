@@ -101,7 +101,7 @@ class Grace:
 async def listening(
     service: catalogue.Service[Any],
     settings: ListeningVariables,
-    servicer: Callable[[Calls], Servicer],
+    servicer: Callable[[Calls], Servicer[Any]],
     grace: Grace,
 ) -> AsyncIterator[Running]:
     """Serve the calls of a service. At the end, refuse new calls and wait for running calls."""
@@ -182,7 +182,7 @@ Program = Callable[[Any, Links], AbstractAsyncContextManager[Running]]
 async def _owner(
     service: catalogue.Service[Any],
     settings: ListeningVariables,
-    servicer: Callable[[Calls], Servicer],
+    servicer: Callable[[Calls], Servicer[Any]],
     lost: Callable[[], Mapping[str, int]],
 ) -> AsyncIterator[Running]:
     try:

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 import grpc.aio
@@ -42,6 +42,7 @@ _LONGEST_ID = 80
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+Part = TypeVar("Part")
 
 
 class Malformed:
@@ -51,17 +52,18 @@ class Malformed:
         self.why = why
 
 
-class Servicer(Protocol):
-    """Implements the methods of one gRPC service."""
+class Servicer(Generic[Part]):
+    """A base class for the methods of one gRPC service, which call one part of the task queue."""
 
-    calls: Calls
+    DESCRIPTOR: ServiceDescriptor
 
-    @property
-    def DESCRIPTOR(self) -> ServiceDescriptor: ...
+    def __init__(self, part: Part, calls: Calls) -> None:
+        self.calls = calls
+        self._part = part
 
 
 def add_to_server(
-    servicer: Servicer, server: grpc.aio.Server, *, max_bytes: int | None = None
+    servicer: Servicer[Any], server: grpc.aio.Server, *, max_bytes: int | None = None
 ) -> None:
     """Add every method of a service to the server.
 
@@ -98,7 +100,7 @@ def _parser(
     return parse
 
 
-S = TypeVar("S", bound=Servicer)
+S = TypeVar("S", bound=Servicer[Any])
 
 
 def served(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
@@ -51,10 +52,10 @@ class ServiceHost:
         self._on_call = on_call
         self._calls = Calls(on_call, metadata=((INCARNATION, self.incarnation),))
         self._health = HealthService(())
-        self._servicers: list[Servicer] = []
+        self._servicers: list[Servicer[Any]] = []
         self._server: grpc.aio.Server | None = None
 
-    def add(self, servicer: Callable[[Calls], Servicer]) -> None:
+    def add(self, servicer: Callable[[Calls], Servicer[Any]]) -> None:
         """Add the servicer that ``servicer`` makes from the state that all calls share."""
         self._servicers.append(servicer(self._calls))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -34,11 +34,18 @@ Response = TypeVar("Response")
 class ServerChannel:
     """Owns a gRPC channel to one server, which connects at the first call.
 
-    Create it on the event loop that uses it.
+    Create it on the event loop that uses it. ``answered`` is called with the trailing metadata of
+    each answer.
     """
 
-    def __init__(self, target: str, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        target: str,
+        credentials: Credentials | None = None,
+        answered: Callable[[Iterable[tuple[str, Any]]], None] = lambda trailing: None,
+    ) -> None:
         self._target = target
+        self._answered = answered
         dialer = Dialer(target, credentials)
         self.metadata: Metadata = dialer.metadata  # of every call
         self.channel = dialer.open()
@@ -60,9 +67,9 @@ class ServerChannel:
         try:
             made = method(request, timeout=timeout, metadata=metadata)
             response: Response = await made
-            self.answered(await made.trailing_metadata())
+            self._answered(await made.trailing_metadata())
         except grpc.aio.AioRpcError as error:
-            self.answered(error.trailing_metadata() or ())
+            self._answered(error.trailing_metadata() or ())
             raise failure_of(error, sent=sent) from None
         except grpc.aio.UsageError:
             raise Unavailable(f"the connection to {self._target} is closed") from None
@@ -73,9 +80,6 @@ class ServerChannel:
                 ) from None
             raise
         return response
-
-    def answered(self, trailing: Iterable[tuple[str, Any]]) -> None:
-        """Handle the trailing metadata of an answer; subclasses override this."""
 
     async def close(self) -> None:
         """Close the channel. Running calls fail with Unavailable."""
@@ -96,7 +100,9 @@ class Peer:
         rng: random.Random | None = None,
     ) -> None:
         self._service = service
-        self._server = _WatchedChannel(target, service, credentials)
+        self._server = ServerChannel(target, credentials, self._answered)
+        self._current = ""  # the incarnation of the server
+        self._former: set[str] = set()
         self._metadata: Metadata = (*self._server.metadata, (CALLER, caller.value))
         self._rng = rng or random.Random()
 
@@ -127,13 +133,8 @@ class Peer:
         timeout = UNARY if timeout is None else timeout
         allowed = remaining(timeout)
         ends = time.monotonic() + allowed
-        metadata = self._metadata
-        if request_id:
-            metadata = (*metadata, (REQUEST_ID, request_id))
-        if purpose:
-            metadata = (*metadata, (PURPOSE, purpose))
-        if incarnation:
-            metadata = (*metadata, (INCARNATION, incarnation))
+        said = ((REQUEST_ID, request_id), (PURPOSE, purpose), (INCARNATION, incarnation))
+        metadata = (*self._metadata, *((name, value) for name, value in said if value))
         pauses = delays(self._rng) if request_id or repeatable else iter(())
         sent = bool(request_id)
         failure: JobQueueError | None = None
@@ -165,29 +166,17 @@ class Peer:
     async def close(self) -> None:
         await self._server.close()
 
-
-class _WatchedChannel(ServerChannel):
-    """Logs a warning when a server was restarted, because it has then lost its state."""
-
-    def __init__(self, target: str, service: str, credentials: Credentials | None) -> None:
-        super().__init__(target, credentials)
-        self._service = service
-        self._current = ""
-        self._former: set[str] = set()
-
-    def answered(self, trailing: Iterable[tuple[str, Any]]) -> None:
+    def _answered(self, trailing: Iterable[tuple[str, Any]]) -> None:
+        """Log a warning if the server was restarted, because it has then lost its state."""
         for name, value in trailing:
-            if name == INCARNATION and value != self._current:
-                self._changed(value)
-
-    def _changed(self, incarnation: str) -> None:
-        if incarnation in self._former:
-            return  # a late answer of an earlier process
-        before, self._current = self._current, incarnation
-        if before:
-            self._former.add(before)
-            journal.warn(
-                journal.STATE_LOST,
-                f"the {self._service} service was restarted: the state in its memory is lost",
-                peer=self._service,
-            )
+            # A value of ``_former`` comes with a late answer of an earlier process.
+            if name != INCARNATION or value == self._current or value in self._former:
+                continue
+            before, self._current = self._current, value
+            if before:
+                self._former.add(before)
+                journal.warn(
+                    journal.STATE_LOST,
+                    f"the {self._service} service was restarted: the state in its memory is lost",
+                    peer=self._service,
+                )

@@ -22,27 +22,23 @@ from jobqueue.taskqueue.components.protocols import (
 )
 from jobqueue.taskqueue.components.requests import check_worker_id
 from jobqueue.taskqueue.grpc import codec
-from jobqueue.taskqueue.grpc.answering import add_to_server, served
+from jobqueue.taskqueue.grpc.answering import Servicer, add_to_server, served
 from jobqueue.taskqueue.grpc.callers import LOOK, RESCUE, Call, CallerRefused
 
 SERVICE = public.DESCRIPTOR.services_by_name["TaskQueuePublicService"]
 
 
-class PublicServicer(public_grpc.TaskQueuePublicServiceServicer):
+class PublicServicer(Servicer[TaskQueue], public_grpc.TaskQueuePublicServiceServicer):
     """Serves the public API to clients."""
 
     DESCRIPTOR = SERVICE
-
-    def __init__(self, backend: TaskQueue, calls: Calls) -> None:
-        self.calls = calls
-        self._backend = backend
 
     @served
     async def SubmitJob(
         self, request: public.SubmitJobRequest, call: Call
     ) -> public.SubmitJobResponse:
         spec = codec.asked_spec(request)
-        submitted = await self._backend.submit(spec, request.client_request_id)
+        submitted = await self._part.submit(spec, request.client_request_id)
         return public.SubmitJobResponse(
             job_id=submitted.job_id,
             initial_status=public.QUEUED,  # as it was when the job was accepted
@@ -53,14 +49,14 @@ class PublicServicer(public_grpc.TaskQueuePublicServiceServicer):
     async def GetJobStatus(
         self, request: public.GetJobStatusRequest, call: Call
     ) -> public.GetJobStatusResponse:
-        return codec.record_to_status(await self._backend.status(parse_job_id(request.job_id)))
+        return codec.record_to_status(await self._part.status(parse_job_id(request.job_id)))
 
     @served
     async def GetJobResult(
         self, request: public.GetJobResultRequest, call: Call
     ) -> public.GetJobResultResponse:
         job_id = parse_job_id(request.job_id)
-        envelope = await self._backend.result(job_id)
+        envelope = await self._part.result(job_id)
         if envelope is None:
             return public.GetJobResultResponse(job_id=job_id)
         return public.GetJobResultResponse(result_ready=True, **codec.envelope_fields(envelope))
@@ -69,7 +65,7 @@ class PublicServicer(public_grpc.TaskQueuePublicServiceServicer):
     async def CancelJob(
         self, request: public.CancelJobRequest, call: Call
     ) -> public.CancelJobResponse:
-        canceled = await self._backend.cancel(parse_job_id(request.job_id), request.reason)
+        canceled = await self._part.cancel(parse_job_id(request.job_id), request.reason)
         return public.CancelJobResponse(
             job_id=canceled.job_id,
             accepted=canceled.accepted,
@@ -81,7 +77,7 @@ class PublicServicer(public_grpc.TaskQueuePublicServiceServicer):
     async def ListJobs(
         self, request: public.ListJobsRequest, call: Call
     ) -> public.ListJobsResponse:
-        page = await self._backend.list(codec.asked_listing(request))
+        page = await self._part.list(codec.asked_listing(request))
         shown = await in_turns(codec.summary_to_pb, page.jobs)
         return public.ListJobsResponse(jobs=shown, page=codec.page_end(page))
 
@@ -95,21 +91,17 @@ def taskqueue_service(backend: TaskQueue) -> dict[str, AddService]:
     return {SERVICE.full_name: add}
 
 
-class JobServicer(internal_grpc.JobInternalServiceServicer):
+class JobServicer(Servicer[JobOwner], internal_grpc.JobInternalServiceServicer):
     """Serves the calls of a ``JobOwner`` to other services."""
 
     DESCRIPTOR = internal.DESCRIPTOR.services_by_name["JobInternalService"]
-
-    def __init__(self, jobs: JobOwner, calls: Calls) -> None:
-        self.calls = calls
-        self._jobs = jobs
 
     @served
     async def CreateJob(
         self, request: internal.CreateJobRequest, call: Call
     ) -> internal.CreateJobResponse:
         spec, key = codec.asked_spec(request), request.client_request_id
-        created = await self._jobs.create(spec, key, request_id=call.request_id)
+        created = await self._part.create(spec, key, request_id=call.request_id)
         return internal.CreateJobResponse(
             job_id=created.job_id,
             status=codec.STATUS_TO_PB[created.status],
@@ -120,7 +112,7 @@ class JobServicer(internal_grpc.JobInternalServiceServicer):
     async def DeleteJobIfStatus(
         self, request: internal.DeleteJobIfStatusRequest, call: Call
     ) -> internal.DeleteJobIfStatusResponse:
-        answer = await self._jobs.delete_if(
+        answer = await self._part.delete_if(
             parse_job_id(request.job_id),
             codec.asked_status(request.expected_status, "expected_status"),
             request_id=call.request_id,
@@ -133,13 +125,13 @@ class JobServicer(internal_grpc.JobInternalServiceServicer):
     async def GetJobRecord(
         self, request: internal.GetJobRecordRequest, call: Call
     ) -> internal.GetJobRecordResponse:
-        return codec.record_to_pb(await self._jobs.get(parse_job_id(request.job_id)))
+        return codec.record_to_pb(await self._part.get(parse_job_id(request.job_id)))
 
     @served
     async def ListJobRecords(
         self, request: internal.ListJobRecordsRequest, call: Call
     ) -> internal.ListJobRecordsResponse:
-        page = await self._jobs.list(codec.asked_listing(request))
+        page = await self._part.list(codec.asked_listing(request))
         shown = await in_turns(codec.summary_to_pb, page.jobs)
         return internal.ListJobRecordsResponse(jobs=shown, page=codec.page_end(page))
 
@@ -150,7 +142,7 @@ class JobServicer(internal_grpc.JobInternalServiceServicer):
         actor = call.actor()
         if request.actor != actor:
             raise CallerRefused(f"actor: {request.actor[:80]!r}, but the caller is the {actor}")
-        answer = await self._jobs.transition(
+        answer = await self._part.transition(
             parse_job_id(request.job_id),
             codec.asked_status(request.expected_from_status, "expected_from_status"),
             codec.asked_status(request.to_status, "to_status"),
@@ -170,7 +162,7 @@ class JobServicer(internal_grpc.JobInternalServiceServicer):
             raise InvalidArgument(
                 "cancel_requested", "must be true: a cancel request cannot be withdrawn"
             )
-        answer = await self._jobs.request_cancel(
+        answer = await self._part.request_cancel(
             parse_job_id(request.job_id), request.reason, request_id=call.request_id
         )
         return internal.SetCancelRequestedResponse(
@@ -178,14 +170,10 @@ class JobServicer(internal_grpc.JobInternalServiceServicer):
         )
 
 
-class QueueServicer(internal_grpc.QueueInternalServiceServicer):
+class QueueServicer(Servicer[QueueOwner], internal_grpc.QueueInternalServiceServicer):
     """Serves the calls of a ``QueueOwner`` to other services."""
 
     DESCRIPTOR = internal.DESCRIPTOR.services_by_name["QueueInternalService"]
-
-    def __init__(self, queue: QueueOwner, calls: Calls) -> None:
-        self.calls = calls
-        self._queue = queue
 
     @served
     async def EnqueueJob(
@@ -193,8 +181,8 @@ class QueueServicer(internal_grpc.QueueInternalServiceServicer):
     ) -> internal.EnqueueJobResponse:
         job_id = parse_job_id(request.job_id)
         if call.purpose == LOOK:
-            return internal.EnqueueJobResponse(accepted=await self._queue.contains(job_id))
-        accepted = await self._queue.enqueue(
+            return internal.EnqueueJobResponse(accepted=await self._part.contains(job_id))
+        accepted = await self._part.enqueue(
             job_id,
             request.enqueued_at_ms,
             rescue=call.purpose == RESCUE,
@@ -207,32 +195,28 @@ class QueueServicer(internal_grpc.QueueInternalServiceServicer):
         self, request: internal.DequeueJobRequest, call: Call
     ) -> internal.DequeueJobResponse:
         check_worker_id(request.worker_id)
-        job_id = await self._queue.dequeue(request.worker_id, request_id=call.request_id)
+        job_id = await self._part.dequeue(request.worker_id, request_id=call.request_id)
         return internal.DequeueJobResponse(found=job_id is not None, job_id=job_id or "")
 
     @served
     async def RemoveJobIfPresent(
         self, request: internal.RemoveJobIfPresentRequest, call: Call
     ) -> internal.RemoveJobIfPresentResponse:
-        removed = await self._queue.remove(parse_job_id(request.job_id), request_id=call.request_id)
+        removed = await self._part.remove(parse_job_id(request.job_id), request_id=call.request_id)
         return internal.RemoveJobIfPresentResponse(removed=removed)
 
 
-class ResultServicer(internal_grpc.ResultInternalServiceServicer):
+class ResultServicer(Servicer[ResultOwner], internal_grpc.ResultInternalServiceServicer):
     """Serves the calls of a ``ResultOwner`` to other services."""
 
     DESCRIPTOR = internal.DESCRIPTOR.services_by_name["ResultInternalService"]
-
-    def __init__(self, results: ResultOwner, calls: Calls) -> None:
-        self.calls = calls
-        self._results = results
 
     @served
     async def StoreResult(
         self, request: internal.StoreResultRequest, call: Call
     ) -> internal.StoreResultResponse:
         envelope = codec.asked_envelope(request)
-        stored = await self._results.store(envelope, request_id=call.request_id)
+        stored = await self._part.store(envelope, request_id=call.request_id)
         return internal.StoreResultResponse(
             stored=stored.stored,
             already_exists=stored.already_exists,
@@ -243,26 +227,22 @@ class ResultServicer(internal_grpc.ResultInternalServiceServicer):
     async def GetResult(
         self, request: internal.GetResultRequest, call: Call
     ) -> internal.GetResultResponse:
-        envelope = await self._results.get(parse_job_id(request.job_id))
+        envelope = await self._part.get(parse_job_id(request.job_id))
         if envelope is None:
             return internal.GetResultResponse()
         return internal.GetResultResponse(found=True, **codec.envelope_fields(envelope))
 
 
-class CoordinatorServicer(internal_grpc.CoordinatorInternalServiceServicer):
+class CoordinatorServicer(Servicer[Coordination], internal_grpc.CoordinatorInternalServiceServicer):
     """Serves the calls of ``Coordination`` to workers."""
 
     DESCRIPTOR = internal.DESCRIPTOR.services_by_name["CoordinatorInternalService"]
-
-    def __init__(self, coordination: Coordination, calls: Calls) -> None:
-        self.calls = calls
-        self._coordination = coordination
 
     @served
     async def WorkerHeartbeat(
         self, request: internal.WorkerHeartbeatRequest, call: Call
     ) -> internal.WorkerHeartbeatResponse:
-        next_ms = await self._coordination.heartbeat(
+        next_ms = await self._part.heartbeat(
             request.worker_id,
             request.heartbeat_at_ms,
             request.capacity_hint,
@@ -275,7 +255,7 @@ class CoordinatorServicer(internal_grpc.CoordinatorInternalServiceServicer):
     async def FetchWork(
         self, request: internal.FetchWorkRequest, call: Call
     ) -> internal.FetchWorkResponse:
-        work = await self._coordination.fetch(request.worker_id, request_id=call.request_id)
+        work = await self._part.fetch(request.worker_id, request_id=call.request_id)
         if work.spec is None:
             return internal.FetchWorkResponse(retry_after_ms=work.retry_after_ms)
         spec = codec.spec_to_pb(work.spec)
@@ -286,5 +266,5 @@ class CoordinatorServicer(internal_grpc.CoordinatorInternalServiceServicer):
         self, request: internal.ReportWorkOutcomeRequest, call: Call
     ) -> internal.ReportWorkOutcomeResponse:
         report = codec.asked_report(request)
-        accepted = await self._coordination.report(report, request_id=call.request_id)
+        accepted = await self._part.report(report, request_id=call.request_id)
         return internal.ReportWorkOutcomeResponse(accepted=accepted)

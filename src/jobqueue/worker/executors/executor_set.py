@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from jobqueue.tasks.task import TaskDefinition
-from jobqueue.worker.execution import Endings, Execution, Executor, Host
+from jobqueue.worker.execution import Endings, Executor, Host
 from jobqueue.worker.executors.local import CoroutineExecutor, ThreadExecutor
 from jobqueue.worker.executors.process import ProcessExecutor
 from jobqueue.worker.executors.program import ProgramExecutor
@@ -30,17 +30,6 @@ class ExecutorSet:
         if definition.options.executor == "process":
             return self.processes
         return self.coroutines if definition.is_async else self.threads
-
-    def shares_fate(self, execution: Execution) -> bool:
-        """Return True if the handler runs in the worker's process: its crash kills the worker."""
-        return execution.executor in (self.coroutines, self.threads)
-
-    def may_overlook_cancel(self, execution: Execution) -> bool:
-        """Return True if a cancel only sets a flag that the handler may ignore.
-
-        A coroutine gets an exception, and an external program gets a signal.
-        """
-        return execution.executor in (self.threads, self.processes)
 
     async def close(self) -> None:
         """Close all executors."""

@@ -18,6 +18,8 @@ from jobqueue.worker.execution import Endings, Execution, Executor, Host
 class CoroutineExecutor(Executor):
     """Runs each ``async def`` handler in an asyncio task with its own context variables."""
 
+    shares_fate = True
+
     def __init__(self, host: Host, endings: Endings) -> None:
         self._host = host
         self._endings = endings
@@ -60,6 +62,9 @@ class ThreadExecutor(Executor):
     ``ctx.cancelled``, and the job keeps its slot until the handler returns. The threads are
     daemons, so that a handler that never returns does not keep the process alive.
     """
+
+    shares_fate = True
+    may_overlook_cancel = True
 
     def __init__(self, host: Host, endings: Endings, limit: int) -> None:
         self._host = host

@@ -33,7 +33,7 @@ from jobqueue.worker.child import (
     Waiting,
     body_length,
     frame,
-    read_from_child,
+    from_child,
 )
 from jobqueue.worker.execution import Endings, Execution, Executor, Host, Stop
 from jobqueue.worker.executors.spawn import Spawned, describe_exit, kill_group
@@ -69,7 +69,7 @@ class ChildProcess:
         setup = logs.applied()
         try:
             with theirs:
-                process = Spawned.start(
+                process = Spawned(
                     [
                         sys.executable,
                         "-P",  # do not import from the current folder, unless sys.path has it
@@ -125,7 +125,7 @@ class ChildProcess:
             body = await self._reader.readexactly(body_length(prefix))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        return read_from_child(body)
+        return from_child.decode(body)
 
     def kill_now(self) -> None:
         """Kill the process and all processes that its handler started."""
@@ -151,6 +151,8 @@ class ChildProcess:
 
 class ProcessExecutor(Executor):
     """Runs handlers in processes, which are started on demand: at most one for each slot."""
+
+    may_overlook_cancel = True
 
     def __init__(
         self, host: Host, endings: Endings, start_timeout: float, cancel_grace: float

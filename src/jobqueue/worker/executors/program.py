@@ -91,7 +91,7 @@ class ProgramExecutor(Executor):
     async def _converse(self, execution: Execution, progress: ProgressPipe) -> Transition:
         job = execution.assignment
         try:
-            process = Spawned.start(
+            process = Spawned(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -20,9 +20,10 @@ from typing import Any
 class Spawned:
     """Represents a process that was started as the leader of a new process group."""
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
-        self.popen = popen
-        self.pid = popen.pid
+    def __init__(self, command: Sequence[str], **options: Any) -> None:
+        """Start a program. OSError means that the program cannot be started."""
+        self.popen = subprocess.Popen(command, start_new_session=True, **options)
+        self.pid = self.popen.pid
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int] = self._loop.create_future()
         try:
@@ -32,16 +33,6 @@ class Spawned:
             threading.Thread(target=self._wait, name="worker-waiter", daemon=True).start()
         else:
             self._loop.add_reader(self._descriptor, self._reap)
-
-    @classmethod
-    def start(cls, command: Sequence[str], **options: Any) -> Spawned:
-        """Start a program. OSError means that the program cannot be started."""
-        return cls(subprocess.Popen(command, start_new_session=True, **options))
-
-    @property
-    def status(self) -> int | None:
-        """Return the exit status in the form of ``Popen``; None while the process runs."""
-        return self.popen.returncode
 
     async def wait(self) -> int:
         """Wait for the end of the process; return its exit status."""
