@@ -136,7 +136,7 @@ def test_an_operator_drains_it_then_shuts_it_down(tmp_path, grpc, ctl):
         assert "DRAINING" in ctl(grpc, "worker", "list").out
         held = ctl(grpc, "job", "submit", "default", "1").out.strip()
         assert ctl(grpc, "worker", "undrain", "w1").out == "Worker w1 takes jobs again\n"
-        process.line("taking jobs again")
+        process.line("worker w1 is taking jobs again")
         assert done(ctl, grpc, held) == 1
         assert ctl(grpc, "worker", "drain", "w1", "-o", "json").json["status"] == "DRAINING"
         process.line("draining")  # the server that it is connected to may be another one
