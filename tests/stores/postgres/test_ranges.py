@@ -6,6 +6,7 @@ import asyncio
 import functools
 import operator
 import random
+from typing import Any
 
 import asyncpg
 import pytest
@@ -89,7 +90,7 @@ async def test_few_jobs_are_rows(store, db):
 
 async def test_a_range_has_one_queue_priority_type_and_expiry(store, db):
     await store.queues.create(Queue(name="other", ttl=50.0))
-    kinds = [
+    kinds: list[dict[str, Any]] = [
         {}, {"priority": 3}, {"type": "t"}, {"ttl": 9.0}, {"queue": "other"}, {"delay": 5.0},
         {"queue": "other", "ttl": 60.0},
     ]  # fmt: skip
