@@ -183,7 +183,7 @@ def _folder(out: Path | None) -> Path:
 
 
 def new_folder(usual: Path) -> Path:
-    """Return the folder, or a new folder beside it if it has results."""
+    """Return the folder ``usual``, or a new folder beside it if ``usual`` is not empty."""
     number, folder = 1, usual
     while folder.exists() and any(folder.iterdir()):
         number += 1

@@ -190,8 +190,9 @@ def metrics_endpoint(settings: Settings) -> Endpoint:
 def pool_id(settings: Settings) -> str:
     """Return the id of a server's built-in worker.
 
-    The id is the same after a restart, so that the jobs of a killed server are retried at once.
-    Several servers on one machine have different ports, and so different ids.
+    The id is the same after a restart. When the new process registers the id, the killed process
+    loses its leases, so that its jobs are retried without waiting for a timeout. Several servers on
+    one machine have different ports, and so different ids.
     """
     if settings.worker.id:
         return settings.worker.id

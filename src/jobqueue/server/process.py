@@ -121,10 +121,7 @@ class ServerProcess:
         await self._warn_of_an_abandoned_stream()
 
     async def _warn_of_an_abandoned_stream(self) -> None:
-        """Log a warning if the store keeps jobs for an event stream that is not configured.
-
-        Such jobs stay for ever, because no server publishes their events.
-        """
+        """Log a warning if jobs stay until their events are published, but Kafka is not set."""
         kafka = self._base.settings.kafka
         if kafka.bootstrap or kafka.abandon:
             return
