@@ -50,7 +50,7 @@ def load_attribute(reference: str, field: str = "--app") -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise InvalidArgument(field, f"{module_name} has no {attribute!r}") from None
+            raise InvalidArgument(field, f"{module_name} has no attribute {attribute!r}") from None
     return found
 
 

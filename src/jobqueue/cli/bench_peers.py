@@ -142,7 +142,7 @@ def peers(
     else:
         kept.show()
     if all(run.failed for run in kept.runs):
-        raise Unavailable("every run failed, so that nothing was measured; the reasons are above")
+        raise Unavailable("every run failed, so nothing was measured; see the reasons above")
     from jobqueue.bench.peers.page import write
 
     note(f"{write(folder, rows(kept.runs), kept.conditions(), kept.remarks(), work.fsync)}")

@@ -30,7 +30,7 @@ _PLACE = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::([0-9]+))?")
 
 @dataclass(frozen=True, slots=True)
 class BackendUrl:
-    """The parts of a backend's URL: its scheme, and the file or the gRPC servers that it names."""
+    """Holds the parts of a backend's URL: the scheme, and the named file or gRPC servers."""
 
     scheme: str
     path: Path | None = None
@@ -51,7 +51,7 @@ def is_redis(url: str) -> bool:
 def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> BackendUrl:
     """Parse the URL of a store or server.
 
-    Raises InvalidArgument, with the allowed forms and without passwords, for every other form.
+    Raises InvalidArgument if the URL has no allowed form. The error shows no password.
     """
     scheme, sep, rest = url.partition("://")
     scheme = scheme.lower()
@@ -197,9 +197,9 @@ def check_redis_url(url: str, field: str = "redis.url") -> None:
 
 
 def split_prefix(url: str, field: str) -> tuple[str, str | None]:
-    """Split a store's URL into the URL of the Redis and the option ``prefix=NAME``.
+    """Return a store's URL without its option ``prefix=NAME``, and the option's value or None.
 
-    The prefix begins the names of all keys; it is None if the URL has no such option.
+    The names of all keys of the store begin with the prefix.
     """
     address, mark, options = url.partition("?")
     left, prefix = [], None

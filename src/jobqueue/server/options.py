@@ -41,7 +41,7 @@ def rules(settings: Settings) -> Rules:
 
 
 def db_url(settings: Settings, url: str | None = None) -> str:
-    """Return the URL of the store with its password, which must not be shown."""
+    """Return the store's URL with the password. Logs and errors must not show it."""
     return with_password(url or settings.db.url, security.password(settings.db, "db"))
 
 

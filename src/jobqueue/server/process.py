@@ -128,9 +128,9 @@ class ServerProcess:
         lag = await self._base.store.stream.lag()
         if lag is not None:
             log.warning(
-                "the events of the %s store were published to Kafka, but kafka.bootstrap is not"
-                " set: jobs with unpublished events (%d events) cannot be removed; set"
-                " kafka.bootstrap to go on publishing, or kafka.abandon to give the stream up",
+                "the %s store keeps jobs until their events are published to Kafka, but"
+                " kafka.bootstrap is not set: the jobs of %d events cannot be removed; set"
+                " kafka.bootstrap to publish the events, or kafka.abandon to give them up",
                 self._base.store.name,
                 lag.events,
             )
