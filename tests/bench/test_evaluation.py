@@ -221,7 +221,7 @@ def test_a_dead_node_is_set_beside_dead_services(tmp_path: Path) -> None:
 
 
 def test_an_unknown_table_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match="'nothing' is not a table's name; one of: choos"):
+    with pytest.raises(InvalidArgument, match="'nothing' is not a table's name; allowed: choos"):
         table("nothing", tmp_path)
 
 

@@ -159,8 +159,8 @@ def test_what_is_wrong_is_said_before_anything_is_started(
     monkeypatch.chdir(tmp_path)
     name = short(tmp_path, ["microservices", "nodes"])
     for arguments, said in (
-        (("run", "nothing"), "PROFILE: 'nothing' is unknown; one of: "),
-        (("run", name, "--topology", "node"), "--topology: 'node' is unknown; one of: embedded"),
+        (("run", "nothing"), "PROFILE: 'nothing' is unknown; allowed: "),
+        (("run", name, "--topology", "node"), "--topology: 'node' is unknown; allowed: embedded"),
         (("run", name, "--set", "slots=7"), "slots: 7 cannot be shared equally"),
         (("run", name, "--at", "nodes"), "--at: 'nodes' is not TOPOLOGY=HOST:PORT"),
         (

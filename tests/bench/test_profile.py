@@ -122,7 +122,7 @@ def test_the_seed_is_the_same_for_every_topology_and_another_for_every_load() ->
         ({"cells": [{"key_ratio": 2}]}, "$.key_ratio"),
         ({"cells": [{"batch": 10}]}, "nodes accepts one job"),
         ({"topologies": ["embedded"], "cells": [{"batch": 2, "key_ratio": 1}]}, "a key names one"),
-        ({"topologies": ["node"]}, "one of: embedded"),
+        ({"topologies": ["node"]}, "allowed: embedded"),
         ({"cells": [{"rows": 10}]}, "only the replicated topology"),
         ({"cells": [{"pressure": "scans"}]}, "only the replicated topology"),
         ({"cells": [{"pressure": "much"}]}, "'much'"),
@@ -178,7 +178,7 @@ def test_an_unknown_factor_names_those_that_are_known() -> None:
 
 
 def test_an_unknown_profile_names_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"one of: .*parity.*smoke"):
+    with pytest.raises(InvalidArgument, match=r"allowed: .*parity.*smoke"):
         load("parit")
     with pytest.raises(NotFound, match="cannot read"):
         load(str(tmp_path / "none.yml"))

@@ -113,9 +113,9 @@ def test_sizes_are_set_and_a_scenario_that_the_profile_leaves_out_can_be_named()
 @pytest.mark.parametrize(
     ("settings", "only", "said"),
     [
-        ({}, ["drian"], "'drian' is not a scenario of profile .*; one of: batch"),
+        ({}, ["drian"], "'drian' is not a scenario of profile .*; allowed: batch"),
         ({"jobs": 0}, [], r"sizes: .*jobs"),
-        ({"job": 1}, [], "unknown factor 'job'; one of: .*jobs"),
+        ({"job": 1}, [], "unknown factor 'job'; allowed: .*jobs"),
     ],
 )
 def test_what_no_scenario_takes_is_refused(settings, only, said) -> None:

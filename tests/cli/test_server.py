@@ -208,7 +208,7 @@ def test_a_secret_in_the_file_is_warned_about_and_not_shown(tmp_path):
         (("--set", "db.password=x"), 2, "--set: db.password is a secret"),
         (("--config", "nowhere.yaml"), 2, "--config nowhere.yaml: No such file"),
         (("--db-url", "mysql://u:hush@h/x"), 2, "db.url: 'mysql://u:***@h/x' is not a known form"),
-        (("--db-url", "redis://h/jobs"), 2, "after the host comes the number of a database"),
+        (("--db-url", "redis://h/jobs"), 2, "the path must be the number of a database"),
         (
             ("--db-url", "redis://127.0.0.1:1", "--set", "db.start_timeout=0"),
             6,

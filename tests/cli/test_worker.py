@@ -232,4 +232,4 @@ def test_an_app_with_a_mistake_in_it_shows_the_mistake(tmp_path):
     assert "importing tasks failed: ZeroDivisionError: division by zero" in broken.stderr
     (tmp_path / "tasks.py").write_text("other = 1\n")
     absent = processes.run("worker", "--app", "tasks:app", cwd=tmp_path)
-    assert "tasks has no 'app'" in absent.stderr
+    assert "tasks has no attribute 'app'" in absent.stderr

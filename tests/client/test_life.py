@@ -46,7 +46,7 @@ def test_nothing_is_opened_at_construction(tmp_path: Path) -> None:
         ("mysql://localhost", "allowed: memory://"),
         ("grpc://localhost", "needs a host and a port, like grpc://127.0.0.1:50051"),
         ("postgresql://user:hush@db:x/jobs", "expected HOST or HOST:PORT"),
-        ("redis://:hush@cache/jobs", "after the host comes the number of a database"),
+        ("redis://:hush@cache/jobs", "the path must be the number of a database"),
     ],
 )
 def test_a_bad_url_is_refused_with_the_allowed_forms(url: str, said: str) -> None:

@@ -53,7 +53,7 @@ def test_the_same_is_the_same_however_often_it_comes():
     ("spoil", "said"),
     [
         (lambda all_: [*all_[:3], *all_[4:]], "1 events are not in Kafka"),
-        (lambda all_: [all_[1], all_[0], *all_[2:]], "a:2 comes after version 0"),
+        (lambda all_: [all_[1], all_[0], *all_[2:]], "a:2 follows version 0"),
         (lambda all_: [replace(all_[0], worker_id="other"), *all_[1:]], "in the store"),
         (lambda all_: [replace(all_[0], at=1.0), *all_[1:]], "in the store"),
         (lambda all_: [*all_, *history("c")], "None in the store"),

@@ -118,7 +118,7 @@ async def up(folder: Path, topology: str) -> AsyncIterator[list[Container]]:
 
 
 def called(topology: str, containers: Sequence[Container]) -> list[str]:
-    """Return the addresses of the containers that clients call, without a proxy in between."""
+    """Return the container addresses that clients call directly, without Docker's port proxy."""
     name = CALLED[topology]
     return [f"{one.address}:{PORT}" for one in containers if name in (None, one.name)]
 

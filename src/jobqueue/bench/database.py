@@ -46,7 +46,7 @@ class DatabaseWatch:
     async def spent(self, jobs: int) -> dict[str, float]:
         """Return WAL bytes per job, dead rows, and the mean number of backends per wait event.
 
-        The WAL bytes count since the start of the watch. The dead rows are those of now.
+        WAL bytes count from the start of the watch. Dead rows are those at the time of the call.
         """
         wal = int(await self._connection.fetchval(_WAL)) - self._wal
         found = {"dead_rows": float(await self._connection.fetchval(_DEAD))}
@@ -60,7 +60,7 @@ class DatabaseWatch:
 
 @contextlib.asynccontextmanager
 async def connected(told: Mapping[str, str]) -> AsyncIterator[Any]:
-    """Connect to the PostgreSQL that the variables in ``told`` name.
+    """Connect to the PostgreSQL that the environment variables in ``told`` name.
 
     Yields None if ``told`` is empty.
     """

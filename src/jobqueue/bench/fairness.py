@@ -54,9 +54,9 @@ class InUse:
 
 
 async def slots_in_use(target: Target, jobs: int, milliseconds: int) -> InUse:
-    """Submit ``jobs`` jobs, and return how many slots ran them at once and on average.
+    """Submit ``jobs`` jobs of the given duration, and return how many slots they used.
 
-    The function uses the start and end times that the servers report.
+    The result is computed from the start and end times that the servers report.
     """
     work, seconds = LoadWork(milliseconds), milliseconds / 1000
 
@@ -84,7 +84,7 @@ def overlap(stretches: Sequence[tuple[float, float]]) -> int:
 
 
 async def does_a_job(target: Target, name: str) -> None:
-    """Wait until the topology ``name`` finishes a job. Its workers may still be connecting."""
+    """Wait until the topology ``name`` has finished a job: a worker is then connected."""
     give_up = time.monotonic() + _PATIENCE
     while True:
         try:

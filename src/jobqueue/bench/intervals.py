@@ -32,10 +32,8 @@ def student(share: float, degrees: int) -> float:
 
 
 def _between(limit: float, degrees: int) -> float:
-    """Return the probability of a value from -limit to limit, by finite sums.
-
-    The sums exist because ``degrees`` is a whole number.
-    """
+    """Return the probability of a value from -limit to limit."""
+    # Finite sums give the probability, because ``degrees`` is a whole number.
     angle = math.atan(limit / math.sqrt(degrees))
     square = math.cos(angle) ** 2
     if degrees % 2:

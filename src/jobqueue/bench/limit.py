@@ -1,8 +1,8 @@
 """Measure the load generator's own limit: its rate on a target that answers at once.
 
 The first rate is measured inside this process, so it covers only the generator's loop and
-accounting. The second rate is measured over gRPC, to a process that answers without any work. No
-topology can reach a higher rate on this machine.
+accounting. The second rate is measured over gRPC, to a process that answers without any work. The
+second rate is the highest that a topology can reach on this machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Generate the load of one run, and count its outcomes.
 
 In a closed loop each caller sends its next request after the answer to its last request. In an open
-loop requests start at planned times, whatever happens to earlier requests. Their latency counts
-from the planned start, so the latency also shows when a system stalls.
+loop requests start at planned times, whatever happens to earlier requests. The latency of a request
+counts from its planned start, so that it also shows when a system stalls.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Stopwatch:
     """Reads clocks and sleeps for a load. Tests replace it."""
 
     def now(self) -> float:
-        """Return the seconds of a monotonic clock, for differences of times."""
+        """Return the seconds of a monotonic clock."""
         return time.perf_counter()
 
     def wall(self) -> float:
-        """Return the seconds since the epoch, as in the servers' times."""
+        """Return the seconds since the epoch, like the times that servers report."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
@@ -118,9 +118,9 @@ class LoadGenerator:
         await self._stretch(self._profile.seconds, counted=True)
 
     async def latest_ended(self) -> None:
-        """Wait until the latest jobs have ended, at most for the profile's ``drain`` seconds.
+        """Wait up to the profile's ``drain`` seconds until the last ``_LATEST`` jobs have ended.
 
-        ``account`` reads all other jobs later, because reading them now would be extra load.
+        ``account`` reads all other jobs after the measurement, so that reads are no extra load.
         """
         self._give_up = self._time.now() + self._profile.drain
         for job_id in self._latest:
@@ -156,8 +156,8 @@ class LoadGenerator:
     async def job_after_job(self) -> None:
         """Measure whole jobs: each caller submits its next job when its last job has ended.
 
-        Only a closed loop is measured. The end is the server's time, so the polling interval of the
-        caller does not matter.
+        Does nothing in an open loop. The end of a job is the server's time, so the caller's polling
+        interval does not matter.
         """
         if self._cell.rate is not None or not self._profile.job_seconds:
             return
@@ -268,7 +268,7 @@ class LoadGenerator:
             task.add_done_callback(ended)
 
     async def _ask(self, method: Method, began: float, *, counted: bool) -> None:
-        """Send one request, and count its outcome once."""
+        """Send one request. If ``counted``, count its outcome and record its latency."""
         counts = self.counts[method] if counted else Counts()
         try:
             if method is Method.SUBMIT:

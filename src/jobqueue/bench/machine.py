@@ -157,15 +157,12 @@ async def calm(patience: float) -> bool:
 
 
 def stolen_seconds() -> float:
-    """Return the processor seconds that the host gave to others instead of this machine.
-
-    The seconds count since this machine's boot.
-    """
+    """Return the processor seconds since boot that the host gave to other virtual machines."""
     return _ticks()[7] / _TICKS
 
 
 def fsync_milliseconds(folder: Path, times: int = 200) -> float:
-    """Return the median duration of a durable 4 KiB write in ms. No commit is faster."""
+    """Return the median ms of a durable 4 KiB write, the least time of a durable commit."""
     taken = []
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(times):

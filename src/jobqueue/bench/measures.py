@@ -39,15 +39,15 @@ class Measure:
 
 
 def answered_well(counts: Iterable[Counts]) -> int:
-    """Count the requests that succeeded or had a soft outcome.
+    """Count the requests that succeeded or had a soft outcome, such as a full queue.
 
-    Fast errors must not look like speed.
+    Errors do not count, because fast errors must not look like speed.
     """
     return sum(one.ok + sum(one.soft.values()) for one in counts)
 
 
 def primary(record: RunRecord) -> list[Counts]:
-    """Return the counts of the four methods that are compared."""
+    """Return the counts of submit, status, result and cancel requests, which reports compare."""
     return [record.counts[one] for one in PRIMARY if one in record.counts]
 
 
@@ -120,7 +120,7 @@ MEMORY = Measure("peak memory", "MiB", False, _memory, by_generator=False)
 
 @cache
 def latency(what: str, percentile: int) -> Measure:
-    """Return the measure of a latency percentile of a method, or of ``TO_DONE``."""
+    """Return the measure of a percentile of a method's latency, or of the time to a job's end."""
 
     def of(record: RunRecord) -> float | None:
         encoded = record.latencies.get(what)
@@ -185,7 +185,7 @@ def figure(name: str, unit: str, more_is_better: bool) -> Measure:
 
 @cache
 def typical(what: str) -> Measure:
-    """Return the measure of the median latency, which needs fewer values than ``latency``."""
+    """Return the measure of a method's median latency. A single value is enough."""
 
     def of(record: RunRecord) -> float | None:
         times = histogram(record.latencies.get(what))

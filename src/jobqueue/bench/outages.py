@@ -1,7 +1,7 @@
-"""Compare a dead service with a dead node: requests and jobs while one part of a design is down.
+"""Measure how requests and jobs end while one service or one node is down.
 
-Requests start at a fixed rate, so that slow failures do not delay other requests. The part is
-killed in the middle of the run and not started again.
+Requests start at a fixed rate, so that slow failures do not delay other requests. The service or
+node is killed in the middle of the run and not started again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KILLED: Mapping[str, Sequence[str]] = {
 
 
 def profile(rate: float, seconds: float) -> Profile:
-    """Return the profile of the load. ``rate`` should be a rate that both designs handle easily."""
+    """Return the profile of the load. Both topologies should handle ``rate`` easily."""
     made = Profile(
         name="outages",
         about="A dead service against a dead node.",
@@ -48,13 +48,13 @@ def profile(rate: float, seconds: float) -> Profile:
 
 
 def runs() -> int:
-    """Return the number of runs, which is the number of parts that are killed."""
+    """Return the number of runs: one for each service or node that is killed."""
     return sum(map(len, KILLED.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Describes how requests and jobs ended before and after one part was killed."""
+    """Describes how requests and jobs ended before and after one service or node was killed."""
 
     topology: str
     killed: str
@@ -67,7 +67,7 @@ class Outage:
     open: int  # jobs that had not ended, or whose end could not be read
 
     def answered(self, method: Method | None = None) -> float:
-        """Return the share of requests after the kill that succeeded or had a soft outcome.
+        """Return the share of requests after the kill that were answered without an error.
 
         ``method`` selects the requests of one method.
         """

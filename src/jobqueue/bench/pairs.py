@@ -42,7 +42,7 @@ class Build:
 def build(field: str, path: Path) -> Build:
     """Return the build at ``path``: a checkout, a virtual environment or a Python executable.
 
-    Raises InvalidArgument for ``field`` if ``path`` has none of the three.
+    Raises InvalidArgument for ``field`` if ``path`` is none of the three.
     """
     if (path / "src" / "jobqueue").is_dir():
         own = path / ".venv" / "bin" / "python"
@@ -64,8 +64,8 @@ def run(
 ) -> None:
     """Run ``count`` pairs of both builds. The build that runs first changes from pair to pair.
 
-    ``ended`` is called after each run. A failed run stops everything, because a run without its
-    partner cannot be compared.
+    ``ended`` is called after each run. Raises Unavailable when a run fails, because its partner
+    cannot be compared without it.
     """
     for side in (BASE, NEW):
         if (into / side / records.FILE).exists():

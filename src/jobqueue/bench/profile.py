@@ -156,8 +156,9 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
         topologies: Sequence[str] = (),
         only: Sequence[str] = (),
     ) -> Profile:
-        """Return the profile with other settings: its own values, factors of all cells, or sizes.
+        """Return a copy of the profile that is changed by command-line options.
 
+        ``settings`` has new values of fields, of factors in all cells, and of scenario sizes.
         ``topologies`` selects topologies by name. ``only`` selects these scenarios and no cells.
         """
         own = {one.name for one in msgspec.structs.fields(self)}
@@ -176,7 +177,7 @@ class Profile(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=T
                 changed["sizes"] = {**changed["sizes"], name: value}
             else:
                 allowed = ", ".join(sorted(own | _FACTORS | _SIZES))
-                raise InvalidArgument("--set", f"unknown factor {name!r}; one of: {allowed}")
+                raise InvalidArgument("--set", f"unknown factor {name!r}; allowed: {allowed}")
         made = _convert(self.name, changed)
         if topologies:
             kept = {name: some for name, some in made.scenarios.items() if name in topologies}
@@ -211,7 +212,7 @@ def load(name: str) -> Profile:
         name = Path(name).stem
     else:
         raise InvalidArgument(
-            "PROFILE", f"{name!r} is unknown; one of: {', '.join(shipped())}, or a {_SUFFIX} file"
+            "PROFILE", f"{name!r} is unknown; allowed: {', '.join(shipped())}, or a {_SUFFIX} file"
         )
     try:
         document = yaml.safe_load(text)
@@ -223,7 +224,7 @@ def load(name: str) -> Profile:
 
 
 def setting(text: str) -> tuple[str, Any]:
-    """Parse a ``NAME=VALUE`` of ``--set``. The value is YAML, or several values with commas."""
+    """Parse a ``NAME=VALUE`` of ``--set``. The value is YAML. Commas make it a list."""
     name, sep, value = text.partition("=")
     if not sep or not name:
         raise InvalidArgument("--set", f"{text!r} is not NAME=VALUE")
@@ -259,7 +260,7 @@ def _topology(profile: str, given: Any) -> Topology:
         raise _wrong(profile, f"topologies: {error}") from None
     if made.topology not in LAYOUTS:
         raise _wrong(
-            profile, f"topologies: {made.topology!r} is unknown; one of: {', '.join(LAYOUTS)}"
+            profile, f"topologies: {made.topology!r} is unknown; allowed: {', '.join(LAYOUTS)}"
         )
     return made
 
@@ -281,7 +282,9 @@ def _check(profile: str, shape: Topology, load: Mapping[str, Any]) -> None:
     if not load["mix"].get(Method.SUBMIT):
         raise _wrong(profile, "mix: submit must be above 0, because the other calls need its jobs")
     if load["batch"] > 1 and load["key_ratio"]:
-        raise _wrong(profile, "batch: must be 1 if key_ratio is above 0: a key names one job")
+        raise _wrong(
+            profile, "batch: must be 1 if key_ratio is above 0, because a key names one job"
+        )
     if load["batch"] > 1 and shape.topology in TASKQUEUE:
         raise _wrong(
             profile, f"batch: must be 1, because {shape.topology} accepts one job in a submit"
@@ -305,7 +308,8 @@ def _check(profile: str, shape: Topology, load: Mapping[str, Any]) -> None:
     if shape.topology == "nodes" and shape.servers != shape.workers:
         raise _wrong(
             profile,
-            "topologies: nodes must have equal numbers of servers and workers: a node is both",
+            "topologies: nodes must have equal numbers of servers and workers,"
+            " because a node is both",
         )
 
 
@@ -318,7 +322,7 @@ def _scenario(profile: str, topology: str, name: str) -> Scenario:
         )
     if name not in SCENARIOS[topology]:
         known = ", ".join(SCENARIOS[topology])
-        raise _wrong(profile, f"scenarios: {name!r} is unknown for {topology}; one of: {known}")
+        raise _wrong(profile, f"scenarios: {name!r} is unknown for {topology}; allowed: {known}")
     return SCENARIOS[topology][name]
 
 
@@ -327,7 +331,7 @@ def _only(profile: Profile, names: Sequence[str]) -> dict[str, list[str]]:
     known = {name for topology in profile.scenarios for name in SCENARIOS[topology]}
     for name in names:
         if name not in known:
-            allowed = f"one of: {', '.join(sorted(known))}" if known else "it has no scenarios"
+            allowed = f"allowed: {', '.join(sorted(known))}" if known else "it has no scenarios"
             raise InvalidArgument(
                 "--only", f"{name!r} is not a scenario of profile {profile.name}; {allowed}"
             )
@@ -342,7 +346,7 @@ def _chosen(profile: Profile, names: Sequence[str], added: Sequence[str]) -> lis
     for name in names:
         if name not in LAYOUTS:
             raise InvalidArgument(
-                "--topology", f"{name!r} is unknown; one of: {', '.join(LAYOUTS)}"
+                "--topology", f"{name!r} is unknown; allowed: {', '.join(LAYOUTS)}"
             )
     found = [
         given

@@ -31,10 +31,10 @@ def histogram(encoded: str | None = None) -> HdrHistogram:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts the outcomes of a method's requests, each request of the measured time once.
+    """Counts the outcomes of a method's requests in the measured time.
 
-    A soft outcome is an answer that the API documents for a healthy system: the result does not
-    exist yet, the job ended before its cancel, or the queue is full.
+    A soft outcome is an answer that a healthy system may give: a job has no result (yet) or ended
+    before its cancel, or the queue is full or over its rate limit.
     """
 
     ok: int = 0
@@ -50,7 +50,7 @@ class Counts:
 
 @dataclass(slots=True)
 class JobEnds:
-    """Counts how the jobs with a counted submit ended: submitted = ended + open."""
+    """Counts how the jobs submitted in the measured time ended: submitted = ended + open."""
 
     submitted: int = 0
     done: int = 0
@@ -84,7 +84,7 @@ class Machine:
 class Figure:
     """Describes one result of a scenario.
 
-    A target is a minimum for a rate, and a maximum otherwise.
+    A target is a minimum if more is better, and a maximum otherwise.
     """
 
     name: str
@@ -128,9 +128,9 @@ class RunRecord:
 
     @property
     def requests_a_second(self) -> float:
-        """Return the answered requests per second of the primary methods.
+        """Return the answered submit, status, result and cancel requests per second.
 
-        List requests and whole jobs are measured separately.
+        Errors count as answers.
         """
         found = [self.counts[one] for one in PRIMARY if one in self.counts]
         answered = sum(one.total - one.unfinished for one in found)

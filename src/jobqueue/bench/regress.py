@@ -1,7 +1,7 @@
 """Test NEW for a loss against BASE, by the ratios of runs that were made side by side.
 
-Repetition k of BASE and repetition k of NEW ran one after the other, so the machine's influence on
-both cancels in their ratio. The test is Student's, one-sided, on the logarithms of the ratios. It
+Repetition k of BASE and repetition k of NEW ran one after the other, so the machine's influence
+cancels out in their ratio. The test is Student's, one-sided, on the logarithms of the ratios. It
 leaves out the most extreme tenth at each end (Yuen's trimmed mean): a burst of other load hits one
 run of a pair, and must neither raise an alarm nor hide a loss.
 """
@@ -76,9 +76,9 @@ class Comparison:
 
     @property
     def widest(self) -> list[RegressRow]:
-        """Return one row per measure that judges the whole build.
+        """Return each measure's row that covers all cells together.
 
-        The row covers all cells together, or the only cell in which the measure has values.
+        A measure with values in a single cell has the row of this cell.
         """
         together = {row.measure for row in self.rows if row.cell == ALL_CELLS}
         return [row for row in self.rows if (row.cell == ALL_CELLS) == (row.measure in together)]
@@ -282,10 +282,7 @@ def _fails_more(pairs: Sequence[_Pair]) -> bool:
 
 
 def _failed(records: Iterable[RunRecord]) -> float:
-    """Return the failed share of the requests and jobs.
-
-    Failed are requests with an error or without an answer, and jobs that are still open.
-    """
+    """Return the share of requests with an error or no answer, and of jobs still open."""
     begun = failed = 0
     for record in records:
         for one in record.counts.values():

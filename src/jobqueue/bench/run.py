@@ -72,7 +72,7 @@ class Wish:
     stamp: str = field(default_factory=lambda: f"{time.time_ns():x}")  # makes its keys unique
 
     def check(self) -> None:
-        """Raise Conflict or InvalidArgument if the benchmark cannot run, before any start."""
+        """Raise Conflict or InvalidArgument if the benchmark cannot run. Starts nothing."""
         if (self.out / records.FILE).exists():
             raise Conflict(
                 f"--out: {self.out} has the records of an earlier run; choose another folder"
@@ -82,8 +82,8 @@ class Wish:
         if elsewhere and self.profile.chosen():
             raise InvalidArgument(
                 elsewhere,
-                "scenarios start their own programs as processes; choose a profile without"
-                " scenarios",
+                "scenarios start their own programs as processes and cannot use this option;"
+                " choose a profile without scenarios",
             )
         for name in self.at:
             if name not in names:
@@ -92,7 +92,8 @@ class Wish:
             raise InvalidArgument(
                 "--at",
                 f"the address of {', '.join(sorted(names - set(self.at)))} is missing; give the"
-                " address of every topology, or of none: both kinds cannot be compared",
+                " address of every topology, because topologies that already run are not compared"
+                " with topologies that jq-bench starts",
             )
         if self.in_containers:
             containers.check(self.compose, self.topologies)

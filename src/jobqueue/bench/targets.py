@@ -50,7 +50,7 @@ class LoadWork:
 class Target(Protocol):
     """Defines the calls that a load makes. Each call raises JobQueueError if it fails.
 
-    ``result`` and ``cancel`` return the code of a soft outcome, or None.
+    ``result`` returns a code if the job has no result (yet), ``cancel`` if the job ended before.
     """
 
     async def submit(self, work: LoadWork, keys: Sequence[str]) -> list[str]:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def load_attribute(reference: str, field: str = "--app") -> Any:
-    """Import ``module:attribute`` and return the attribute; the current folder is on the path.
+    """Import ``module:attribute``, also from the current folder, and return the attribute.
 
-    Raise InvalidArgument if the reference is wrong, or if the module raises an error. In the second
-    case, the text shows the lines of the traceback.
+    Raise InvalidArgument if the reference is wrong, or if the module raises an error. The text of
+    the second error shows the traceback.
     """
     module_name, sep, attribute = reference.partition(":")
     if not sep or not module_name or not attribute:
@@ -50,7 +50,7 @@ def load_attribute(reference: str, field: str = "--app") -> Any:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise InvalidArgument(field, f"{module_name} has no {attribute!r}") from None
+            raise InvalidArgument(field, f"{module_name} has no attribute {attribute!r}") from None
     return found
 
 

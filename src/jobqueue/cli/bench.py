@@ -220,7 +220,7 @@ def _running(text: str) -> tuple[str, list[str]]:
     found = [one.strip() for one in addresses.split(",")]
     if not sep or not all(":" in one for one in found):
         raise InvalidArgument(
-            "--at", f"{text!r} is not TOPOLOGY=HOST:PORT; several addresses need commas between"
+            "--at", f"{text!r} is not TOPOLOGY=HOST:PORT; separate several addresses by commas"
         )
     return name, found
 

@@ -142,7 +142,7 @@ def peers(
     else:
         kept.show()
     if all(run.failed for run in kept.runs):
-        raise Unavailable("every run failed, so that nothing was measured; the reasons are above")
+        raise Unavailable("every run failed, so nothing was measured; see the reasons above")
     from jobqueue.bench.peers.page import write
 
     note(f"{write(folder, rows(kept.runs), kept.conditions(), kept.remarks(), work.fsync)}")
@@ -183,7 +183,7 @@ def _folder(out: Path | None) -> Path:
 
 
 def new_folder(usual: Path) -> Path:
-    """Return the folder, or a new folder beside it if it has results."""
+    """Return the folder ``usual``, or a new folder beside it if ``usual`` is not empty."""
     number, folder = 1, usual
     while folder.exists() and any(folder.iterdir()):
         number += 1

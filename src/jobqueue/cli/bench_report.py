@@ -45,7 +45,7 @@ def report(
         typer.Option(metavar="DIR", help="Folder for the report. Default: the only folder DIR."),
     ] = None,
 ) -> None:  # fmt: skip
-    """Make summary.csv, report.html and report.md from the records, and print the page's path."""
+    """Make summary.csv, report.html and report.md from results; print the path of report.html."""
     from jobqueue.bench.report.writing import write
 
     if into is None and len(folders) > 1:
@@ -71,7 +71,7 @@ def pairs(
         int, typer.Option("--pairs", min=5, max=1000, help="How often each build is measured.")
     ] = PAIRS,
 ) -> None:  # fmt: skip
-    """Measure two builds alternately, each with its own jq-bench; regress compares the results."""
+    """Measure two builds alternately, each with its own jq-bench; print how to compare them."""
     from jobqueue.bench import pairs as runs
 
     builds = runs.build("BASE", base), runs.build("NEW", new)
@@ -88,8 +88,8 @@ def regress(
 ) -> None:
     """Compare the results NEW with the results BASE. Exit with 1 if NEW is worse.
 
-    The k-th runs of NEW and BASE must have run directly one after the other, as with jq-bench
-    pairs.
+    The first run of NEW is compared with the first run of BASE, and so on. The two runs of a pair
+    must have run one directly after the other: measure with jq-bench pairs.
     """
     from jobqueue.bench import records
     from jobqueue.bench.regress import compare

@@ -38,9 +38,9 @@ from jobqueue.cli.version import version_text
 
 
 class _Commands(TyperGroup):
-    """Imports the modules of some commands only when such a command is called.
+    """Imports the modules in ``_IMPORTED_LATE`` only when their commands are called.
 
-    Their imports take as long as the imports of all other commands together.
+    These imports take as long as the imports of all other commands together.
     """
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -50,7 +50,7 @@ class _Commands(TyperGroup):
 
 
 def _named_only() -> None:
-    """Stand for a command whose module is not imported, so that jq-ctl knows the command's name."""
+    """Stand in for a command whose module is not imported yet, so that its name is known."""
 
 
 # The environment variables that jq-ctl reads.

@@ -171,7 +171,7 @@ def _only_with_all(**options: object) -> None:
 
 @dataclass(slots=True)
 class _Done:
-    """Counts the dead letters that were read, matched and retried, and keeps their errors."""
+    """Counts dead letters that were read, matched and retried; keeps the errors of retries."""
 
     looked_at: int = 0
     matched: int = 0

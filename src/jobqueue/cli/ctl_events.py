@@ -67,7 +67,10 @@ def tail(
 
 
 def kafka_settings(bootstrap: str | None, flag: str) -> config.Settings:
-    """Return the settings for reading the stream. Raise InvalidArgument without an address."""
+    """Return the settings for reading the event stream.
+
+    Raise InvalidArgument for ``flag`` if no address of Kafka is given.
+    """
     settings = config.load(None, os.environ, {"kafka.bootstrap": bootstrap}).settings
     if not settings.kafka.bootstrap:
         raise InvalidArgument(flag, "give the address of Kafka here or in JQ_KAFKA_BOOTSTRAP")

@@ -141,9 +141,10 @@ def update(
 
 
 def _checked(name: str, said: dict[str, Any]) -> QueueSpec:
-    """Return the spec of a queue, and raise InvalidArgument for what every server would refuse.
+    """Return the spec of a queue. Raise InvalidArgument for a setting that no server accepts.
 
-    The server itself checks the queue's name, and waits that depend on the profile or the queue.
+    Only the server can check the queue's name, and settings whose limits depend on the retry
+    profile or on the stored queue.
     """
     if "priority_weights" in said:
         said["priority_weights"] = parse_weights(said["priority_weights"])

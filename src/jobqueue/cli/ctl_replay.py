@@ -83,7 +83,7 @@ def replay(
     """Rebuild the whole job state from the event stream, in an empty store.
 
     Stop the servers first: records that are published later are not read. The state is built in
-    memory before it is written, which needs about 2 KB for each job, and its payload and result.
+    memory before it is written, which needs about 2 KB for each job, plus its payload and result.
     Jobs that were running are written as running; the servers that start afterwards find that the
     workers of these jobs are lost, and retry the jobs.
     """
@@ -154,7 +154,7 @@ async def _opened(url: str, settings: Settings) -> AsyncIterator[Store]:
 
 
 async def _look_at(url: str, settings: Settings) -> None:
-    """Raise Conflict if the store has jobs, before all records are read."""
+    """Raise Conflict if the store has jobs, so that the long reading is not done in vain."""
     async with _opened(url, settings) as store:
         if await store.reads.list_jobs(JobFilter(limit=1)):
             raise not_empty("jobs")
@@ -167,9 +167,9 @@ async def _write(url: str, settings: Settings, state: Restored, told: Told) -> N
 
 @contextmanager
 def _told(label: str, total: int, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show progress: as a bar on a terminal, else as lines; with ``quiet``, show no lines.
+    """Yield a function that shows the progress, given the number of records or jobs so far.
 
-    The function that is yielded is called with the number of records or jobs so far.
+    The progress is a bar on a terminal, else lines, which ``quiet`` suppresses.
     """
     with progress(label, total) as bar:
         seen = shown = 0

@@ -22,7 +22,10 @@ _PARTS = {"DB": ("db", "store", "database"), "Redis": ("redis",), "Kafka": ("kaf
 
 
 def status(chosen: CliSession) -> None:
-    """Show the health of the server, its store and its workers. Fail if a needed part fails."""
+    """Show the health of the server, its store and its workers.
+
+    Exit with an error if a part that the system needs fails.
+    """
     shown_url = redact_value(chosen.url)
 
     async def work(backend: Backend) -> Overview:

@@ -52,7 +52,7 @@ def list_workers(
 
 
 def _jobs(worker: Worker) -> str:
-    """Return the numbers of a worker's running jobs, its slots and its overrun slots as text.
+    """Return how many jobs a worker runs in how many slots, like ``3/4 +1 overrun``.
 
     In an overrun slot, the attempt has ended, but its function still runs.
     """
@@ -65,7 +65,7 @@ def _more(count: int) -> str:
 
 
 def _types(worker: Worker) -> str:
-    """Return some of the worker's types as text; the types that every worker has come last."""
+    """Return the worker's first types as text; built-in types are sorted last."""
     from jobqueue.taskqueue import engine_job  # the other commands do not need these modules
     from jobqueue.worker.registry import Registry
 

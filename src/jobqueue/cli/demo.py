@@ -1,7 +1,7 @@
 """Provide the program of ``make demo``: it shows the features of a queue in one process.
 
-The demo shows priorities, idempotency, backpressure, retries and dead letters, until no job is
-left.
+The demo shows priorities, idempotency, backpressure, retries and dead letters. It ends when no job
+is left.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class Demo:
 
 
 def _retries(stats: QueueStats) -> int:
-    """Return the number of failed attempts after which the job was tried again."""
+    """Return the number of failed attempts that did not end their job."""
     return stats.failed - stats.depth.get(State.DEAD_LETTERED, 0) - stats.depth.get(State.FAILED, 0)
 
 

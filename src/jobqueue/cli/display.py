@@ -185,7 +185,7 @@ def note(message: str) -> None:
 
 
 def is_asked(yes: bool) -> bool:
-    """Return True if a person at a terminal has to be asked: without --yes, and not in a script."""
+    """Return True if a command must ask first: a person is at the terminal and gave no --yes."""
     return not yes and sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -262,7 +262,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def staying(number: int, which: str = "") -> str:
-    """Return a text like ``2 dead letters stay behind``, for those that a command does not change.
+    """Return a text like ``2 dead letters stay behind``.
 
     ``which`` is a word before the noun, like ``other``.
     """

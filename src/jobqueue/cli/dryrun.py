@@ -120,7 +120,7 @@ async def _kafka(settings: Settings) -> Check:
 
 
 def _new_file(path: Path) -> Check:
-    """Check whether a start could create a database file, without creating the file."""
+    """Check whether jq-server could create a database file, without creating the file."""
     folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent

@@ -28,7 +28,7 @@ _DAY = 86_400
 def cells(row: Row) -> list[str]:
     """Return the texts of a unit's row in the table.
 
-    The last text is the detail of the unit's health or, without a detail, its last log line.
+    The last text is the detail of the unit's health or, without a detail, the unit's last log line.
     """
     return [
         row.name,

@@ -126,7 +126,7 @@ def with_options(
 def presented(
     run: Callable[..., T], command: Callable[..., object], parameters: Sequence[Parameter]
 ) -> Callable[..., T]:
-    """Return ``run`` with the name and text of ``command``, and with these parameters."""
+    """Return ``run`` with the name and docstring of ``command``, and the given parameters."""
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {own.name: own.annotation for own in parameters}
     run.__name__, run.__doc__ = command.__name__, command.__doc__
@@ -206,7 +206,7 @@ def report(message: str, code: Code, *, as_json: bool = False) -> None:
 
 
 def clean(text: str, indent: int = len("error: ")) -> str:
-    """Return a text from outside with escaped control characters, which could command the terminal.
+    """Return a text with its control characters escaped, so that they do not reach the terminal.
 
     The lines after the first are indented, so that they do not look like lines of this program.
     """
@@ -249,7 +249,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
 @contextlib.contextmanager
 def terminated_like_interrupted() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt during a ``with`` block, so that it can clean up."""
+    """Let SIGTERM raise KeyboardInterrupt in a ``with`` block, so that the block can clean up."""
     # SIGINT alone is not enough: programs that a shell starts in the background ignore it.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -1,4 +1,4 @@
-"""Write docs/configuration.md from the schema, and the table of rules in docs/security.md.
+"""Write docs/configuration.md from the schema, and the table of access rules in docs/security.md.
 
 Usage: ``python -m jobqueue.cli.reference FILE``
 """
@@ -113,9 +113,9 @@ _BEGIN, _END = "<!-- rules: written by python -m jobqueue.cli.reference -->\n", 
 
 
 def with_rules(page: str) -> str:
-    """Return a page with a new table of rules between the two marks.
+    """Return the page with the current table of access rules between its two marker lines.
 
-    Raise ValueError if the page has no marks.
+    Raise ValueError if the page lacks these lines.
     """
     before, _, rest = page.partition(_BEGIN)
     _, end, after = rest.partition(_END)

@@ -1,4 +1,4 @@
-"""Provide the program ``jq-service``: it runs a service of the task queue document's designs."""
+"""Provide the program ``jq-service``: it runs a service that docs/taskqueue.md describes."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ OutputOption = Annotated[
 
 
 def with_session(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command: its first parameter gets the session, and it has the option --output."""
+    """Give a command the session as its first argument, and add the option --output."""
     first, *own = signature(command, eval_str=True).parameters.values()
 
     def run(context: typer.Context, output: OutputOption = None, **given: Any) -> None:

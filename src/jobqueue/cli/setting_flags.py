@@ -31,11 +31,10 @@ ConfigOption = Annotated[
 
 
 def text_flag(name: str, about: str, *names: str, metavar: str | None = None) -> tuple[str, object]:
-    """Return a name and its command-line option, for ``with_options``.
+    """Return a name and a command-line option with a text value, for ``with_options``.
 
-    The value stays text, because the settings themselves check it. ``name`` is a setting's full
-    name, or any name if the ``metavar`` is given. ``names`` are the names of the flag, if they
-    differ from ``name``.
+    ``name`` is a setting's full name, or any name if ``metavar`` is given. ``about`` is the help
+    text. ``names`` are the option's names, if they differ from ``name``.
     """
     shown = metavar or keys()[name].metavar
     return name, Annotated[str | None, typer.Option(*names, metavar=shown, help=about)]

@@ -83,7 +83,7 @@ def parse_line(line: bytes, number: int, queue: str) -> JobSpec:
     """Return the job spec in a line of JSON.
 
     The line must be an object with the field ``payload``, and may have the other fields of a job.
-    Raise InvalidArgument with the line number if it is anything else.
+    Raise InvalidArgument with the line number if the line is anything else.
     """
     where = f"line {number}"
     try:

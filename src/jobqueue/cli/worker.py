@@ -163,9 +163,9 @@ def _command(text: str | None) -> list[str] | None:
 
 
 def _url(loaded: config.Loaded, user_app: JobQueue | None) -> str:
-    """Return the URL from the settings if they name a server, else the application's URL.
+    """Return the URL in the settings, else the application's URL, else the default server's URL.
 
-    Return the default server's URL if there is no application, or its URL is memory://.
+    An application's URL memory:// does not count: another process cannot reach its jobs.
     """
     given = loaded.settings.worker.server
     unsaid = "worker.server" not in loaded.sources
@@ -179,9 +179,8 @@ def _queues(
 ) -> Sequence[str]:
     """Return the queues from which the worker takes jobs.
 
-    The queues are those in the settings. Without queues there, they are the queues of the
-    application's tasks, and of the jobs that every worker can execute. A program of ``--exec``
-    executes only its own jobs, so that only the settings count.
+    With ``command``, the program of ``--exec``, these are only the queues in the settings, because
+    the program cannot execute the jobs of taskqueue.v1. Otherwise see ``options.queues``.
     """
     from jobqueue.server import options
 

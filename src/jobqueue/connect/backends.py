@@ -71,16 +71,16 @@ def create_store(
     """Create the store that a URL names, without opening it yet.
 
     With ``create=False``, opening the store fails if it does not exist. ``locks`` and ``pool_size``
-    apply to PostgreSQL only. ``partitions`` applies to Redis only: it is the number of Kafka
-    partitions for workers that learn of their jobs through Kafka, or 0 if there are no such
-    workers. ``field`` is the setting's name in errors.
+    apply to PostgreSQL only. ``partitions`` applies to Redis only: it is the number of partitions
+    of the Kafka topic through which workers learn of their jobs, or 0 without such a topic.
+    ``field`` is the setting's name in errors.
     """
     address = parse_url(url, field, STORES)
     rules = rules or Rules()
     observer = observer or Observer()
     if locks is not None and address.scheme != "postgresql":
         log.warning(
-            "redis.url is ignored: only a store on PostgreSQL uses its locks, not %s",
+            "redis.url is ignored: only stores on PostgreSQL use locks in Redis; the store is %s",
             redact_value(url),
         )
     if address.path is not None:
@@ -134,9 +134,9 @@ def _prepare_file(path: Path, *, create: bool) -> None:
 
 
 def orphaned(scheme: str) -> str:
-    """Return the error for a process that was forked while its parent had the backend open.
+    """Return the error text for a process that was forked while its parent had the backend open.
 
-    The error is empty if such a process can open a backend of its own.
+    The text is empty if such a process can open its own backend.
     """
     if scheme == "memory":
         return (
@@ -179,7 +179,7 @@ def create_backend(
     locks: Locks | None = None,
     pool_size: int = POOL_SIZE,
 ) -> Backend:
-    """Create the backend that a URL names, without starting it: an engine, or a server's client.
+    """Create the backend that a URL names, but do not start it: an engine or a server's client.
 
     ``settings``, ``rules``, ``observer``, ``locks`` and ``pool_size`` apply to an engine in this
     process. ``call_timeout`` and ``credentials`` apply to the client of a server.

@@ -43,9 +43,9 @@ async def when_reached(
 
 
 async def started(start: Coroutine[Any, Any, object], stop: asyncio.Event) -> bool:
-    """Run the coroutine ``start`` to its end, unless ``stop`` is set before.
+    """Run the coroutine ``start`` to its end, and return True.
 
-    Return True after the end. If ``stop`` is set first, cancel the coroutine and return False.
+    If ``stop`` is set before the end, cancel the coroutine and return False.
     """
     starting = asyncio.create_task(start)
     stopping = asyncio.create_task(stop.wait())

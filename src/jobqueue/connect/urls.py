@@ -30,7 +30,7 @@ _PLACE = re.compile(r"(\[[^\[\]]+\]|[^:\[\]]*)(?::([0-9]+))?")
 
 @dataclass(frozen=True, slots=True)
 class BackendUrl:
-    """The parts of a backend's URL: its scheme, and the file or the gRPC servers that it names."""
+    """Holds the parts of a backend's URL: the scheme, and the named file or gRPC servers."""
 
     scheme: str
     path: Path | None = None
@@ -51,7 +51,7 @@ def is_redis(url: str) -> bool:
 def parse_url(url: str, field: str = "url", allowed: str = ALLOWED) -> BackendUrl:
     """Parse the URL of a store or server.
 
-    Raises InvalidArgument, with the allowed forms and without passwords, for every other form.
+    Raises InvalidArgument if the URL has no allowed form. The error shows no password.
     """
     scheme, sep, rest = url.partition("://")
     scheme = scheme.lower()
@@ -134,7 +134,7 @@ def _authority(rest: str) -> str:
 
 
 def _has_bare_characters(url: str) -> bool:
-    """Return True if a URL's user or password seems to have special characters without escape.
+    """Return True if a URL's user or password seems to have unescaped special characters.
 
     A parser would read a part of such a password as a host or a port, and show it in errors.
     """
@@ -185,22 +185,21 @@ def check_redis_url(url: str, field: str = "redis.url") -> None:
     if "," in authority or not all(_check_places(authority, url, field)):
         raise InvalidArgument(field, f"{shown} needs one host, like redis://127.0.0.1:6379/0")
     if number and not (number.isascii() and number.isdigit()):
-        raise InvalidArgument(
-            field, f"{shown}: after the host comes the number of a database, like /0"
-        )
+        raise InvalidArgument(field, f"{shown}: the path must be the number of a database, like /0")
     if mark and (
         scheme.lower() == "redis"
         or not all(option.startswith("ssl_") for option in options.split("&"))
     ):
         raise InvalidArgument(
-            field, f"{shown}: the only options after '?' are those of rediss://, like ssl_ca_certs"
+            field,
+            f"{shown}: options after '?' must begin with ssl_, like ssl_ca_certs, and need rediss://",
         )
 
 
 def split_prefix(url: str, field: str) -> tuple[str, str | None]:
-    """Split a store's URL into the URL of the Redis and the option ``prefix=NAME``.
+    """Return a store's URL without its option ``prefix=NAME``, and the option's value or None.
 
-    The prefix begins the names of all keys; it is None if the URL has no such option.
+    The names of all keys of the store begin with the prefix.
     """
     address, mark, options = url.partition("?")
     left, prefix = [], None
@@ -216,7 +215,7 @@ def split_prefix(url: str, field: str) -> tuple[str, str | None]:
 
 
 def with_password(url: str, password: str) -> str:
-    """Return the URL of a PostgreSQL or Redis with the password added; others are not changed.
+    """Return a PostgreSQL or Redis URL with the password added; return other URLs unchanged.
 
     Use the result only to connect: logs and errors must show the URL without the password.
     """

@@ -141,7 +141,7 @@ def check_owner(path: Path, found: os.stat_result) -> None:
 def _close_empty(folder: Path) -> None:
     """Remove the group's write permission from an empty folder of this user.
 
-    With umask 002, mkdir creates such folders.
+    With umask 002, mkdir gives the group this permission.
     """
     found = folder.stat()
     if found.st_uid == os.geteuid() and found.st_mode & 0o022 == 0o020:
@@ -180,7 +180,7 @@ def make_folder(folder: Path, mode: int) -> None:
 def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:
     """Replace a file by a new file with the given text that only the file's owner can read.
 
-    ``owner`` is a uid and a gid; None: this user.
+    ``owner`` is a uid and a gid; None means this user.
     """
     scratch = path.with_name(f"{path.name}.new")
     scratch.unlink(missing_ok=True)

@@ -34,7 +34,7 @@ _PACKAGES = str(Path(__file__).parents[2])  # the folder with jobqueue in it
 
 
 class SupervisorGuard:
-    """Starts the guard process and has the pipe to it. ``dismiss`` may be called twice."""
+    """Starts the guard process and holds the pipe to it. ``dismiss`` may be called twice."""
 
     def __init__(self, services: Mapping[Path, int]) -> None:
         """Create the guard without starting its process.
@@ -112,9 +112,9 @@ def _in_own_group() -> set[int]:
 
 
 def _working_in(folder: Path) -> set[int]:
-    """Return the main process of the server that works in the folder.
+    """Return the pid of the main process of the server that works in the folder.
 
-    If the main process has ended, return the server's other processes.
+    If the main process has ended, return the pids of the server's other processes.
     """
     found = {
         pid for pid in processes.pids() if processes.works_in(pid, folder) and processes.began(pid)

@@ -242,7 +242,7 @@ class Restarts:
     """Defines how often and after which waits an ended unit is started again.
 
     Each wait is twice as long as the last wait. After ``in_a_row`` restarts, the unit is given up.
-    A run of ``calm`` seconds resets the wait and the count of restarts.
+    When a unit has run for ``calm`` seconds, the waits and the count of restarts begin anew.
     """
 
     allowed: bool = True
@@ -397,7 +397,7 @@ class Keeper:
             self._set(UnitHealth.FAILING, found.detail)
 
     def _never_ready(self, error: JobQueueError) -> bool:
-        """Return True if the unit ended before it was ever healthy, and let ``ready`` raise that.
+        """Return True if the unit ended before it was ever healthy; ``ready`` raises the error.
 
         Such a unit is not started again: the next start would end in the same way.
         """

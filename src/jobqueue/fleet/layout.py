@@ -98,7 +98,7 @@ _TAKERS = {"servers": "replicated", "workers": "replicated", "postgres": "replic
 
 @dataclass(frozen=True, slots=True)
 class UpRequest:
-    """Holds the flags and settings of one `jq-ctl up`. None: the user did not give the flag."""
+    """Holds the flags and settings of one `jq-ctl up`. A flag that was not given is None."""
 
     folder: Path
     settings: Settings

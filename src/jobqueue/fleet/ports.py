@@ -58,7 +58,7 @@ class Ports:
 def is_free(port: int) -> bool:
     """Return True if a server could listen on the port of 127.0.0.1 now.
 
-    Closed connections that the system still remembers (TIME_WAIT) do not count.
+    A port whose connections are all closed (TIME_WAIT) is free.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -70,7 +70,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port on which no server listens, and reserve it among callers of this function."""
+    """Return a port on which no server listens. Other callers, in any process, get other ports."""
     for port in random.sample(_RANGE, len(_RANGE)):
         if is_free(port) and _mark(port):
             return port

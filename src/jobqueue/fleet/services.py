@@ -106,7 +106,7 @@ def check(services: tuple[BackingService, ...], *, streams: bool = False) -> Non
     """Check the backing services before anything is started.
 
     Raise InvalidArgument for a malformed URL. Raise NotFound if a program or client library is not
-    installed. With ``streams``, Kafka's client library is needed although the layout has no Kafka.
+    installed. With ``streams``, Kafka's client library is needed even if the layout has no Kafka.
     """
     needed = [service.name for service in services]
     if streams and "kafka" not in needed:
@@ -156,7 +156,7 @@ class NamedService(Unit):
         return self._probe
 
     def told(self, variable: str) -> dict[str, str]:
-        """Return the environment by which a process finds the server: the variable with its URL."""
+        """Return the environment by which a process finds the server: its URL in ``variable``."""
         return {variable: self.url}
 
     async def launch(self) -> None:

@@ -134,10 +134,7 @@ class Supervisor:
         self._changed("")
 
     def _taken_port(self) -> int | None:
-        """Return a port of the layout that another program uses, or None.
-
-        The ports were free when they were chosen.
-        """
+        """Return a port of the layout that another program has taken meanwhile, or None."""
         chosen = [port for process in self.layout.processes for port in process.ports]
         private = [one for one in self.keepers if isinstance(one.unit, services.PrivateService)]
         chosen += [one.unit.probe.port for one in private if one.unit.probe]
@@ -245,9 +242,8 @@ def launch(
 ) -> FleetState:
     """Start a supervisor in the background, and return its state when all units are healthy.
 
-    If the topology does not start, raise the reason. The caller must not have threads or event
-    loops: the supervisor is a fork of this process, so that it inherits the settings with their
-    secrets, and the open lock of ``claim``. ``on_line`` is called with each line about a change.
+    If the topology does not start, raise the reason. ``on_line`` is called with each line about a
+    change. The caller must not have threads or event loops, because the supervisor is its fork.
     """
     log = claim.folder / folders.LOGS / "supervisor.log"
 
@@ -265,7 +261,7 @@ def launch(
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
-    pid = os.fork()
+    pid = os.fork()  # the child inherits the lock, and the settings with their secrets
     if pid == 0:
         os.close(reading)
         _go_on(keep_running, writing, log)

@@ -66,8 +66,8 @@ def server(
 ) -> Server:
     """Return the process of a jq-server with its own ports.
 
-    ``needs`` maps an environment variable to the backing service whose URL it gets. A server with
-    the role ``scheduler`` serves no API, only the HTTP pages of health and metrics.
+    ``needs`` maps an environment variable to the backing service whose URL the variable gets. A
+    server with the role ``scheduler`` serves no API, only the HTTP pages of health and metrics.
     """
     settings = plan.settings
     calls = role != "scheduler"
@@ -308,7 +308,7 @@ def streaming(plan: UpRequest) -> Layout:
 
 
 def microservices(plan: UpRequest) -> Layout:
-    """Return the layout of Design A of the task queue document: six services, each a process."""
+    """Return the layout of Design A in docs/taskqueue.md: six services, each in its own process."""
     _check_service_flags(plan, "microservices")
     # In the order of the document: gateway 50051, job 50052, … with --port-base 50051.
     port = {service.name: plan.ports.take() for service in catalogue.DESIGN_A if service.port}
@@ -340,7 +340,7 @@ def microservices(plan: UpRequest) -> Layout:
 
 
 def nodes(plan: UpRequest) -> Layout:
-    """Return the layout of Design B of the task queue document: equal nodes that clients choose."""
+    """Return the layout of Design B in docs/taskqueue.md: equal nodes, each with all functions."""
     _check_service_flags(plan, "nodes", "nodes")
     count = plan.count("nodes", 6, least=1)
     ports = [plan.ports.take() for _ in range(count)]

@@ -1,1 +1,1 @@
-"""Implements the processes ``jq-server`` and ``jq-worker``, from the settings to the parts."""
+"""Creates the parts of ``jq-server`` and ``jq-worker`` from the settings, and runs them."""

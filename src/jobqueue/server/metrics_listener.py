@@ -137,16 +137,13 @@ class _Connection(asyncio.Protocol):
         self.in_use = False
 
     def accepted(self, connection: socket.socket, address: str) -> bool:
-        """Count the connection before TLS begins; return False if there are too many."""
         self._handshake = connection
         return self._counts(address)
 
     def gone(self) -> None:
-        """Stop counting the connection, because its TLS handshake failed."""
         self._pages.counted.leave(self)
 
     def close_for_another(self) -> None:
-        """Close the connection, or its TLS handshake, at once."""
         if self._handshake is not None:
             hang_up(self._handshake)
         elif self._transport is not None:
@@ -174,9 +171,9 @@ class _Connection(asyncio.Protocol):
             self._answering = asyncio.create_task(self._answer(head), name="metrics-connection")
 
     def eof_received(self) -> bool:
-        """Return True to keep the connection open for the answer.
+        """Return True to keep the connection open until the request is answered.
 
-        A client may close its side after its request. With TLS, the whole connection is closed.
+        Return False over TLS, where a client cannot close only its side of the connection.
         """
         over_tls = self._transport and self._transport.get_extra_info("sslcontext") is not None
         return self._answering is not None and not over_tls

@@ -41,7 +41,7 @@ def rules(settings: Settings) -> Rules:
 
 
 def db_url(settings: Settings, url: str | None = None) -> str:
-    """Return the URL of the store with its password, which must not be shown."""
+    """Return the store's URL with the password. Logs and errors must not show it."""
     return with_password(url or settings.db.url, security.password(settings.db, "db"))
 
 
@@ -190,8 +190,9 @@ def metrics_endpoint(settings: Settings) -> Endpoint:
 def pool_id(settings: Settings) -> str:
     """Return the id of a server's built-in worker.
 
-    The id is the same after a restart, so that the jobs of a killed server are retried at once.
-    Several servers on one machine have different ports, and so different ids.
+    The id is the same after a restart. When the new process registers the id, the killed process
+    loses its leases, so that its jobs are retried without waiting for a timeout. Several servers on
+    one machine have different ports, and so different ids.
     """
     if settings.worker.id:
         return settings.worker.id

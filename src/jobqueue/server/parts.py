@@ -125,7 +125,7 @@ class Part:
 
 
 class Grpc(Part):
-    """Serves jq.v1 and taskqueue.v1 over gRPC. The stop waits until connected workers drained."""
+    """Serves jq.v1 and taskqueue.v1 over gRPC. ``stop`` waits until its workers have drained."""
 
     stage = Stage.JOBS
     _face: GrpcFace | None = None
@@ -158,7 +158,7 @@ class Grpc(Part):
         self.grpc_target = str(Address(settings.grpc.host, port))
 
     async def _create_queue(self, spec: QueueSpec) -> None:
-        """Create the queue of taskqueue.v1; the audit log names the caller of the first job."""
+        """Create the queue of taskqueue.v1 for its first job, whose caller the audit log names."""
         with audit.change("queue.create", spec.name):
             await self._base.engine.create_queue(spec)
 

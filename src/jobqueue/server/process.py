@@ -121,19 +121,16 @@ class ServerProcess:
         await self._warn_of_an_abandoned_stream()
 
     async def _warn_of_an_abandoned_stream(self) -> None:
-        """Log a warning if the store keeps jobs for an event stream that is not configured.
-
-        Such jobs stay for ever, because no server publishes their events.
-        """
+        """Log a warning if jobs stay until their events are published, but Kafka is not set."""
         kafka = self._base.settings.kafka
         if kafka.bootstrap or kafka.abandon:
             return
         lag = await self._base.store.stream.lag()
         if lag is not None:
             log.warning(
-                "the events of the %s store were published to Kafka, but kafka.bootstrap is not"
-                " set: jobs with unpublished events (%d events) cannot be removed; set"
-                " kafka.bootstrap to go on publishing, or kafka.abandon to give the stream up",
+                "the %s store keeps jobs until their events are published to Kafka, but"
+                " kafka.bootstrap is not set: the jobs of %d events cannot be removed; set"
+                " kafka.bootstrap to publish the events, or kafka.abandon to give them up",
                 self._base.store.name,
                 lag.events,
             )

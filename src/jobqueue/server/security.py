@@ -154,7 +154,7 @@ def password(of: DbSection | RedisSection | KafkaSection, section: str) -> str:
 
 
 def credentials(settings: Settings, api_key: str | None) -> Credentials | None:
-    """Return the credentials that a worker sends to its server; None if it has none."""
+    """Return the credentials that a worker sends to its server, or None if none are set."""
     tls = settings.tls
     made = Credentials(
         api_key or None,

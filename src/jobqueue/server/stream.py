@@ -56,9 +56,9 @@ def _dispatch_topics(settings: Settings) -> DispatchTopics:
 
 
 def partitions(settings: Settings) -> int:
-    """Return the number of Kafka partitions for workers' assignments.
+    """Return the number of partitions of the topic through which workers learn of their jobs.
 
-    The number is 0 if workers do not learn of their jobs through Kafka.
+    Return 0 if kafka.dispatch is not set.
     """
     return settings.kafka.assignment_partitions if settings.kafka.dispatch else 0
 
@@ -148,9 +148,9 @@ def _check_addresses(bootstrap: str) -> None:
 
 
 def runner(settings: Settings, observer: Observer) -> StreamRunner | None:
-    """Create the part that publishes the event stream, or the part that ends its publication.
+    """Create the publisher of the event stream, or with kafka.abandon the part that turns it off.
 
-    Return None if the settings name neither kafka.bootstrap nor kafka.abandon.
+    Return None if neither kafka.bootstrap nor kafka.abandon is set.
     """
     if not settings.kafka.bootstrap:
         return Abandon() if settings.kafka.abandon else None
@@ -176,7 +176,7 @@ def scheduler_hints(settings: Settings) -> HintSource:
 
 
 def worker_dispatch(settings: Settings, store: Store, observer: Observer) -> KafkaDispatch:
-    """Create the API through which a worker gets its jobs if it learns of them through Kafka."""
+    """Create the API that gives a worker its jobs if kafka.dispatch is set."""
     told = kafka(settings)
     from jobqueue.events.dispatch.reader import HintReader
     from jobqueue.events.dispatch.worker import KafkaDispatch

@@ -39,7 +39,7 @@ class AdapterConversation:
         return self._process.pid
 
     def ask(self, do: str, *, within: float = 0.0, **told: Any) -> dict[str, Any]:
-        """Request one measurement and return the answer. Raises AdapterFailed."""
+        """Request a measurement of ``within`` seconds. Return its answer or raise AdapterFailed."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps({"do": do, **told}) + "\n")
@@ -91,7 +91,7 @@ class AdapterConversation:
 def adapter(
     python: Path, module: str, folder: Path, environment: Mapping[str, str], log: Path
 ) -> Iterator[AdapterConversation]:
-    """Start an adapter of ``folder``, yield a conversation with the adapter, then kill it."""
+    """Start an adapter in ``folder``, which is killed at the end of the block."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JQ_")}
     # The workers import the module, too. No process may write bytecode into the folder.
     kept["PYTHONPATH"] = f"{folder}{os.pathsep}{ADAPTERS}"

@@ -76,7 +76,7 @@ class Environments:
 
 
 def _stamp(pins: Path) -> str:
-    """Return a text that differs for other packages and for another Python version."""
+    """Return a text that identifies the packages in ``pins`` and this Python version."""
     major, minor = sys.version_info[:2]
     return f"py{major}.{minor}-{hashlib.sha256(pins.read_bytes()).hexdigest()[:12]}"
 

@@ -1,4 +1,4 @@
-"""Write the comparison with peers as HTML and Markdown, by the code of other reports."""
+"""Write the comparison with peers as HTML and Markdown, in the form of other reports."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class PeerRun:
 
 
 def setups(settings: Sequence[PeerSetting], slots: Sequence[int]) -> list[PeerSetup]:
-    """Return every setting with every number of slots, or without one if ``slots`` is empty."""
+    """Return each setting with each number in ``slots``, or with its default if that is empty."""
     if not slots:
         return [PeerSetup(setting) for setting in settings]
     return [PeerSetup(setting, number) for setting in settings for number in slots]

@@ -1,4 +1,4 @@
-"""Format the table of a comparison with peers, ratios to jobqueue first."""
+"""Format the table of a comparison with peers. Ratios to jobqueue come first."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def rows(runs: Sequence[PeerRun]) -> list[PeerRow]:
 def _is_base(of: tuple[System, PeerSetup], system: System, setup: PeerSetup) -> bool:
     """Return True if ``of`` is jobqueue on the same server in the same setup.
 
-    jobqueue on SQLite has no peers, so it is compared with jobqueue on PostgreSQL.
+    No peer uses SQLite, so jobqueue on SQLite is compared with jobqueue on PostgreSQL.
     """
     backing = system.backing
     if system.is_ours and backing is Backing.SQLITE:

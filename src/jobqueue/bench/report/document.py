@@ -176,7 +176,7 @@ def _asked(study: Study) -> list[Block]:
 
 
 def _load(study: Study) -> Text:
-    """Return a paragraph with the factors that all loads share, and those of the base load."""
+    """Return a paragraph with the factors equal in all runs, and the usual values of others."""
     usual = f"Equal in all runs: {study.same}."
     if study.base:
         usual += f" Load “{BASE}”: {study.base}; other loads name what they change."

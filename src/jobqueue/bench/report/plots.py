@@ -230,7 +230,7 @@ class _Plotter:
             return Plot(name, f"Times, {title}: less is better.", _svg(figure, name))
 
     def _curves(self) -> list[Plot]:
-        """Plot the share of jobs that are done after a time, at the largest value on the x axis."""
+        """Plot the share of jobs done within a time, for the largest x value of each load."""
         spots = [one for one in self._largest() if any(self._timed(one).values())]
         if not spots:
             return []
@@ -276,7 +276,7 @@ class _Plotter:
     def _bars(
         self, name: str, of: Callable[[RunRecord], dict[str, float]], title: str, unit: str
     ) -> list[Plot]:
-        """Plot a sum as a bar of its parts, for each topology at the largest x value of a load."""
+        """Plot a stacked bar of parts for each topology, at the largest x value of each load."""
         bars = [
             (spot, subject, point)
             for spot in self._largest()

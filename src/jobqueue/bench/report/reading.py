@@ -64,7 +64,7 @@ class Verdict:
 
     @property
     def shown(self) -> str:
-        """Return the lead as text, or the reason why no topology leads."""
+        """Return the ratio of the best topology to the second, or the reason why none leads."""
         if self.leader is None:
             return self.why.value if self.why else ""
         return f"{'≥ ' if self.at_least else ''}{times(self.ratio)}"
@@ -107,7 +107,10 @@ def with_interval(figure: Interval) -> str:
 
 
 def shown(point: Point, measure: Measure) -> str:
-    """Format a measure with its bounds and marks. Returns "" if no run has a value."""
+    """Format a measure with its bounds. Returns "" if no run has a value.
+
+    † marks disturbed runs, ‡ a figure that the generator may have limited.
+    """
     figure = point.figure(measure)
     if figure is None:
         return ""
@@ -314,7 +317,7 @@ def _failures(study: Study) -> Statement:
 
 
 def _refusals(study: Study) -> list[Statement]:
-    """Return a sentence about submits that were answered fast without creating a job."""
+    """Return a sentence about submits that a full queue or a rate limit refused."""
     said = []
     for subject in study.subjects:
         counts = [point.counts().get(Method.SUBMIT) for point in study.points

@@ -141,7 +141,7 @@ class Point:
         return interval(values) if values else None
 
     def counts(self) -> dict[str, Counts]:
-        """Return the request counts of all kept runs by method."""
+        """Return the request counts by method, including those of disturbed runs."""
         total: dict[str, Counts] = {}
         for run in self.runs:
             for method, one in run.counts.items():
@@ -170,7 +170,7 @@ class Study:
 
     @cached_property
     def loads(self) -> list[tuple[str, str]]:
-        """Return every load with the factor on its x axis, the base load first."""
+        """Return every load with the factor on its x axis, the load with usual factors first."""
         found = dict.fromkeys((one.spot.load, one.spot.axis) for one in self.points)
         return sorted(found, key=lambda one: one[0] != BASE)
 
@@ -202,12 +202,12 @@ class Study:
 
     @property
     def runs(self) -> list[RunRecord]:
-        """Return all kept runs except the runs of scenarios."""
+        """Return all runs except the runs of scenarios."""
         return [run for point in self.points for run in point.runs]
 
     @property
     def every_run(self) -> list[RunRecord]:
-        """Return all kept runs, including the runs of scenarios."""
+        """Return all runs, including the runs of scenarios."""
         return [run for one in self.folders for run in one.records]
 
 
@@ -295,7 +295,7 @@ def _most_frequent(values: Iterable[Any]) -> Any:
 
 
 def _factors(run: RunRecord) -> dict[str, Any]:
-    """Return the factors of a run with a load, without its scenario."""
+    """Return the factors of a run, with its warm-up and measured seconds."""
     factors = {**run.cell.as_json(), "warm_up": run.warm_up, "seconds": run.seconds}
     del factors["scenario"]
     return factors

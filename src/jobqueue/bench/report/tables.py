@@ -1,7 +1,7 @@
 """Write the tables of a documentation page from kept results, so that no figure is typed by hand.
 
 ``<!-- jq-bench: NAME FOLDER -->`` begins a table, ``<!-- end -->`` ends it. FOLDER is relative to
-the checkout, in which the command is called.
+the option --root, by default the current folder.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def render(page: str, root: Path) -> str:
         begin, name, folder, end = found.groups()
         if name not in TABLES:
             raise InvalidArgument(
-                "jq-bench", f"{name!r} is not a table's name; one of: {', '.join(sorted(TABLES))}"
+                "jq-bench", f"{name!r} is not a table's name; allowed: {', '.join(sorted(TABLES))}"
             )
         lines = TABLES[name](root / folder)
         return "\n".join([begin, *lines, end])
@@ -241,7 +241,7 @@ _KEYED: Mapping[str, _Choice] = {
 
 
 def _keyed(study: Study) -> Iterator[tuple[list[str], Point]]:
-    """Yield the names and the runs of each kind of keys and of each design."""
+    """Yield the kind of keys and the topology by name, and their runs."""
     for what, chosen in _KEYED.items():
         for topology in (_SERVICES, _NODES):
             if point := _point(study, topology, chosen):
@@ -249,7 +249,7 @@ def _keyed(study: Study) -> Iterator[tuple[list[str], Point]]:
 
 
 def _point(study: Study, topology: str, chosen: _Choice) -> Point | None:
-    """Return the topology's runs at the usual load whose keys match ``chosen``, or None."""
+    """Return the topology's runs that match ``chosen``, with the usual mix of methods."""
     keyed = [one for one in study.points if one.runs[0].cell.key_ratio == 1]
     callers = {one.runs[0].cell.callers for one in keyed}
     for point in study.points:

@@ -19,7 +19,7 @@ MARKDOWN = "report.md"
 
 
 def write(folders: Sequence[Path], into: Path) -> Path:
-    """Write the report of these folders and return its HTML page.
+    """Write the report of these folders and return the path of its HTML page.
 
     Raises JobQueueError if a folder contains no results.
     """

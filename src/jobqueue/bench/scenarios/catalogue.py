@@ -61,9 +61,9 @@ class Sizes(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tru
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Names one scenario of a topology. Its module is imported when the scenario starts.
+    """Names one scenario of a topology.
 
-    The module may need a client library that is not installed.
+    Its module may need a client library, so the module is imported when the scenario starts.
     """
 
     topology: str

@@ -1,7 +1,6 @@
 """Run a jq-server that kills itself when its relay reaches the failpoint that a file names.
 
-Only the server that publishes reaches these failpoints. If several servers watch the file, only the
-publishing server dies.
+Several servers may read the file, but only the publishing server reaches a failpoint and dies.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class _InProcess:
         return [Figure(f"{self.store}: drain", rate, "jobs/s", self.targets["drain"], how)]
 
     async def hand_off(self) -> list[Figure]:
-        """Measure submits of a few jobs to a waiting worker. Most are assigned in the call."""
+        """Measure submits of a few jobs to a waiting worker. Submits assign most of these jobs."""
         ended, types = asyncio.Event(), self._types()
         left = 0
 

@@ -38,7 +38,7 @@ _NEVER = Restarts(allowed=False)
 
 
 class TcpProxy:
-    """Forwards connections to PostgreSQL, and loses or delays their bytes on request.
+    """Forwards connections to PostgreSQL, and drops or delays their bytes on request.
 
     ``url`` is the address of PostgreSQL through the proxy.
     """
@@ -122,7 +122,7 @@ class _Cluster:
         return ((await self.site.stats()).succeeded - before) / (time.monotonic() - began)
 
     async def recovered(self, before: float) -> float:
-        """Return the seconds until the rate of jobs has recovered for a whole second.
+        """Return the seconds until the rate of jobs is near ``before`` again for a second.
 
         Returns ``_PATIENCE`` if the rate does not recover in that time.
         """
@@ -238,10 +238,7 @@ async def stopped(stand: Stand) -> list[Figure]:
 
 
 async def silent(stand: Stand) -> list[Figure]:
-    """Measure the recovery after the server's connections to PostgreSQL lost bytes for a while.
-
-    No connection is reset.
-    """
+    """Measure the recovery after open connections to PostgreSQL lost all bytes for a while."""
     seconds = stand.sizes.silent_seconds
     async with _cluster(stand, 1, 0, relayed=True) as cluster:
         backend = GrpcBackend(cluster.ground.grpc[0], timeout=_PATIENCE)

@@ -1,8 +1,4 @@
-"""Measure the relay: its speed with a backlog, its memory, and how much it slows jobs down.
-
-A job that was submitted, claimed and finished has four events. A relay publishes the backlog from
-its first event.
-"""
+"""Measure how fast a relay publishes a backlog, its memory, and how much it slows jobs down."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from jobqueue.events.relay import Relay
 from jobqueue.events.settings import KafkaSettings
 from jobqueue.events.topics import MESSAGE_MARGIN, Topics
 
-_EVENTS = 4  # of each job
+_EVENTS = 4  # of each job that was submitted, claimed and finished
 _LARGE = 256 << 10
 _MIB = 1 << 20
 _TARGET = 20_000
@@ -36,7 +32,7 @@ _SHARE = 0.80  # of the rate without the stream
 
 
 class Watch(Observer):
-    """Counts published records, and the time that reading from the store takes."""
+    """Counts the records left to publish, and adds up the time of reads from the store."""
 
     def __init__(self) -> None:
         self.reading = 0.0
@@ -67,7 +63,7 @@ async def relay(stand: Stand) -> list[Figure]:
 async def memory(stand: Stand) -> list[Figure]:
     """Measure how much memory a jq-server needs to publish a backlog of large payloads.
 
-    The figure is the difference to a jq-server without the event stream.
+    The figure is the difference from a jq-server without the event stream.
     """
     large = stand.sizes.large
     async with stand.database() as site:
@@ -93,7 +89,7 @@ async def memory(stand: Stand) -> list[Figure]:
 
 
 async def drain(stand: Stand) -> list[Figure]:
-    """Measure the drain without and with the event stream, which shows the cost of the stream."""
+    """Measure the drain of a backlog without and with the event stream."""
     sizes = stand.sizes
     cpu = stand.cpu()
     stand.say("without the stream")
@@ -136,7 +132,7 @@ async def _drained(stand: Stand, told: Mapping[str, str]) -> tuple[float, str, s
 
 
 def kafka_settings(bootstrap: str, prefix: str) -> dict[str, str]:
-    """Return the settings of a server whose topics have the names with the given prefix."""
+    """Return the environment variables of a server whose topic names start with ``prefix``."""
     topics = {"JOBS": "jobs", "DEAD_LETTERS": "dead", "QUEUES": "queues"}
     return {
         "JQ_KAFKA_BOOTSTRAP": bootstrap,

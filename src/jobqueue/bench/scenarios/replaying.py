@@ -120,7 +120,7 @@ async def replay(stand: Stand) -> list[Figure]:
 
 @contextlib.asynccontextmanager
 async def _durable_redis(stand: Stand) -> AsyncIterator[str]:
-    """Start a Redis that answers a write after it is on disk, and yield the URL of the Redis."""
+    """Start a Redis that confirms a write only when it is on disk, and yield its URL."""
     settings = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
     redis = PrivateRedis(stand.folder / f"{stand.prefix()}redis", settings=settings)
     await asyncio.to_thread(redis.start)

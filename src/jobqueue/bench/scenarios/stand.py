@@ -136,10 +136,9 @@ async def caught_up(store: Store) -> None:
 
 
 class Site:
-    """Holds one database, and a store that reads it.
+    """Holds one database, and a store through which a measurement reads its progress.
 
-    A measurement reads progress through this store, so that measured programs spend no time on
-    that.
+    The measured programs therefore spend no time on these reads.
     """
 
     def __init__(self, stand: Stand, name: str, url: str, store: Store) -> None:
@@ -189,7 +188,7 @@ class Site:
             await asyncio.sleep(_POLL)
 
     async def drain_rate(self, jobs: int) -> float:
-        """Resume the paused queue, and return the jobs per second until ``jobs`` more are done."""
+        """Resume the queue, and return the jobs per second until ``jobs`` more jobs are done."""
         before = (await self.stats()).succeeded
         began = time.perf_counter()
         await self.store.queues.pause(DEFAULT_QUEUE, False)

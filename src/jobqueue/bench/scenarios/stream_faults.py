@@ -1,7 +1,6 @@
 """Cause faults in an event stream, and compare Kafka with the store after each fault.
 
-Kafka must equal ``job_event`` with the order of every job's events. ``StreamDiffers`` is raised
-otherwise.
+``StreamDiffers`` is raised unless Kafka has the store's events, those of each job in order.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class FaultStage:
 
     @asynccontextmanager
     async def play(self, say: Say, servers: int = 1) -> AsyncIterator[Play]:
-        """Start the servers all at once, and a worker that knows all of them."""
+        """Start the servers together, and a worker that knows the address of each server."""
         say("starting")
         wired = telling(self.settings, services={"postgres": self.dsn, "redis": None})
 
@@ -259,7 +258,7 @@ async def outage(
 
 
 async def killed(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
-    """Kill the publishing server at each failpoint, after which another server publishes.
+    """Kill the publishing server at each failpoint in turn. Another server then publishes.
 
     ``seconds`` in the result is the longest time from a kill until the stream has caught up.
     """
@@ -276,7 +275,8 @@ async def killed(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
         compared = await play.same()
     if not compared.repeated:
         raise StreamDiffers(
-            "no event was repeated, but a relay killed after Kafka's answer must repeat events"
+            "no event was repeated, but a relay that is killed before it stores Kafka's"
+            " confirmation must repeat events"
         )
     return ScenarioResult(compared, longest, [])
 
@@ -288,7 +288,8 @@ async def _a_server_died(play: Play, count: int) -> float:
     while len(ends := [how for unit in units if (how := unit.ended())]) < count:
         if time.monotonic() > give_up:
             raise TimeoutError(
-                f"{len(ends)} of {count} servers died in {_PATIENCE:g} s: no server publishes"
+                f"{len(ends)} of {count} servers died in {_PATIENCE:g} s: no publishing server"
+                " reached the failpoint"
             )
         await asyncio.sleep(_POLL)
     if set(ends) != {describe_exit(-signal.SIGKILL)}:
@@ -297,10 +298,10 @@ async def _a_server_died(play: Play, count: int) -> float:
 
 
 async def reverse(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
-    """Commit two enqueueing transactions in reverse order, again and again.
+    """Enqueue jobs in pairs of transactions that commit in the reverse order of their begin.
 
-    The transaction that began and numbered its jobs first commits last. The events of the other
-    transaction are in Kafka by then.
+    The first transaction has the lower job numbers. It commits when the events of the second
+    transaction are in Kafka.
     """
     began = time.perf_counter()
     async with stage.play(say) as play, StreamWatcher(stage) as watcher:

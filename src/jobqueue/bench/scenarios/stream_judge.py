@@ -1,4 +1,7 @@
-"""Compare Kafka with the table ``job_event``, by other queries than the relay and stores use."""
+"""Compare the events in Kafka with the events in PostgreSQL.
+
+The query is not the relay's, so that an event which the relay overlooks is found.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _COMING = (
     confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
 )
 _AT_ONCE = 5_000
-# The query reads the whole table: the relay finds new events in another way.
+# The query reads the whole tables: the relay finds new events in another way.
 _EVENTS = """
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name, e.detail,
        q.name
@@ -131,7 +134,7 @@ class Reader:
                 )
 
     def _end_of(self, partition: confluent_kafka.TopicPartition) -> int:
-        """Return the next offset of the partition.
+        """Return the offset after the partition's last message.
 
         Waits until a restarted broker leads the partition.
         """
@@ -167,7 +170,7 @@ class StreamComparison:
 
 
 async def written(dsn: str) -> dict[str, Event]:
-    """Return all events in ``job_event`` by event id."""
+    """Return all events in PostgreSQL by event id."""
     db = await asyncpg.connect(dsn)
     try:
         rows = await db.fetch(_EVENTS)
@@ -230,7 +233,8 @@ def _read(
             continue
         if event.version != latest.get(event.job_id, 0) + 1:
             raise StreamDiffers(
-                f"event {event_id} comes after version {latest.get(event.job_id, 0)} of its job"
+                f"event {event_id} follows version {latest.get(event.job_id, 0)} of its job: an"
+                " event is missing or out of order"
             )
         seen.add(event_id)
         latest[event.job_id] = event.version

@@ -1,6 +1,6 @@
 """Measure the streaming topology end to end, and the faults of the event stream.
 
-A fault scenario that ends without an error has kept every event and the order of events.
+A fault scenario fails if an event is missing in Kafka or out of order.
 """
 
 from __future__ import annotations

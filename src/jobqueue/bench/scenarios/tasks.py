@@ -17,5 +17,5 @@ async def noop(n: int) -> int:
 
 @app.task
 async def note(at: float) -> float:
-    """Return the seconds since ``at``, the time of the submit by the machine's shared clock."""
+    """Return the seconds since the submit at ``at``, by a clock that all processes share."""
     return time.perf_counter() - at

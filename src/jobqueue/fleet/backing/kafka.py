@@ -84,7 +84,7 @@ def find_kafka() -> Path | None:
 def is_complete(jars: Path) -> bool:
     """Return True if the folder contains the jars of a broker.
 
-    A download moves all its jars into the folder at once.
+    Two jars are enough evidence: a download moves all its jars into the folder at once.
     """
     return any(jars.glob("kafka_2.*.jar")) and any(jars.glob("kafka-clients-*.jar"))
 
@@ -297,6 +297,6 @@ def _escaped(value: str) -> str:
 
 
 def _new_cluster_id() -> str:
-    """Return a random cluster id without dashes: a dash at the beginning would mean an option."""
+    """Return a random cluster id without dashes: a leading dash would look like an option."""
     text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     return text.replace("-", "A")

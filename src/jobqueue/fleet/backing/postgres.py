@@ -124,9 +124,9 @@ class PrivatePostgres(PrivateServer):
     def _apply_password(self, password: str) -> None:
         """Set the superuser's password in single-user mode, which accepts no connections.
 
-        In a folder of an earlier version, which set no password, every user of the machine could
-        connect and change the server. So no other role can log in afterwards, and the settings that
-        ALTER SYSTEM wrote are moved to another file.
+        An earlier version set no password, so that every user of the machine could change the
+        server. Therefore also forbid other roles to log in, and move the settings that ALTER SYSTEM
+        wrote to another file.
         """
         kept = self._set_settings_aside()
         output = self._run_in(

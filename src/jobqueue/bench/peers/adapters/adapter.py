@@ -1,8 +1,8 @@
 """Provide the base of every adapter: the record that a job writes, and the submit loops.
 
 An adapter runs in the environment of its peer, which has no jobqueue, so this module imports the
-standard library only. The peer's workers import the same module, so its parameters are environment
-variables.
+standard library only. The peer's workers import this module, too, and get its parameters as
+environment variables.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ def slots_of_each(usual: int) -> int:
 def mark(n: int, process: int | None = None) -> None:
     """Append a record of the run of job ``n`` to a file. A measured job does nothing else.
 
-    The record is one append of 24 bytes, which is atomic in the kernel. The append costs every peer
-    the same, and needs no connection.
+    The append is atomic, costs every peer the same, and needs no connection.
     """
     global _marks  # noqa: PLW0603 - opened once by each process that runs jobs
     if _marks is None:

@@ -12,8 +12,8 @@ The process reads requests and writes answers, each a JSON object on a line:
     → {"do": "batch", ...}                               ← the same
     → {"do": "drain", "seconds": 5}                      ← the same, and "again": repeated runs
 
-The answer to a request that fails is {"error": REASON}. When its input ends, the process ends its
-workers and itself.
+The answer to a request that fails is {"error": REASON}. When its input ends, the process kills
+its workers and exits.
 """
 
 from __future__ import annotations
@@ -94,11 +94,7 @@ class Measuring:
         }
 
     def pause(self) -> dict[str, Any]:
-        """Pause the workers, so that jobs submitted next wait.
-
-        A worker that is stopped inside a transaction may hold a lock that a submit needs. The
-        workers then run until the submit is answered, and are stopped again.
-        """
+        """Suspend the workers by SIGSTOP, so that new jobs wait until ``drain``."""
         with ThreadPoolExecutor(1) as pool:
             while True:
                 self._signal(signal.SIGSTOP)
@@ -107,6 +103,7 @@ class Measuring:
                 try:
                     submit.result(_STUCK)
                 except TimeoutError:
+                    # A worker suspended in a transaction may hold a lock that the submit needs.
                     self._signal(signal.SIGCONT)
                     submit.result()
                 else:
@@ -156,7 +153,7 @@ class Measuring:
     def _wait(self, give_up: float) -> bool:
         """Wait until every job ran and is recorded as ended.
 
-        Returns False if the time ``give_up`` has come before.
+        Returns False if a job is left at the time ``give_up``.
         """
         while self._marks.count() < self._next or self._peer.left():
             for process in self._processes:
