@@ -56,7 +56,7 @@ class AttemptFigures:
         reports: Sequence[Transition],
         accepted: Sequence[bool],
     ) -> None:
-        """Count attempts whose end the server has answered. ``held`` has the attempts by lease."""
+        """Count attempts whose final report was answered. ``held`` has the attempts by lease."""
         counts: Counter[tuple[str, State]] = Counter()
         ran: dict[str, list[float]] = {}
         for report, applied in zip(reports, accepted, strict=False):

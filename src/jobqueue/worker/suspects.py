@@ -33,8 +33,8 @@ _PROBE = 0.5  # seconds with only one slot on offer, so that the next suspect co
 class SuspectExecutor(Executor):
     """Runs one suspect at a time, while the worker runs no other job.
 
-    A suspect is a job that may have killed earlier workers. This executor replaces the suspect's
-    own executor until its handler may begin.
+    A suspect is a job that may have killed earlier workers. This executor holds the suspect until
+    its handler may begin, and then passes it to the executor of its task.
     """
 
     def __init__(self, runtime: WorkerRuntime, log: WorkerLog) -> None:
@@ -152,6 +152,6 @@ class SuspectExecutor(Executor):
 
 
 def _patience(job: Assignment) -> float:
-    """Return how many seconds a suspect may delay other jobs: longer after each hand-back."""
+    """Return how many seconds a suspect may delay other jobs: more after each hand-back of it."""
     hand_backs = max(0, job.attempt - 1 - job.retry_count)
     return _PATIENCE * float(_MORE_PATIENCE ** min(hand_backs, _MOST_HAND_BACKS))

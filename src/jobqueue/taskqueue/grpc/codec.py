@@ -240,7 +240,7 @@ def page_from_pb(response: ListResponse) -> SummaryPage:
 
 
 def envelope_fields(envelope: Envelope) -> dict[str, Any]:
-    """Return the fields of an envelope, for any of the three messages that contain one."""
+    """Return the fields of an envelope, for any of the three messages that contain an envelope."""
     return {
         "job_id": envelope.job_id,
         "terminal_status": STATUS_TO_PB[envelope.status],
