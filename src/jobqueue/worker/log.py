@@ -40,7 +40,7 @@ class WorkerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class AttemptFigures:
-    """Counts the attempts of one worker by queue, in the same metrics as a server does."""
+    """Counts the attempts of one worker by queue, with metrics that servers have, too."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer

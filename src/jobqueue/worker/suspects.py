@@ -33,8 +33,8 @@ _PROBE = 0.5  # seconds with only one slot on offer, so that the next suspect co
 class SuspectExecutor(Executor):
     """Runs one suspect at a time, while the worker runs no other job.
 
-    A suspect is a job that may have killed earlier workers. This executor holds the suspect until
-    its handler may begin, and then passes it to the executor of its task.
+    A suspect is a job that may have killed earlier workers. This executor replaces the suspect's
+    own executor until its handler may begin.
     """
 
     def __init__(self, runtime: WorkerRuntime, log: WorkerLog) -> None:

@@ -49,7 +49,7 @@ class Reconciler:
         self._rounds: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start the rounds at once, as a killed process may have left jobs out of the queue."""
+        """Start the rounds, the first one at once: an earlier process may have been killed."""
         self._rounds = asyncio.create_task(self._go_round())
 
     async def stop(self) -> None:

@@ -193,7 +193,7 @@ def record_to_status(record: JobRecord) -> public.GetJobStatusResponse:
 
 
 def record_from_status(response: public.GetJobStatusResponse) -> JobRecord:
-    """Return a job's record from the answer to GetJobStatus, which has no spec and no job type."""
+    """Return a job's record, without its spec and job type, from the answer to GetJobStatus."""
     return JobRecord(_summary_from(response, ""), Spec(""), response.failure_reason)
 
 

@@ -55,7 +55,7 @@ class ServiceHost:
         self._server: grpc.aio.Server | None = None
 
     def add(self, servicer: Callable[[Calls], Servicer]) -> None:
-        """Call ``servicer`` with the state that all calls share, and add what it returns."""
+        """Add the servicer that ``servicer`` makes from the state that all calls share."""
         self._servicers.append(servicer(self._calls))
 
     async def start(self, host: str, port: int) -> int:

@@ -32,13 +32,13 @@ class ExecutorSet:
         return self.coroutines if definition.is_async else self.threads
 
     def shares_fate(self, execution: Execution) -> bool:
-        """Return True if a crash of the handler kills the worker, because they share a process."""
+        """Return True if the handler runs in the worker's process: its crash kills the worker."""
         return execution.executor in (self.coroutines, self.threads)
 
     def may_overlook_cancel(self, execution: Execution) -> bool:
-        """Return True if a cancel only sets a flag, which the handler may ignore.
+        """Return True if a cancel only sets a flag that the handler may ignore.
 
-        This is so in threads and processes. A coroutine gets an exception, a program a signal.
+        A coroutine gets an exception, and an external program gets a signal.
         """
         return execution.executor in (self.threads, self.processes)
 
