@@ -64,7 +64,7 @@ class Sender:
         """Create a sender.
 
         If ``at_open`` is True, this process opens a store, and ``prepare`` creates the declared
-        queues. Otherwise the first submit creates them on the server, which needs the role operator.
+        queues. Otherwise the first submit creates them, if the caller has the role operator.
         """
         self._shared = shared
         self._port = port
