@@ -195,7 +195,7 @@ def test_how_late_a_tick_may_be_is_bounded_by_the_life_of_its_key() -> None:
     assert JobQueue("memory://", rules=Rules(key_ttl=60)).registry.catch_up == 60
     assert JobQueue("memory://", catch_up=timedelta(minutes=5)).registry.catch_up == 300
     for wrong in (-1, 86_401, float("nan")):
-        with pytest.raises(InvalidArgument, match=r"catch_up: .* is not 0 to 86400 s"):
+        with pytest.raises(InvalidArgument, match=r"catch_up: must be 0 to 86400 s"):
             JobQueue("memory://", catch_up=wrong)
 
 

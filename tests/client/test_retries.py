@@ -35,9 +35,9 @@ def test_a_backoff_is_a_wait_several_waits_or_a_backoff(said: Any, kept: object)
         ({"backoff": [1, None]}, "backoff", "expected seconds"),
         ({"backoff": {1: 2}}, "backoff", "expected seconds"),
         ({"backoff": {1, 2}}, "backoff", "expected seconds"),
-        ({"backoff": -1}, "backoff", "-1 is not 0 to"),
-        ({"backoff": [1, float("nan")]}, "backoff", "nan is not 0 to"),
-        ({"backoff": 10**400}, "backoff", "inf is not 0 to"),
+        ({"backoff": -1}, "backoff", " s, got -1 s"),
+        ({"backoff": [1, float("nan")]}, "backoff", " s, got nan s"),
+        ({"backoff": 10**400}, "backoff", " s, got inf s"),
         ({"backoff": bytearray(b"5")}, "backoff", "expected seconds"),
         ({"retry_on": "OSError"}, "retry_on", "got 'OSError'"),
         (

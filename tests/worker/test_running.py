@@ -109,7 +109,8 @@ async def test_bad_payloads_results_and_types_are_failures(server: FakeServer) -
         assert report.retryable
         assert report.error == (
             "UnknownTask: this worker has no task named 'nobody'; it has echo, fail, odd, simulate,"
-            " sleep, take. An older server ignores which tasks a worker has: update the server"
+            " sleep, take. A newer server sends only jobs for tasks that this worker has: "
+            "update the server"
         )
         assert server.free == 4
 

@@ -55,12 +55,12 @@ class JobQueue:
     event loop closes it.
 
     ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` are defaults for the tasks.
-    ``queues`` declares more queues than the tasks name; a ``QueueSpec`` also sets the settings of a
-    queue. The first submit and the start of a worker create the declared queues; on a server, the
-    caller needs the role operator for this. ``catch_up`` limits how late the job of a periodic task
-    may be submitted after all workers were down: an hour by default; 0 skips such jobs.
-    ``settings`` and ``rules`` apply to an engine in this process. ``api_key`` (or a token) and
-    ``tls`` apply to a server: ``True`` or ``grpcs://`` trusts the system's authorities, and
+    ``queues`` declares further queues; a ``QueueSpec`` also sets the settings of a queue. The first
+    submit and the start of a worker create the declared queues; on a server, the caller needs the
+    role operator for this. ``catch_up`` limits how late the job of a periodic task may be submitted
+    after all workers were down: an hour by default; 0 skips such jobs. ``settings`` and ``rules``
+    apply to an engine in this process. ``api_key`` (or a token) and ``tls`` apply to a server:
+    ``True`` or ``grpcs://`` trusts the system's root certificates, and
     ``Tls(ca=..., cert=..., key=...)`` names PEM files. ``redis_url`` names a Redis with locks for
     several processes on one PostgreSQL; without it, they use only PostgreSQL's locks.
     """

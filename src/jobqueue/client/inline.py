@@ -283,7 +283,7 @@ class InlineBackend(Engine):
             await self._memory.workers.register(self._worker)
 
     async def _takes(self) -> bool:
-        """Return False if an operator has drained the inline worker."""
+        """Return True unless an operator has drained the inline worker."""
         (worker,) = await self._memory.workers.all()
         return worker.status is WorkerStatus.ONLINE
 
@@ -422,9 +422,9 @@ class _Unbatched(Batcher[Call, Answer]):
 
 
 class _Listed(AsyncIterator[T]):
-    """An iterator that reads all items at the first step.
+    """An iterator that reads all items when the first one is requested.
 
-    The next step may run on another event loop, so no open iterator may remain.
+    Later items may be requested on another event loop, so no open iterator may remain.
     """
 
     def __init__(self, backend: InlineBackend, op: Callable[[Backend], AsyncIterator[T]]) -> None:

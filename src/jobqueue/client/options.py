@@ -131,7 +131,7 @@ def backoff(value: Any) -> Backoff | tuple[float, ...]:
             waits.clear()
             break
         if not 0 <= wait <= MAX_SECONDS:  # NaN, too
-            raise InvalidArgument("backoff", f"{wait:g} is not 0 to {MAX_SECONDS:.0f} seconds")
+            raise InvalidArgument("backoff", f"must be 0 to {MAX_SECONDS:.0f} s, got {wait:g} s")
         waits.append(wait)
     if not waits:
         raise InvalidArgument(
@@ -143,7 +143,7 @@ def backoff(value: Any) -> Backoff | tuple[float, ...]:
 
 
 def exceptions(name: str, value: Any) -> tuple[type[BaseException], ...]:
-    """Return one exception class or several as a tuple. ``name`` is the option's name in errors."""
+    """Convert one or more exception classes to a tuple. ``name`` is the option's name in errors."""
     several = isinstance(value, Iterable) and not isinstance(value, type | str | bytes)
     found = tuple(value) if several else (value,)
     for kind in found:

@@ -63,8 +63,8 @@ class Sender:
     ) -> None:
         """Create a sender.
 
-        ``at_open`` is True if this process opens a store; then ``prepare`` creates the declared
-        queues. For a server, the first submit creates them, if the caller has the role operator.
+        If ``at_open`` is True, this process opens a store, and ``prepare`` creates the declared
+        queues. Otherwise the first submit creates them, if the caller has the role operator.
         """
         self._shared = shared
         self._port = port

@@ -190,10 +190,8 @@ class SharedBackend:
             return opened
 
     def before_fork(self) -> bool:
-        """Return False: a fork cannot wait for the backend's loop, so nothing is closed here.
-
-        ``Bridge`` closes the backends that run on a bridge's own loop.
-        """
+        # Only the backend's event loop can close the backend, and a fork cannot wait for that loop.
+        # ``Bridge`` closes the backends that run on a bridge's own loop.
         return False
 
     def after_fork(self) -> None:

@@ -138,7 +138,7 @@ class Task(Generic[F_co, S_co]):
 
 
 class _Unknown:
-    """A type, for overloads, that only parameters annotated Any, object or nothing accept."""
+    """Selects overloads: only a parameter annotated Any, object or not at all accepts this type."""
 
 
 class TaskDecorator:
@@ -319,6 +319,7 @@ def check_catch_up(value: Seconds | None, rules: Rules) -> float:
     if not 0 <= late <= rules.key_ttl:
         raise InvalidArgument(
             "catch_up",
-            f"{late:g} s is not 0 to {rules.key_ttl:g} s; idempotency keys are kept no longer",
+            f"must be 0 to {rules.key_ttl:g} s, because idempotency keys are kept no longer;"
+            f" got {late:g} s",
         )
     return late

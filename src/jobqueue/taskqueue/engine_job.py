@@ -61,7 +61,7 @@ def to_spec(payload: bytes) -> Spec:
 
 
 async def run_taskqueue_job(payload: bytes, ctx: Context) -> bytes:
-    """Execute a job of ``taskqueue.v1`` in the same way as the services of design A do.
+    """Execute a job of ``taskqueue.v1`` in the same way as ``WorkerLoop`` does.
 
     A first cancel does not interrupt the work: the job runs for its full duration and counts as
     cancelled only then. The stop of the worker, or a second cancel, interrupts the work.

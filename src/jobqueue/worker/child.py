@@ -1,4 +1,4 @@
-"""Run handlers in a process of the process executor, and define the messages between the two.
+"""Run handlers in a separate process, and define the messages between it and the worker.
 
 The messages are JSON with a length prefix. The executor starts the process as ``python -m
 jobqueue.worker.child FD …``. The main thread runs handlers one after another. A second thread reads
@@ -89,7 +89,7 @@ class Advance(msgspec.Struct, tag="advance", tag_field="is"):
 
 
 class Waiting(msgspec.Struct, tag="waiting", tag_field="is"):
-    """Tells the worker that the handler begins, or stops, waiting for a job of this queue."""
+    """Tells the worker that the handler starts or ends a wait for a job of this queue."""
 
     queue: str | None
     begins: bool
@@ -172,7 +172,7 @@ class Throttle:
         self._waiting: Progress | None = None
 
     def __call__(self, progress: Progress) -> None:
-        """Pass the progress on now, or after the pause unless later progress has replaced it."""
+        """Pass the progress on: now, or after the pause if no later progress replaces it."""
         with self._lock:
             later, self._waiting = self._waiting is not None, progress
             if later:

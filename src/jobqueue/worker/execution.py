@@ -74,7 +74,7 @@ class Execution:
 
     @property
     def over(self) -> bool:
-        """Return True if the server has given the attempt up. Its function may still run."""
+        """Return True if the attempt timed out or lost its lease. Its function may still run."""
         return self.stop in _OVER
 
     @property
@@ -139,7 +139,7 @@ class Executor:
     may_overlook_cancel: ClassVar[bool] = False  # a cancel only sets a flag for the handler
 
     def submit(self, execution: Execution) -> None:
-        """Start the handler: call ``host.begin`` or ``host.begun``, and later ``host.ended``."""
+        """Start the handler; tell the host when it begins and when it has ended."""
         raise NotImplementedError
 
     def withdraw(self, execution: Execution) -> bool:
@@ -226,7 +226,7 @@ class Endings:
         """Return the final report of a handler that was told to cancel.
 
         ``report`` describes how the handler ended. ``unaware`` is True if the handler may not have
-        noticed the cancel. If such a handler succeeded, ``report`` itself is returned.
+        noticed the cancel. If such a handler succeeded, its success is reported.
         """
         job, context = execution.assignment, execution.context
         noticed = context is not None and context.cancel_noticed

@@ -40,7 +40,7 @@ class WorkerLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class AttemptFigures:
-    """Counts the attempts of one worker by queue, in the same metrics as a server does."""
+    """Counts the attempts of one worker by queue, with metrics that servers have, too."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -56,7 +56,7 @@ class AttemptFigures:
         reports: Sequence[Transition],
         accepted: Sequence[bool],
     ) -> None:
-        """Count attempts whose end the server has answered. ``held`` has the attempts by lease."""
+        """Count attempts whose final report was answered. ``held`` has the attempts by lease."""
         counts: Counter[tuple[str, State]] = Counter()
         ran: dict[str, list[float]] = {}
         for report, applied in zip(reports, accepted, strict=False):

@@ -1,8 +1,8 @@
 """Send the worker's reports to the server in batches, and keep each until it is answered.
 
-Only one call of ``link.report`` runs at a time, and the next batch collects during the call. There
-are no timers, and an idle worker sends a report at once. A start is reported only if the job still
-runs when its batch is sent. If the job has ended, only its end is reported.
+Only one call of ``link.report`` runs at a time. Reports that are made during the call become the
+next batch. There are no timers: an idle worker sends a report at once. A start is reported
+only if the job still runs when its batch is sent. If the job has ended, only its end is reported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Outbox(Background):
     # -- filling -----------------------------------------------------------------------------
 
     def started(self, execution: Execution) -> None:
-        """Report the start of an attempt, unless the attempt has ended before the next batch."""
+        """Report the start of an attempt, unless the attempt ends before the next batch is sent."""
         self._starts.append(execution)
         self._wake()
 
@@ -79,10 +79,9 @@ class Outbox(Background):
     # -- life --------------------------------------------------------------------------------
 
     def attach(self, link: Link, slots: int, *, offering: bool = True) -> None:
-        """Send to this link from now on.
+        """Send to this link from now on, and offer ``slots`` slots unless ``offering`` is False.
 
-        The link is offered ``slots`` slots, in place of slots that were not offered yet. Without
-        ``offering`` it is offered none.
+        Slots that became free earlier and were not offered yet are not offered in addition.
         """
         self._link = link
         self._reached()
@@ -222,9 +221,9 @@ class Outbox(Background):
         self._pause.reset()
 
     def _isolate(self, error: InvalidArgument, ends: list[Transition]) -> None:
-        """Send the ends of a refused batch one by one, and drop or replace the refused one.
+        """Send the ends of a refused batch one by one, so that the refused end blocks no other.
 
-        The refused report would otherwise block all other reports.
+        If its result was refused, report a failure instead. Otherwise drop the report.
         """
         if len(ends) != 1:
             self._one_by_one = len(ends)

@@ -61,8 +61,8 @@ class Submits(Protocol):
 class Track:
     """Tracks which tick of one schedule must be submitted now, and when the next tick is.
 
-    At most one tick must be submitted at a time: the newest one, even if this process was suspended
-    for a long time. This tick is called due.
+    Only the newest tick is submitted, even if this process was suspended and missed several ticks.
+    A tick that must be submitted now is called due.
     """
 
     def __init__(self, schedule: Schedule, now: float, catch_up: float) -> None:
@@ -109,7 +109,7 @@ class Track:
         self._due, self._failures = None, 0
 
     def failed(self) -> float:
-        """Record that a submit of the due tick failed; return the seconds before the next one."""
+        """Record that a submit of the due tick failed; return the seconds before the next try."""
         self._failures += 1
         return _RETRIES[self._failures - 1] if self._failures <= len(_RETRIES) else _LONGEST_WAIT
 

@@ -71,7 +71,7 @@ class Registry:
         """Register a task. With ``default`` the task runs the jobs that have no type."""
         if definition.name in self._tasks:
             raise AlreadyExists(
-                f"task {definition.name!r} is defined twice: give one of them a name="
+                f"task {definition.name!r} is defined twice: give one of them another name="
             )
         if default and self._default is not None:
             raise AlreadyExists(
@@ -86,10 +86,10 @@ class Registry:
         return definition
 
     def provide(self, definition: TaskDefinition) -> None:
-        """Add an internal task of this process, which workers execute but error texts do not name.
+        """Add an internal task. Workers of this process execute it, but error texts do not name it.
 
-        A server creates the task's queue with the first such job. A user's task may have the same
-        name, and then replaces this task.
+        A server creates the task's queue when the task's first job is submitted. A user's task may
+        have the same name, and then replaces this task.
         """
         self._provided[definition.name] = definition
 
@@ -108,7 +108,9 @@ class Registry:
         The name must be unique, because the key of each fire time's job contains it.
         """
         if name in self.schedules:
-            raise AlreadyExists(f"schedule {name!r} is defined twice; give one of them a name=")
+            raise AlreadyExists(
+                f"schedule {name!r} is defined twice: give one of them another name="
+            )
 
     def get(self, type: str) -> TaskDefinition | None:
         """Return the task for jobs of this type, or None. An empty type means the default task."""

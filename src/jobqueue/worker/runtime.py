@@ -106,12 +106,12 @@ class WorkerRuntime:
 
     @property
     def unended(self) -> int:
-        """Return the number of attempts whose end the server has not answered yet."""
+        """Return the number of attempts whose final report has no answer yet."""
         return len(self._held)
 
     @property
     def overrun(self) -> int:
-        """Return the number of slots whose function still runs after its attempt was given up."""
+        """Return the number of slots in which the function of a given-up attempt still runs."""
         return 0 if self._link is None else self._overruns.count()
 
     @property
@@ -226,7 +226,7 @@ class WorkerRuntime:
         await asyncio.wait({task})
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.warning(
-                "worker %s could not %s: %s; it goes on to stop", self.settings.id, what, error
+                "worker %s could not %s: %s; it stops nevertheless", self.settings.id, what, error
             )
 
     async def _abandon(self) -> None:
@@ -314,7 +314,7 @@ class WorkerRuntime:
     def _beat(self, awake: bool) -> Pulse:
         """Send a heartbeat and return the server's answer. Runs in the heartbeat thread.
 
-        ``awake`` is True if the event loop has run recently: then the list of leases is complete.
+        ``awake`` is False if the heartbeat may lack leases of jobs that the loop has not read yet.
         """
         link = self._link
         assert link is not None
@@ -521,7 +521,7 @@ class WorkerRuntime:
     async def offer_one_then_all(self, probe: float) -> None:
         """Offer one slot, and the other free slots ``probe`` seconds later.
 
-        The other slots are not offered if a suspect has arrived: a job that may kill its worker.
+        The other slots are not offered if a suspect, a job that may kill its worker, has arrived.
         """
         free = self.settings.concurrency - len(self._running)
         self._offer(min(1, free))
@@ -581,9 +581,9 @@ class WorkerRuntime:
     def _answered(
         self, reports: Sequence[Transition], accepted: Sequence[bool], again: bool
     ) -> None:
-        """Forget attempts whose end the server has answered, and log those that it did not accept.
+        """Forget attempts whose final report was answered, and log reports that were not accepted.
 
-        ``again`` is True if an end may have been reported before; its refusal then has no meaning.
+        Nothing is logged if ``again`` is True: the server may have accepted the same report before.
         """
         if self._figures is not None:
             self._figures.ended(self._held, reports, accepted)
@@ -631,15 +631,15 @@ class WorkerRuntime:
 def _unknown_task(registry: Registry) -> TaskDefinition:
     """Define the task that fails the jobs for which this worker has no task.
 
-    Only a server that ignores the worker's types sends such a job. It would send the job again at
-    once if the worker handed it back. The attempt therefore fails, so that the usual delay applies.
+    Only an old server sends such a job. It would send the job again at once if the worker handed it
+    back. The attempt therefore fails, so that the retry waits for the usual delay.
     """
 
     async def unknown(payload: bytes, ctx: Context) -> None:
         known = ", ".join(registry.names())
         raise UnknownTask(
-            f"this worker has no task named {ctx.type!r}; it has {known}. An older server ignores"
-            " which tasks a worker has: update the server"
+            f"this worker has no task named {ctx.type!r}; it has {known}. A newer server"
+            " sends only jobs for tasks that this worker has: update the server"
         )
 
     return define(unknown)

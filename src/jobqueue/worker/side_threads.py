@@ -1,6 +1,6 @@
 """Run two threads of a worker beside its event loop: heartbeats, and a watch of the loop.
 
-The watch logs a warning when a handler blocks the event loop. Both threads go on meanwhile.
+Both threads run even while a handler blocks the event loop; the watch then logs a warning.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class UnsentProgress:
 class HeartbeatThread(SideThread):
     """Calls ``beat`` at an interval, or earlier after ``hurry``, and passes the answer to the loop.
 
-    A complete heartbeat lists the leases of all attempts that the worker has. It is sent only at
-    the interval, so that an assigned job has two intervals to arrive before it counts as lost. A
-    heartbeat that is sent earlier is not complete.
+    A complete heartbeat lists the leases of all attempts that the worker has. A lease that is
+    missing from two complete heartbeats counts as lost. An assigned job needs time to arrive, so
+    only heartbeats at the interval are complete, not the earlier ones.
     """
 
     def __init__(
@@ -174,8 +174,8 @@ class LoopWatch(SideThread):
     """Logs a warning that names the handler which blocks the event loop.
 
     The thread schedules a callback on the loop. If the callback does not run, the thread reads
-    which handler the loop runs. A loop without enough processor time is not the handler's fault, so
-    the thread must find the same handler at every check.
+    which handler the loop runs. The loop may be late only because it lacks processor time. The
+    thread therefore names a handler only if several checks in a row find the same one.
     """
 
     def __init__(self, log: WorkerLog, running: Callable[[], list[Execution]]) -> None:

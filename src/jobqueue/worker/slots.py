@@ -21,8 +21,8 @@ _PATIENCE = 2.0  # seconds that all slots must wait without a change before the 
 class WaitingSlots:
     """Counts the slots whose handler waits for another job in ``JobHandle.result``.
 
-    When the handlers of all slots wait, only another worker can run the jobs that they wait for. A
-    warning says so, once for each time that this happens. Any thread may use this class.
+    When the handlers of all slots begin to wait, a warning is logged: only another worker can run
+    the jobs that they wait for. Any thread may use this class.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class WaitingSlots:
 
 
 class OverrunSlots:
-    """Counts the slots whose function still runs although the server has given its attempt up.
+    """Counts the slots in which a function still runs although its attempt was given up.
 
     A thread cannot be stopped. When its job has timed out or its lease is lost, the slot becomes
     free only when the function returns. A worker whose slots are all blocked like this would run
@@ -148,7 +148,7 @@ class OverrunSlots:
         self._told = False
 
     def count(self) -> int:
-        """Return the number of slots whose function still runs after its attempt was given up.
+        """Return the number of slots in which the function of a given-up attempt still runs.
 
         Any thread may call this method.
         """

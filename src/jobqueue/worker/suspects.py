@@ -150,6 +150,6 @@ class SuspectExecutor(Executor):
 
 
 def _patience(job: Assignment) -> float:
-    """Return how many seconds a suspect may delay other jobs: longer after each hand-back."""
+    """Return how many seconds a suspect may delay other jobs: more after each hand-back of it."""
     hand_backs = max(0, job.attempt - 1 - job.retry_count)
     return _PATIENCE * float(_MORE_PATIENCE ** min(hand_backs, _MOST_HAND_BACKS))

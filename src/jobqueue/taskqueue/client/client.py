@@ -48,7 +48,7 @@ MAX_NODES = 1_000
 
 
 class NodeRouting:
-    """Chooses the server of each call, as an index in the list of servers, which never changes.
+    """Chooses the server of each call, as an index in the client's fixed list of servers.
 
     Nodes do not forward calls to each other, so the client must choose the right node. With a
     gateway the list has one server.

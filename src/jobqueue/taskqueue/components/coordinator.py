@@ -223,7 +223,7 @@ class Coordinator:
         """Log RUNNING jobs that no worker has, and end those that have a cancel request.
 
         A job that is being handed to a worker also has no worker for a moment. A job therefore
-        counts as lost only if the search before did not find its worker either.
+        counts as lost only if two searches in a row found no worker for it.
         """
         running: list[Summary] = []
         offset: int | None = 0
@@ -351,8 +351,8 @@ class Coordinator:
         """Keep a taken job after an error, so that a later fetch retries its start.
 
         After an internal error the job waits before the next try, because the error is likely to
-        repeat and must not delay other jobs. A job that cannot be RUNNING goes to the end of the
-        queue instead.
+        repeat and must not delay other jobs. If a retry cannot help, the job goes to the end of
+        the queue instead.
         """
         if error.code is Code.INTERNAL and taken.asked:
             journal.warn(
@@ -378,7 +378,7 @@ class Coordinator:
     async def _end_unstarted(self, job_id: str) -> bool:
         """End a job that was canceled before its start; return False if that fails.
 
-        In that case the job goes to the worker, and the worker's report ends it.
+        If the end fails, the job goes to the worker, and the worker's report ends it.
         """
         envelope = Envelope(job_id, Status.CANCELED, output_summary=CANCELED_UNSTARTED)
         with deadline(None):
@@ -448,7 +448,7 @@ class Coordinator:
         return accepted
 
     async def _end(self, envelope: Envelope) -> Stored:
-        """Store the envelope, then give the job the status of the envelope that is kept."""
+        """Store the envelope unless the job has one, then give the job its envelope's status."""
         job_id = envelope.job_id
         stored = await self._results.store(envelope, request_id=new_request_id())
         final = stored.current
@@ -502,7 +502,7 @@ def _envelope(report: Report, status: Status) -> Envelope:
 
 
 def _reason(envelope: Envelope, stored: Stored) -> str:
-    """Return the reason for the status of the kept envelope; empty if DONE or unknown."""
+    """Return the reason for a job's final status; empty if it is DONE or has no known reason."""
     if stored.current is Status.DONE:
         return ""
     if envelope.status is stored.current:

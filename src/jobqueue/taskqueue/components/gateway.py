@@ -155,10 +155,10 @@ class Gateway:
         return answer
 
     async def _undone(self, created: CreatedJob, spec: Spec, key: str) -> CreatedJob:
-        """Return the job of a key after the delete of its first job got no answer.
+        """Repeat the delete of a failed submit's job; return the job that has the key afterwards.
 
-        The delete may still arrive, so the submit must not accept the first job before it is clear
-        whether that job is deleted.
+        The first delete got no answer and may still arrive. Until its outcome is known, no submit
+        may accept the job.
         """
         answer = await self._undo(created.job_id)
         if answer is None:
@@ -219,11 +219,10 @@ class Gateway:
         return await self._request_cancel(job_id, reason)
 
     async def _cancel_queued(self, job_id: str, reason: str, *, again: bool) -> Status | None:
-        """End a queued job and return its status.
+        """End a queued job; return its final status, or None if it did not end.
 
-        Return None if the job has left the queue, or is back in the queue. ``again`` means that an
-        earlier cancel did not find the job in the queue. If the job is still missing then, it ends
-        now. If it starts at the same moment, only one of the two compare-and-sets succeeds.
+        With ``again``, an earlier cancel did not find the job in the queue. The job then ends even
+        if it is still missing from the queue.
         """
         try:
             removed = await self._queue.remove(job_id, request_id=new_request_id())
@@ -233,6 +232,7 @@ class Gateway:
             raise
         if not removed and not again:
             return None
+        # If a worker gets the job at this moment, only one of the two compare-and-sets succeeds.
         try:
             status = await self._end_queued(job_id, reason)
         except JobQueueError:
@@ -274,8 +274,8 @@ class Gateway:
     async def _put_back(self, job_id: str, why: str) -> None:
         """Put a job back into the queue after a cancel failed.
 
-        If the CANCELED envelope was stored, the job ends as CANCELED after it has run. If the job
-        is no longer QUEUED, no worker gets it when it is taken from the queue.
+        If the CANCELED envelope was stored, it stays: the job runs, but ends as CANCELED. If the
+        job is no longer QUEUED, the coordinator drops the job when it takes it from the queue.
         """
         retries = "the reconciler tries again"
         now_ms = milliseconds(self._clock.now())

@@ -13,8 +13,8 @@ MAX_WORKERS = 10_000
 class Liveness:
     """Tracks the latest heartbeat and the jobs of each worker.
 
-    ``silent`` forgets a worker, and its jobs, that sent no heartbeat within the timeout. The worker
-    is known again after its next heartbeat.
+    ``silent`` forgets each worker that sent no heartbeat within the timeout, and the worker's jobs.
+    The worker is known again after its next heartbeat.
     """
 
     def __init__(self, timeout_ms: int, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -161,7 +161,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Holds the answer to storing an envelope. ``current`` is the status of the kept envelope."""
+    """Answers the storing of an envelope. ``current`` is the status of the job's first envelope."""
 
     stored: bool
     already_exists: bool

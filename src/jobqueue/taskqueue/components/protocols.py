@@ -167,7 +167,7 @@ class Coordination(Protocol):
 
 
 class TaskQueue(Protocol):
-    """Serves clients: the public calls of the task queue, the same in every topology."""
+    """Serves the public calls of the task queue, which are the same in every topology."""
 
     async def submit(self, spec: Spec, key: str) -> Submitted:
         """Accept a job. Submits with the same key are one job.

@@ -103,7 +103,7 @@ class Protocols:
             method = journal.METHOD.get()
             journal.log.error(
                 f"{method or 'a call'} failed with an unexpected error, which is a defect; its"
-                " caller got the error unless it had left",
+                " caller got the error, unless the caller had left",
                 exc_info=error,
                 extra={"event": "protocol_failed", "method": method},
             )

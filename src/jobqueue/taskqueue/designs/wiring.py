@@ -86,9 +86,9 @@ class Grace:
         self._began: float | None = None
 
     def left(self, *, keep: float = 0.0) -> float:
-        """Return the seconds left for the next step, after ``keep`` seconds for later steps.
+        """Return the seconds that the next step may take.
 
-        At most half of the time is kept for later steps.
+        Later steps keep ``keep`` seconds, but at most half of the time that is left.
         """
         now = self._clock()
         if self._began is None:
@@ -156,7 +156,7 @@ def tell_lost(**counts: int) -> None:
 
 
 class Links:
-    """Wraps each part for its callers: here without any change, in tests with faults."""
+    """Returns each part as its callers see it: here unchanged, in tests with added faults."""
 
     def jobs(self, jobs: JobOwner) -> JobOwner:
         return jobs

@@ -46,7 +46,7 @@ Part = TypeVar("Part")
 
 
 class Malformed:
-    """Stands for a request that could not be parsed. ``why`` is the reason, after "request: "."""
+    """Stands for a request that could not be parsed. The caller gets the reason ``why``."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -68,9 +68,8 @@ def add_to_server(
     """Add every method of a service to the server.
 
     A request with more than ``max_bytes`` is refused; None means that only gRPC's limit applies.
-    gRPC's generated functions do the same, but fail a malformed request with UNKNOWN and the text
-    of an exception.
     """
+    # gRPC's generated functions would end a malformed request with UNKNOWN and an exception's text.
     service = servicer.DESCRIPTOR
     handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
         method.name: grpc.unary_unary_rpc_method_handler(

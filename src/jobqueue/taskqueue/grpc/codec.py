@@ -193,7 +193,7 @@ def record_to_status(record: JobRecord) -> public.GetJobStatusResponse:
 
 
 def record_from_status(response: public.GetJobStatusResponse) -> JobRecord:
-    """Return a job's record from the answer to GetJobStatus, which has no spec and no job type."""
+    """Return a job's record, without its spec and job type, from the answer to GetJobStatus."""
     return JobRecord(_summary_from(response, ""), Spec(""), response.failure_reason)
 
 
@@ -240,7 +240,7 @@ def page_from_pb(response: ListResponse) -> SummaryPage:
 
 
 def envelope_fields(envelope: Envelope) -> dict[str, Any]:
-    """Return the fields of an envelope, for any of the three messages that contain one."""
+    """Return the fields of an envelope, for any of the three messages that contain an envelope."""
     return {
         "job_id": envelope.job_id,
         "terminal_status": STATUS_TO_PB[envelope.status],

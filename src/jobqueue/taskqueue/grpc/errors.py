@@ -1,8 +1,8 @@
 """Translate errors to gRPC status codes and back, and define when and how calls are retried.
 
 The specification fixes these tables. They differ from the table of ``jq.v1`` for codes that the
-specification does not have. An unknown outcome is UNAVAILABLE here, because a client retries
-UNAVAILABLE only if its submit has a key.
+specification does not have. An unknown outcome is UNAVAILABLE here. This creates no second job,
+because a client retries a submit only if the submit has a key.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PLAIN: Mapping[grpc.StatusCode, Callable[[str], JobQueueError]] = {
 def failure_of(error: grpc.aio.AioRpcError, *, sent: bool = False) -> JobQueueError:
     """Return the JobQueueError for a failed gRPC call.
 
-    ``sent`` is True if the call changes something, as in ``from_rpc_error``.
+    ``sent`` is True if the call changes something; a lost answer is then an OutcomeUnknown.
     """
     text = error.details() or ""
     ours = any(key == "jq-code" for key, _ in error.trailing_metadata() or ())

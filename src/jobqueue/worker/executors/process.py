@@ -42,7 +42,7 @@ _EXIT_SECONDS = 2.0
 
 
 def _import_path() -> str:
-    """Return ``sys.path`` as PYTHONPATH, with an explicit name for the current folder."""
+    """Return ``sys.path`` as PYTHONPATH, with ``.`` in place of an empty entry."""
     return os.pathsep.join(entry or os.curdir for entry in sys.path)
 
 
@@ -173,7 +173,7 @@ class ProcessExecutor(Executor):
         task.add_done_callback(self._tasks.discard)
 
     def interrupt(self, execution: Execution) -> None:
-        """Kill the process. On a cancel, set the handler's flag and kill after the grace time."""
+        """Kill the process; at a cancel, first set its flag and wait for the grace time."""
         child = self._busy.get(execution.assignment.lease)
         if child is None:
             return

@@ -51,7 +51,7 @@ class ProgramExecutor(Executor):
         task.add_done_callback(self._tasks.discard)
 
     def interrupt(self, execution: Execution) -> None:
-        """Kill the program. On a cancel, send SIGTERM and kill after the grace time."""
+        """Kill the program; at a cancel, first send SIGTERM and wait for the grace time."""
         pid = self._pids.get(execution.assignment.lease)
         if pid is None:  # its process is being started: _execute reads ``stop`` afterwards
             return
@@ -198,14 +198,14 @@ class ProgressPipe:
 
 
 def read_progress(line: str) -> Progress:
-    """Return the progress that a line contains: a value or ``-``, then an optional text."""
+    """Return the progress in a line: a value from 0 to 1, or ``-``, then an optional text."""
     first, _, text = line.strip().partition(" ")
     try:
         value = None if first == "-" else float(first)
     except ValueError:
         raise InvalidArgument(
             "progress",
-            f"expected a value from 0 to 1 or -, then a space and a text; got {line[:50]!r}",
+            f"expected a number from 0 to 1, or -, then an optional text; got {line[:50]!r}",
         ) from None
     return Progress.of(value, text.strip())
 
