@@ -49,7 +49,7 @@ class Reconciler(Background):
         self._failing = False
 
     async def start(self) -> None:
-        """Start the rounds, the first one at once: an earlier process may have been killed."""
+        """Start the rounds at once, as a killed process may have left jobs out of the queue."""
         self._begin(self._go_round(), "reconciler")
 
     async def _go_round(self) -> None:

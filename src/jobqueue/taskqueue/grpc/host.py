@@ -56,7 +56,7 @@ class ServiceHost:
         self._server: grpc.aio.Server | None = None
 
     def add(self, servicer: Callable[[Calls], Servicer[Any]]) -> None:
-        """Add the servicer that ``servicer`` makes from the state that all calls share."""
+        """Call ``servicer`` with the state that all calls share, and add the result."""
         self._servicers.append(servicer(self._calls))
 
     async def start(self, host: str, port: int) -> int:
