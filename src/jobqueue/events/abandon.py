@@ -35,8 +35,8 @@ class Abandon(Background):
                     if lag is not None:
                         await stream.end(standing)
                         _log.warning(
-                            "the event stream is turned off: the store has removed its mark; %d"
-                            " events were never published",
+                            "the event stream is turned off: the store has forgotten how far the"
+                            " stream was published; %d events were never published",
                             lag.events,
                         )
                     self._done = True

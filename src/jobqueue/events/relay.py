@@ -233,9 +233,9 @@ class Relay:
             raise AnothersRecord(
                 f"the topics {', '.join(self._topics.all)} hold the records of {'; '.join(others)};"
                 f" this server's store is {here}. Nothing is published, so that the records of"
-                " several stores are not mixed. If the store in the topics was lost, stop all"
-                " servers and workers and rebuild it with `jq-ctl replay` (docs/replay.md). To go"
-                " on without its records, name new topics in kafka.topic_jobs,"
+                " several stores are not mixed. If the store that wrote these records was lost,"
+                " stop all servers and workers and rebuild that store with `jq-ctl replay`"
+                " (docs/replay.md). To go on without the records, name new topics in kafka.topic_jobs,"
                 " kafka.topic_dead_letters and kafka.topic_queues"
             )
         return identity

@@ -206,7 +206,7 @@ class PeerComparison:
 
 
 def with_bases(chosen: Sequence[System], known: Sequence[System]) -> list[System]:
-    """Return the chosen systems, preceded by jobqueue on each of their servers."""
+    """Return the chosen systems, after jobqueue on each database server that they use."""
     needed = {system.backing for system in chosen}
     bases = [one for one in known if one.is_ours and one.backing in needed and one not in chosen]
     return [*bases, *chosen]

@@ -120,7 +120,10 @@ def shown(point: Point, measure: Measure) -> str:
 
 
 def contests(study: Study) -> list[Contest]:
-    """Return the comparisons of topologies in each place, and of the places of each topology."""
+    """Return comparisons between topologies in one place (as processes, or in containers).
+
+    Then follow comparisons between the places of one topology.
+    """
     places = list(dict.fromkeys(one.where for one in study.subjects))
     kinds = list(dict.fromkeys(one.what for one in study.subjects))
     found = []

@@ -315,7 +315,7 @@ async def reverse(stage: FaultStage, jobs: int, say: Say) -> ScenarioResult:
                     "the events of a committed transaction do not appear in Kafka",
                 )
                 if any(f"{one}:1" in watcher.seen for one in early):
-                    raise StreamDiffers("Kafka has events that are not committed")
+                    raise StreamDiffers("Kafka has events of an open transaction of the store")
             await play.load.cancel(_to_cancel(first, early) + _to_cancel(first + half, late))
             say(f"{first:,} jobs")
         return ScenarioResult(await play.same(), time.perf_counter() - began, [])
@@ -339,7 +339,7 @@ async def left_open(stage: FaultStage, rate: int, say: Say, seconds: float) -> S
             await play.caught_up()
             others = dict(watcher.seen)
             if any(record.key in own for record in others.values()):
-                raise StreamDiffers("Kafka has events that are not committed")
+                raise StreamDiffers("Kafka has events of an open transaction of the store")
         committed = time.perf_counter()
         await watcher.until(
             lambda seen: f"{own[0]}:1" in seen,
