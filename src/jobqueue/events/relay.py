@@ -235,8 +235,8 @@ class Relay:
                 f" this server's store is {here}. Nothing is published, so that the records of"
                 " several stores are not mixed. If the store that wrote these records was lost,"
                 " stop all servers and workers and rebuild that store with `jq-ctl replay`"
-                " (docs/replay.md). To go on without the records, name new topics in kafka.topic_jobs,"
-                " kafka.topic_dead_letters and kafka.topic_queues"
+                " (docs/replay.md). To go on without the records, name new topics in"
+                " kafka.topic_jobs, kafka.topic_dead_letters and kafka.topic_queues"
             )
         return identity
 

@@ -243,8 +243,10 @@ class Claiming:
         )
 
     async def _candidates(self, floors: dict[Head, int], limit: int, lost: list[int]) -> Candidates:
-        """Read the first ``limit`` jobs of each level, and of each type only as many as it may
-        need.
+        """Read the first ``limit`` jobs of each level.
+
+        The first look reads fewer jobs of each type; a second look reads more of the types that
+        could have further jobs among the first of their level.
         """
         found = Candidates(floors, limit, self._shares)
         await self._read(found, floors, lost)

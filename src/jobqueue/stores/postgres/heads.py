@@ -134,8 +134,9 @@ class Heads:
         homes: Mapping[int, Home],
         kinds: frozenset[int] | None,
     ) -> Chosen:
-        """Choose a limited number of heads of each level: those where jobs came back, then the
-        oldest.
+        """Choose a limited number of heads of each level.
+
+        Types whose jobs came back (retried or delayed jobs) go first, then those with the oldest jobs.
         """
         some: dict[Head, int] = {}
         ends: dict[Level, int] = {}

@@ -23,7 +23,10 @@ _SHARE = 20  # slow looks take at most a twentieth of the time
 
 
 class Holding:
-    """Holds floors by worker number. Any thread may read it; only the event loop changes it."""
+    """Keeps the lowest job number that each worker holds, by the worker's number.
+
+    Any thread may read these floors; only the event loop changes them.
+    """
 
     def __init__(self) -> None:
         self._floors: dict[int, int] = {}

@@ -103,7 +103,7 @@ def _meant(slots: Sequence[Slot | None]) -> list[int] | None:
 
 
 def columns_of(jobs: Sequence[NewJob]) -> list[Any]:
-    """Return the fields of jobs, from their ids to their delays, as arrays."""
+    """Return an array for each of a submit statement's columns, with a value for each job."""
     specs = [job.spec for job in jobs]
     return [
         array(job.id for job in jobs),
