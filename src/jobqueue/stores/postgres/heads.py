@@ -136,7 +136,8 @@ class Heads:
     ) -> Chosen:
         """Choose a limited number of heads of each level.
 
-        Types whose jobs came back (retried or delayed jobs) go first, then those with the oldest jobs.
+        Types whose jobs came back (retried or delayed jobs) go first, then the types with the
+        oldest jobs.
         """
         some: dict[Head, int] = {}
         ends: dict[Level, int] = {}
