@@ -12,7 +12,7 @@ from jobqueue.cli.asking import YesOption, ask, is_asked
 from jobqueue.cli.ctl_job import LimitOption, show_jobs
 from jobqueue.cli.display import counted, note, print_json, progress, staying
 from jobqueue.cli.moments import parse_moment
-from jobqueue.cli.program import EXIT_CODES, clean, examples
+from jobqueue.cli.program import EXIT_CODES, examples
 from jobqueue.cli.session import CliSession, OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, InvalidArgument, JobQueueError
@@ -163,7 +163,7 @@ class _Done:
         if len(self.errors) < _ERRORS_KEPT:
             self.errors.append({"job_id": job_id, "code": code, "message": message})
         if not silent and self.refused <= _ERRORS_SHOWN:
-            note(f"error: {job_id}: {clean(message)}")
+            note(f"error: {job_id}: {message}")
         elif not silent and self.refused == _ERRORS_SHOWN + 1:
             note("error: more jobs were refused; --output json lists them")
 

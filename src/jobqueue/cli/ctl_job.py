@@ -25,8 +25,9 @@ from jobqueue.cli.display import (
     print_json,
     print_table,
     progress_line,
+    say,
 )
-from jobqueue.cli.program import clean, clean_line, examples, json_text
+from jobqueue.cli.program import examples, json_text
 from jobqueue.cli.session import CliSession, OutputOption, session
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
@@ -267,9 +268,9 @@ def cancel(context: typer.Context, job_id: JobId, output: OutputOption = None) -
             "already_terminal": False,
         })  # fmt: skip
     elif answer.requested:
-        typer.echo(f"Job {wanted} is running; its worker was asked to stop it")
+        say(f"Job {wanted} is running; its worker was asked to stop it")
     else:
-        typer.echo(f"Job {wanted} is cancelled")
+        say(f"Job {wanted} is cancelled")
 
 
 @app.command(epilog=examples(f"jq-ctl job retry {_ID}"))
@@ -281,7 +282,7 @@ def retry(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
     if chosen.json:
         print_json(job_document(job))
     else:
-        typer.echo(f"Job {job.id} is {job.state.name} again")
+        say(f"Job {job.id} is {job.state.name} again")
 
 
 @app.command(epilog=examples(f"jq-ctl job delete {_ID}"))
@@ -300,7 +301,7 @@ def delete(
     if chosen.json:
         print_json({"job_id": wanted, "deleted": True})
     else:
-        typer.echo(f"Job {wanted} is deleted")
+        say(f"Job {wanted} is deleted")
 
 
 @app.command(epilog=examples(f"jq-ctl job watch {_ID}"))
@@ -316,7 +317,7 @@ def watch(context: typer.Context, job_id: JobId, output: OutputOption = None) ->
     async def follow(backend: Backend) -> Job:
         found = await chosen.within(backend.get(wanted))  # raises NotFound for an unknown job
         if found.hint:
-            note(f"note: the job waits: {clean(found.hint)}")
+            note(f"note: the job waits: {found.hint}")
         bar = JobBar() if on_terminal() and not chosen.json else None
         try:
             async for news in _followed(chosen, backend, wanted):
@@ -373,7 +374,7 @@ def _show_news(news: Event | Job, chosen: CliSession, bar: JobBar | None) -> Non
         if chosen.json:
             print_json_line(event_document(news))
         else:
-            typer.echo(clean_line("  ".join(_event_row(news)[1:6])))
+            say("  ".join(_event_row(news)[1:6]))
     elif (told := news.progress) is not None:
         if chosen.json:
             document = {"progress": progress_document(told), "attempt": news.attempt}
@@ -381,7 +382,7 @@ def _show_news(news: Event | Job, chosen: CliSession, bar: JobBar | None) -> Non
         elif bar is not None:
             bar.show(told)
         else:
-            typer.echo(f"{local_time(told.at, precise=True)}  progress  {progress_line(told)}")
+            say(f"{local_time(told.at, precise=True)}  progress  {progress_line(told)}")
 
 
 def print_json_line(document: Document) -> None:

@@ -17,6 +17,7 @@ from jobqueue.cli.display import (
     print_fields,
     print_json,
     print_table,
+    say,
     staying,
 )
 from jobqueue.cli.program import examples
@@ -117,7 +118,7 @@ def create(
     if chosen.json:
         print_json(queue_document(QueueStats(queue=created, depth={})))
     else:
-        typer.echo(f"Queue {created.name} is created")
+        say(f"Queue {created.name} is created")
 
 
 @app.command(epilog=examples(
@@ -169,7 +170,7 @@ def update(
         return
     document = queue_document(changed)
     shown = ", ".join(f"{_flag(field)} {_shown(document[field])}" for field in said)
-    typer.echo(f"Queue {name} is changed: {shown}")
+    say(f"Queue {name} is changed: {shown}")
 
 
 def _check(spec: QueueSpec) -> None:
@@ -269,7 +270,7 @@ def delete(
     more = f"; {counted(dropped, 'unfinished job')} dead-lettered" if dropped else ""
     if dead:
         more += f"; {staying(dead)}"
-    typer.echo(f"Queue {name} is deleted{more}")
+    say(f"Queue {name} is deleted{more}")
 
 
 @app.command("list", epilog=examples("jq-ctl queue list", "jq-ctl queue list --output json"))
@@ -366,4 +367,4 @@ def _set_paused(context: typer.Context, name: str, *, paused: bool) -> None:
     if chosen.json:
         print_json({"name": name, "paused": paused})
     else:
-        typer.echo(f"Queue {name} is {'paused' if paused else 'active'}")
+        say(f"Queue {name} is {'paused' if paused else 'active'}")

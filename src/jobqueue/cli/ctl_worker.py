@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli.display import NO_TYPE, ago, print_json, print_table
+from jobqueue.cli.display import NO_TYPE, ago, print_json, print_table, say
 from jobqueue.cli.program import examples
 from jobqueue.cli.session import OutputOption, session
 from jobqueue.core.job import Worker, WorkerStatus
@@ -88,7 +88,7 @@ def drain(context: typer.Context, worker_id: WorkerId, output: OutputOption = No
     if chosen.json:
         print_json({"worker_id": worker_id, "status": WorkerStatus.DRAINING.value})
     else:
-        typer.echo(f"Worker {worker_id} is draining")
+        say(f"Worker {worker_id} is draining")
 
 
 @app.command(epilog=examples("jq-ctl worker undrain host1-4711"))
@@ -99,7 +99,7 @@ def undrain(context: typer.Context, worker_id: WorkerId, output: OutputOption = 
     if chosen.json:
         print_json({"worker_id": worker_id, "status": WorkerStatus.ONLINE.value})
     else:
-        typer.echo(f"Worker {worker_id} takes jobs again")
+        say(f"Worker {worker_id} takes jobs again")
 
 
 @app.command(epilog=examples("jq-ctl worker shutdown host1-4711"))
@@ -110,4 +110,4 @@ def shutdown(context: typer.Context, worker_id: WorkerId, output: OutputOption =
     if chosen.json:
         print_json({"worker_id": worker_id, "status": WorkerStatus.STOPPING.value})
     else:
-        typer.echo(f"Worker {worker_id} is stopping")
+        say(f"Worker {worker_id} is stopping")
