@@ -102,6 +102,21 @@ def test_the_claims_of_one_write_name_so_much_at_most():
     assert rounds > 1
 
 
+def test_workers_that_name_much_do_not_take_all_turns_of_others():
+    """They come first, as they are idle, and each may make every scope be looked at again."""
+    sessions = connected(lists())
+    busy = Session(info(WORKERS, ("default",)), RecordingInbox(), held={7})
+    busy.info.concurrency, busy.free = 2, 1
+    sessions.add(busy)
+    for _ in range(2):
+        for _ in range(WORKERS):
+            plan = sessions.plan(1_000, 1, lambda scope: False, {}, {})
+            sessions.settle(plan, ())
+            if busy in plan.promised:
+                break
+        assert busy in plan.promised
+
+
 async def test_a_caller_registers_no_fallback(engine: Engine):
     """What a fallback takes depends on the lists of all others."""
     with pytest.raises(InvalidArgument, match="fallback"):

@@ -161,6 +161,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
+        # The scopes that had no room in the names of a write. They come first, the oldest first.
+        self._delayed: dict[Scope, None] = {}
 
     def add(self, session: Session) -> Session | None:
         """Add a session and return the worker's earlier session, or None."""
@@ -213,12 +215,18 @@ class Sessions:
         left_out = False
         names = 0
         turns = sorted(groups, key=lambda scope: _turn(scope, groups[scope]))
+        if self._delayed:
+            delayed = [scope for scope in self._delayed if scope in groups]
+            turns = list(dict.fromkeys([*delayed, *turns]))
         for place, scope in enumerate(turns):
             # Each scope gets an equal share, so that no scope starves another.
             share = -(-limit // (len(groups) - place))
             if share <= 0 or names >= _MOST_NAMES:
                 left_out = True
+                if share > 0:
+                    self._delay(turns[place:])
                 break
+            self._delayed.pop(scope, None)
             slots = _spread(groups[scope], share, promised, freed)
             if slots:  # else all inboxes of the scope are full
                 limit -= len(slots)
@@ -230,6 +238,11 @@ class Sessions:
             session.free -= count
             session.promised += count
         return Plan(claims, scopes, promised, news, left_out)
+
+    def _delay(self, scopes: Sequence[Scope]) -> None:
+        if len(self._delayed) > 2 * len(self._by_id):
+            self._delayed.clear()  # of workers that have left
+        self._delayed.update(dict.fromkeys(scopes))
 
     def scope(self, session: Session) -> Scope:
         """Return the queues and types of which a worker may get jobs at present.
