@@ -356,7 +356,7 @@ def test_no_caller_is_called_like_the_owner_of_the_pool():
     certificates = Access(certificates=True)
     with pytest.raises(Unauthenticated, match="printable"):
         certificates.identify(Shown(certificate=IN_PROCESS))
-    with pytest.raises(InvalidArgument, match="the name must be"):
+    with pytest.raises(InvalidArgument, match="the name must have"):
         parse_keys([f"a{IN_PROCESS}:worker:some-key-0123456789"], "auth.api_keys")
     # A token's sub must be printable, too: tests/access/test_tokens.py.
 
