@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from jobqueue.core.errors import JobQueueError, Unavailable
 from jobqueue.fleet import processes as fleet_processes
 from jobqueue.fleet import state
 from jobqueue.fleet.backing.redis import PrivateRedis
-from jobqueue.fleet.folders import STATE, FolderLock
+from jobqueue.fleet.folders import STATE, FolderLock, make_folder
 from jobqueue.fleet.layout import Probe, Process
 from jobqueue.worker.executors.process import ChildProcess
 from tests import patience
@@ -136,6 +137,24 @@ def test_nobody_else_may_write_beside_the_password_of_a_private_server(
         server.start()
         server.stop()
         assert server.folder.stat().st_mode & 0o022 == 0
+
+
+def test_a_link_that_appears_in_place_of_a_new_folder_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Before, what a link of another user in /tmp named became open to everybody."""
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    mkdir = Path.mkdir
+
+    def too_late(self: Path, *args: Any, **kwargs: Any) -> None:
+        if self.name == "made":
+            self.symlink_to(private)
+        mkdir(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "mkdir", too_late)
+    make_folder(tmp_path / "made" / "redis", 0o755)
+    assert private.stat().st_mode & 0o777 == 0o700
 
 
 def in_the_way(folder: Path) -> None:

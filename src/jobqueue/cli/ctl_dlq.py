@@ -22,7 +22,7 @@ from jobqueue.cli.display import (
     progress,
     staying,
 )
-from jobqueue.cli.program import EXIT_CODES, clean, examples
+from jobqueue.cli.program import EXIT_CODES, examples
 from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, InvalidArgument, JobQueueError
@@ -192,7 +192,7 @@ class _Done:
         if len(self.errors) < _ERRORS_KEPT:
             self.errors.append({"job_id": job_id, "code": code, "message": message})
         if not silent and self.refused <= _ERRORS_SHOWN:
-            note(f"error: {job_id}: {clean(message)}")
+            note(f"error: {job_id}: {message}")
         elif not silent and self.refused == _ERRORS_SHOWN + 1:
             note("error: more jobs were refused; --output json lists them")
 

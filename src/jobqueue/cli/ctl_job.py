@@ -27,8 +27,9 @@ from jobqueue.cli.display import (
     print_json,
     print_table,
     progress_line,
+    say,
 )
-from jobqueue.cli.program import clean, clean_line, examples, json_text
+from jobqueue.cli.program import examples, json_text
 from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
@@ -302,7 +303,7 @@ def watch(chosen: CliSession, job_id: JobId) -> None:
     async def follow(backend: Backend) -> Job:
         found = await chosen.within(backend.get(wanted))  # raises NotFound for an unknown job
         if found.hint:
-            note(f"note: the job waits: {clean(found.hint)}")
+            note(f"note: the job waits: {found.hint}")
         bar = JobBar() if on_terminal() and not chosen.json else None
         try:
             async for news in _followed(chosen, backend, wanted):
@@ -355,7 +356,7 @@ def _show_news(news: Event | Job, chosen: CliSession, bar: JobBar | None) -> Non
         if chosen.json:
             typer.echo(json_text(event_document(news)))
         else:
-            typer.echo(clean_line("  ".join(_event_row(news)[1:6])))
+            say("  ".join(_event_row(news)[1:6]))
     elif (told := news.progress) is not None:
         if chosen.json:
             document = {"progress": progress_document(told), "attempt": news.attempt}
@@ -363,4 +364,4 @@ def _show_news(news: Event | Job, chosen: CliSession, bar: JobBar | None) -> Non
         elif bar is not None:
             bar.show(told)
         else:
-            typer.echo(f"{local_time(told.at, precise=True)}  progress  {progress_line(told)}")
+            say(f"{local_time(told.at, precise=True)}  progress  {progress_line(told)}")

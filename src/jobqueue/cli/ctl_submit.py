@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli.display import content, counted, note, print_json, progress
+from jobqueue.cli.display import content, counted, note, print_json, progress, say
 from jobqueue.cli.program import EXIT_CODES, clean, examples
 from jobqueue.cli.session import CliSession
 from jobqueue.cli.submission import parse_labels, read_lines, read_payload
@@ -106,12 +106,9 @@ def _submit_one(chosen: CliSession, spec: JobSpec, wait: bool, wait_timeout: flo
         job_id = result.unwrap()
         duplicate = result.status is SubmitStatus.DUPLICATE
         if not chosen.json:
-            typer.echo(job_id)
+            say(job_id)
             if duplicate:
-                note(
-                    f"note: key {clean(spec.key or '')!r} was used before; the printed id is the"
-                    " earlier job's"
-                )
+                note(f"note: key {spec.key!r} was used before; the printed id is the earlier job's")
         elif not wait:
             print_json({"job_id": job_id, "duplicate": duplicate})
         return await _wait(chosen, backend, job_id, wait_timeout) if wait else None
@@ -147,7 +144,7 @@ async def _wait(chosen: CliSession, backend: Backend, job_id: str, limit: float 
             return job
         if job.hint and job.hint != told:
             told = job.hint
-            note(f"note: the job waits: {clean(job.hint)}")
+            note(f"note: the job waits: {job.hint}")
 
 
 def _submit_many(
@@ -202,6 +199,6 @@ def _item(number: int, result: SubmitResult) -> dict[str, object]:
 
 def _print_item(number: int, result: SubmitResult) -> None:
     if result.error is None:
-        typer.echo(result.job_id)
+        say(result.job_id)
     else:
-        note(f"error: {number}: {clean(result.error.message)}")
+        note(f"error: {number}: {result.error.message}")

@@ -142,7 +142,8 @@ def up(
         except PortTaken as error:
             if not tries_left:
                 raise
-            note(f"warning: {error.message}\ntrying again with other ports")
+            note(f"warning: {error.message}")
+            note("trying again with other ports")
             layout = wiring(plan)
 
 

@@ -169,9 +169,10 @@ def _print_columns(
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
     """Print names and values, one pair on a line. Further lines of a value are indented."""
-    width = max(len(name) for name, _ in fields) + 1
+    named = [(clean_line(name), value) for name, value in fields]
+    width = max(len(name) for name, _ in named) + 1
     console = Console(soft_wrap=True, highlight=False)
-    for name, value in fields:
+    for name, value in named:
         shown = clean(value, width + 1) or NONE
         text = Text()
         text.append(f"{name + ':':<{width}} ", style="bold")
@@ -179,9 +180,14 @@ def print_fields(fields: Sequence[tuple[str, str]]) -> None:
         console.print(text)
 
 
+def say(line: str) -> None:
+    """Print one line on stdout. A server may have sent a part of the line, so it is cleaned."""
+    typer.echo(clean_line(line))
+
+
 def note(message: str) -> None:
     """Print a remark for people on stderr, so that stdout contains only the output."""
-    typer.echo(message, err=True)
+    typer.echo(clean(message), err=True)
 
 
 def is_asked(yes: bool) -> bool:
@@ -230,7 +236,10 @@ def local_time(moment: float | None, *, precise: bool = False) -> str:
     """Return a time in the local time zone, with the zone's name; "-" if ``moment`` is None."""
     if moment is None:
         return NONE
-    local = datetime.fromtimestamp(moment).astimezone()
+    try:
+        local = datetime.fromtimestamp(moment).astimezone()
+    except (OverflowError, ValueError, OSError):  # in this zone, the year 10000 has begun
+        return f"{moment:.0f} s after 1970"
     fraction = f".{local.microsecond // 1000:03d}" if precise else ""
     return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%Z}"
 

@@ -15,7 +15,7 @@ import typer
 from jobqueue._version import __version__
 from jobqueue.access.files import environment_secret
 from jobqueue.access.tls import Credentials, Tls
-from jobqueue.cli.display import print_json
+from jobqueue.cli.display import print_json, say
 from jobqueue.cli.program import presented, run_async
 from jobqueue.connect.backends import create_backend, create_locks
 from jobqueue.connect.urls import parse_url, with_password
@@ -60,7 +60,7 @@ class CliSession:
         if self.json:
             print_json(document)
         else:
-            typer.echo(text)
+            say(text)
 
     def call(self, work: Callable[[Backend], Awaitable[T]]) -> T:
         """Connect, call ``work`` with the backend, disconnect, and return the result.

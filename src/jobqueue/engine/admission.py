@@ -17,6 +17,7 @@ from jobqueue.core.job import (
     RetryQuery,
     TimeQuery,
     WorkerInfo,
+    is_limited,
 )
 from jobqueue.core.lifecycle import DEATHS
 from jobqueue.core.queue import MAX_PRIORITY, MAX_RETRIES, Queue, QueueSettings, QueueSpec
@@ -134,6 +135,9 @@ def check_worker(info: WorkerInfo) -> None:
         check_printable("version", info.version, MAX_VERSION_LENGTH)
     _check_range("pid", info.pid, 0, MAX_PID)
     _check_range("concurrency", info.concurrency, 1, MAX_CONCURRENCY)
+    if info.fallback and is_limited(info.owner):
+        # Its queues depend on those of all other workers, and are looked up for each claim.
+        raise InvalidArgument("fallback", "is for a server's own pool where callers are known")
     if not info.queues:
         raise InvalidArgument("queues", "name at least one queue, or '*' for all")
     _check_most("queues", len(info.queues), MAX_QUEUES, rest=", or '*' for all")

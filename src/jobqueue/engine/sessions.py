@@ -14,7 +14,12 @@ from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
 from jobqueue.core.store import ALL_QUEUES, Claim
 
 _NOTHING: frozenset[str] = frozenset()
+_ALL = frozenset({ALL_QUEUES})
 _NONE: frozenset[int] = frozenset()
+# The most names of queues and types in the claims of one write. Workers may name millions.
+_MOST_NAMES = 10_000
+# A fallback worker gets no jobs while the different lists of other workers name more queues.
+_MOST_TAKEN = 100_000
 
 
 @dataclass(slots=True, eq=False)
@@ -40,9 +45,35 @@ class Session:
     tells: int = 0  # number of changes of ``told``; a heartbeat before the last one is outdated
     bounded: BoundedInbox | None = field(init=False)
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
+    _named: tuple[str, ...] = ()  # the list that ``_queues`` was made of
+    _queues: frozenset[str] = _NOTHING
+    taken: frozenset[str] = _NOTHING  # of a fallback: the queues that it leaves to other workers
+    _left: list[frozenset[str]] = field(default_factory=list)  # the lists that made ``taken``
 
     def __post_init__(self) -> None:
         self.bounded = self.inbox if isinstance(self.inbox, BoundedInbox) else None
+
+    @property
+    def queues(self) -> frozenset[str]:
+        """Return the worker's queues as a set, whose hash is computed only once."""
+        if self._named is not self.info.queues:
+            self._named = self.info.queues
+            self._queues = frozenset(self._named)
+        return self._queues
+
+    def leave(self, lists: list[frozenset[str]]) -> None:
+        """Leave the queues in these lists to other workers."""
+        if self._left != lists:
+            many = sum(map(len, lists)) > _MOST_TAKEN
+            self._left, self.taken = lists, _ALL if many else _NOTHING.union(*lists)
+
+    def share_names(self, other: Session) -> None:
+        """Use the other session's lists where they are equal: one object is compared fast."""
+        if other.queues is not self.queues and other.queues == self.queues:
+            self.info = dataclasses.replace(self.info, queues=other.info.queues)
+            self._named, self._queues = other._named, other._queues
+        if other.info.types is not self.info.types and other.info.types == self.info.types:
+            self.info = dataclasses.replace(self.info, types=other.info.types)
 
     @property
     def offers(self) -> bool:
@@ -70,7 +101,7 @@ class Session:
             self._settled.set()
 
 
-Scope = tuple[tuple[str, ...], frozenset[str], frozenset[str] | None]
+Scope = tuple[frozenset[str], frozenset[str], frozenset[str] | None]
 """The queues of which a session takes jobs, the excluded queues, and its types (None: all)."""
 
 Work = Mapping[str, Collection[str]]
@@ -130,14 +161,14 @@ class Sessions:
 
     def __init__(self) -> None:
         self._by_id: dict[str, Session] = {}
+        # The scopes that had no room in the names of a write. They come first, the oldest first.
+        self._delayed: dict[Scope, None] = {}
 
     def add(self, session: Session) -> Session | None:
         """Add a session and return the worker's earlier session, or None."""
+        hash((session.queues, session.info.types))  # sets whose hashes differ are compared at once
         for other in self._by_id.values():
-            # Equal lists are one object, so that the scopes of many workers are compared fast.
-            if other.info.types == session.info.types:
-                session.info = dataclasses.replace(session.info, types=other.info.types)
-                break
+            session.share_names(other)
         replaced = self._by_id.get(session.info.id)
         self._by_id[session.info.id] = session
         return replaced
@@ -182,22 +213,36 @@ class Sessions:
         scopes: list[Scope] = []
         promised: dict[Session, int] = {}
         left_out = False
+        names = 0
         turns = sorted(groups, key=lambda scope: _turn(scope, groups[scope]))
+        if self._delayed:
+            delayed = [scope for scope in self._delayed if scope in groups]
+            turns = list(dict.fromkeys([*delayed, *turns]))
         for place, scope in enumerate(turns):
             # Each scope gets an equal share, so that no scope starves another.
             share = -(-limit // (len(groups) - place))
-            if share <= 0:
+            if share <= 0 or names >= _MOST_NAMES:
                 left_out = True
+                if share > 0:
+                    self._delay(turns[place:])
                 break
+            self._delayed.pop(scope, None)
             slots = _spread(groups[scope], share, promised, freed)
             if slots:  # else all inboxes of the scope are full
                 limit -= len(slots)
-                claims.append(Claim(scope[0], slots, *scope[1:]))
+                names += sum(len(listed or ()) for listed in scope)
+                queues = groups[scope][0][0].info.queues if scope[0] else ()
+                claims.append(Claim(queues, slots, *scope[1:]))
                 scopes.append(scope)
         for session, count in promised.items():
             session.free -= count
             session.promised += count
         return Plan(claims, scopes, promised, news, left_out)
+
+    def _delay(self, scopes: Sequence[Scope]) -> None:
+        if len(self._delayed) > 2 * len(self._by_id):
+            self._delayed.clear()  # of workers that have left
+        self._delayed.update(dict.fromkeys(scopes))
 
     def scope(self, session: Session) -> Scope:
         """Return the queues and types of which a worker may get jobs at present.
@@ -206,16 +251,16 @@ class Sessions:
         """
         info = session.info
         if not info.fallback:
-            return info.queues, _NOTHING, info.types
-        taken = frozenset(
-            queue
+            return session.queues, _NOTHING, info.types
+        lists = {  # equal lists are one object
+            id(other.queues): other.queues
             for other in self._by_id.values()
             if other.takes and not other.info.fallback and _overlap(other.info.types, info.types)
-            for queue in other.info.queues
-        )
-        if ALL_QUEUES in taken:
-            return (), _NOTHING, info.types
-        return info.queues, taken, info.types
+        }
+        session.leave(list(lists.values()))
+        if ALL_QUEUES in session.taken:
+            return _NOTHING, _NOTHING, info.types
+        return session.queues, session.taken, info.types
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> list[Assignment]:
         """Deliver the jobs of a plan and free the plan's other slots.

@@ -148,7 +148,7 @@ class Unserved(Background):
         session = self._sessions.get(info.id)
         if session is not None and session.info.fallback:  # it may leave queues to others
             return self._sessions.scope(session)
-        return info.queues, frozenset(), info.types
+        return frozenset(info.queues), frozenset(), info.types
 
     # -- the log -------------------------------------------------------------------------------
 

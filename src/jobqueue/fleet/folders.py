@@ -173,8 +173,10 @@ def make_folder(folder: Path, mode: int) -> None:
     """Create the folder and its missing parents with the given mode, independent of the umask."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
-        path.mkdir(exist_ok=True)
-        path.chmod(mode)
+        # What somebody else has made here meanwhile, such as a link, is left as it is.
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            path.chmod(mode)
 
 
 def write_private(path: Path, text: str, owner: tuple[int, int] | None = None) -> None:

@@ -847,7 +847,9 @@ class WorkerInfo(_message.Message):
     version: _builtins.str
     """Its software's version."""
     fallback: _builtins.bool
-    """It leaves a queue alone that another worker connected to the server takes from."""
+    """It leaves a queue alone that another worker connected to the server takes from.
+    Where callers have to say who they are, only a server's own pool may.
+    """
     @_builtins.property
     def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The queues it takes jobs from."""
