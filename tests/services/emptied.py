@@ -7,6 +7,8 @@ from typing import Any
 
 import asyncpg
 
+from tests import patience
+
 _NORMAL = 16384  # object ids below this one are PostgreSQL's own
 _GONE = 5.0  # seconds until the backend of a connection that was terminated is gone
 _TROUBLE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
@@ -95,7 +97,7 @@ class Emptied:
         """Return True if the database is as good as a new one now."""
         connection = self._connection
         try:
-            async with asyncio.timeout(_GONE):
+            async with patience.timeout(_GONE):
                 while await connection.fetchval(_OTHERS):
                     await asyncio.sleep(0.001)
             if await connection.fetchval(_SCHEMA) != self._schema:

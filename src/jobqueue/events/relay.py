@@ -232,7 +232,7 @@ class Relay:
             here = Writer(identity.store, identity.generation)
             raise AnothersRecord(
                 f"the topics {', '.join(self._topics.all)} hold the records of {'; '.join(others)};"
-                f" this server's store is {here}. Nothing is published, so that the records of"
+                f" this server uses {here}. Nothing is published, so that the records of"
                 " several stores are not mixed. If the store that wrote these records was lost,"
                 " stop all servers and workers and rebuild that store with `jq-ctl replay`"
                 " (docs/replay.md). To go on without the records, name new topics in"
