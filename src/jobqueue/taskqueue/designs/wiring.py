@@ -122,8 +122,8 @@ async def listening(
         journal.warn(
             "open_to_network",
             f"{bind}:{port} is open to the network without TLS: any program that can connect to it"
-            " may make every call, and others can read the calls; set TLS_CERT, TLS_KEY and TLS_CA, or"
-            " BIND_HOST=127.0.0.1",
+            " may make every call, and others can read the calls; set TLS_CERT, TLS_KEY and TLS_CA,"
+            " or BIND_HOST=127.0.0.1",
             host=bind,
             port=port,
         )
