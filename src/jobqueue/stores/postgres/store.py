@@ -1,7 +1,7 @@
 """Implements ``core.store.Store`` on PostgreSQL, which any number of servers may share.
 
-Redis may advise claims, and PostgreSQL decides. The clock is the database's, unless a test brings
-one.
+With Redis, claims of several servers rarely choose the same jobs. PostgreSQL decides which claim
+gets a job. The store uses the database's clock, unless a test passes another.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Registers workers, takes their heartbeats, retires them, and reads the jobs that they hold."""
+"""Registers workers, records their heartbeats, removes them, and reads the jobs that they hold."""
 
 from __future__ import annotations
 
@@ -217,12 +217,12 @@ class Workers:
 
 
 def _sayable(types: Iterable[str]) -> Iterator[str]:
-    """Leave out types with a NUL character, which no job in PostgreSQL can have."""
+    """Return the types without a NUL character. No job in PostgreSQL can have one."""
     return (type for type in types if "\0" not in type)
 
 
 def _or_gone(remove: Work[bool], worker_id: str) -> Work[bool]:
-    """Return the repetition of a removal after a lost answer. A worker that is gone was removed."""
+    """Return a repetition of the removal, which returns True also if the worker is gone already."""
 
     async def again(db: Db) -> bool:
         if await remove(db):
