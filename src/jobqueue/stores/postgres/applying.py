@@ -127,7 +127,7 @@ class Applying:
     async def _held(self, db: Db, places: list[int]) -> dict[int, int]:
         """Return the base of each lease that may belong to a held row, by the place of the move.
 
-        Moves of jobs that this process has seen leave their held row are left out.
+        Jobs are left out that have already left their held row, as far as this process knows.
         """
         if await self._queue_cache.layout(db, self._now) < RANGES:
             return {}

@@ -160,7 +160,7 @@ class Heads:
         return Chosen(some, whole, ends)
 
     def _miss(self, queues: Container[int]) -> None:
-        """Make a full look due if a crowded level has no head left of those that were seen."""
+        """Make a full look due if a crowded level has no more jobs of the types that were seen."""
         left = {head[:2] for head in self._floors}
         if any(level[0] in queues and level not in left for level in self._crowded):
             self.forget()

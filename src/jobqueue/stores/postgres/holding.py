@@ -55,8 +55,8 @@ class Holding:
     def ids(self, base: int) -> dict[int, str] | None:
         """Return the ids, by number, of the jobs in the held row with this base.
 
-        Only jobs that this process has seen leave the row are missing. Return None if another
-        process made the row, or if the ids of the row were dropped to save memory.
+        Jobs that have left the row are missing, as far as this process knows. Return None if
+        another process made the row, or if the ids of the row were dropped to save memory.
         """
         return self._ids.get(base)
 
@@ -99,7 +99,7 @@ class Holding:
 
     @property
     def costly(self) -> bool:
-        """Return True if a full look takes too long even for an operator's question."""
+        """Return True if a full look takes too long even when an operator lists the workers."""
         return self.slow and self._took > _COSTLY
 
     def pause(self) -> float:

@@ -2,8 +2,8 @@
 
 Layout 1 has a row for each job, each event and each end of a job. In layout 2, one row may also
 hold an event or the end of many jobs. In layout 3, one row may also hold many jobs that have not
-ended. Servers of older versions do not understand the rows of higher layouts. So a new version
-writes such rows only after an operator has raised the layout, when no older server is left.
+ended. Servers of older versions do not understand the rows of a higher layout. So an operator
+raises the layout when no such server is left. Until then, new versions write no such rows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draw leases, and compute the leases of plain jobs, which share a row of job_held (a held row).
+"""Draw leases, and compute the leases of the jobs in a held row (a row of job_held).
 
 The lease of such a job is ``base + seq``, and the base is the row's key. So a job's number and its
 lease lead to the row. The base is random: the leases of one row reveal nothing about another row.
@@ -17,7 +17,7 @@ WINDOW = 1024  # numbers; no range and no held row goes beyond
 
 
 def new_base() -> int:
-    """Return a random base: bit 62 is set, and 61 bits below it are random."""
+    """Return a random base for a held row: bit 62 is set, and 61 bits below it are random."""
     # So a lease fits into 63 bits, and differs from the leases of live rows.
     return _OF_HELD_ROWS | new_lease() >> 2
 

@@ -240,7 +240,7 @@ async def stats(db: Db, name: str | None) -> list[QueueStats]:
 
 
 async def waiting_types(db: Db, count_to: int, queue: str | None) -> list[WaitingType]:
-    """Return the number of claimable jobs by queue and type, sorted."""
+    """Return the numbers of claimable jobs by queue and type. Each count ends at ``count_to``."""
     rows = await db.fetch(SQL["waiting_types"], queue, count_to)
     return sorted((WaitingType(*row) for row in rows), key=lambda one: (one.queue, one.type))
 

@@ -103,7 +103,7 @@ class PostgresStore:
         self.durable = True
 
     async def open(self) -> None:
-        """Bring the schema up to date (or only check it), connect, and begin to listen."""
+        """Migrate the schema (or only check it), connect, and begin to listen for hints."""
         if self._opened:
             return
         await (migrate if self._create else check)(self._dsn)

@@ -39,7 +39,7 @@ class Chores:
         self._writes_since_fold += 1
 
     async def do(self) -> None:
-        """Do the chores that are due."""
+        """Delete expired keys and, after enough writes, sum up counts; at most once in a second."""
         if time.monotonic() < self._due_at:
             return
         self._due_at = time.monotonic() + _EVERY
