@@ -486,8 +486,6 @@ def _may_leave(asked: Transition, state: State) -> bool:
 
 @dataclass(slots=True)
 class _Part:
-    """Holds the successes of jobs of one held row."""
-
     base: int
     lo: int  # the first number of their window
     by: int | None  # the number of the worker that must hold them
@@ -551,13 +549,10 @@ class _Row:
         self.now: float = now
 
     def worker_after(self) -> int | None:
-        """Return the number of the job's last worker; None if the decision cleared the worker."""
         return None if self.live.worker_id is None else self.worker
 
 
 class _Writes:
-    """Collects the changes of a batch of decisions, by statement."""
-
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}
         self._events: list[tuple[Any, ...]] = []

@@ -67,8 +67,6 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Got:
-    """Holds the result of one round of a claim."""
-
     assigned: dict[int, Assignment] = field(default_factory=dict)  # by the place of the slot
     missed: list[int] = field(default_factory=list)  # rows that others took
     passed: dict[Head, int] = field(default_factory=dict)  # beginnings of ranges that others held

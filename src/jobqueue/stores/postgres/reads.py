@@ -121,7 +121,7 @@ async def _select(db: Db, source: str, side: str, wanted: JobFilter, condition: 
 
 
 def _impossible(wanted: JobFilter) -> bool:
-    """Return True if a filter has a NUL character, which no text in PostgreSQL has."""
+    # No text in PostgreSQL has a NUL character.
     return "\0" in f"{wanted.queue}{wanted.type}{wanted.error}"
 
 

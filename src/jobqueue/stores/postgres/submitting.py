@@ -71,7 +71,6 @@ def _queues(specs: Sequence[JobSpec], names: list[str], *, wide: bool) -> list[s
 
 
 def _kind(specs: Sequence[JobSpec]) -> int | None:
-    """Return the number of the jobs' type; None if the jobs have different types."""
     first = specs[0].type
     return kind_of(first) if all(spec.type == first for spec in specs) else None
 

@@ -93,7 +93,6 @@ class Workers:
             raise too_many_workers(info.owner, most)
 
     async def _check_owner(self, db: Db, worker_id: str, owner: str) -> None:
-        """Raise PermissionDenied if another caller owns the worker."""
         if owner and not owner_allows(await db.fetchval(SQL["owner"], worker_id) or "", owner):
             raise not_your_worker(worker_id)
 
@@ -151,7 +150,6 @@ class Workers:
             await db.execute(SQL["forget_progress"])
 
     async def _standing(self, db: Db, worker_id: str, leases: Sequence[int]) -> dict[int, Held]:
-        """Return the jobs that a worker holds, by lease."""
         floor = self._holding.floor(self._names.known.get(worker_id))
         standing = {one.lease: one for one in await reads.held(db, worker_id, floor)}
         if floor and not standing.keys() >= set(leases):
