@@ -1,7 +1,7 @@
 """Applies every transition except submit and claim.
 
-A batch of starts and successes is one statement. ``core.decide`` decides all other transitions, and
-those that the statement did not match, under row locks.
+One statement writes many starts, or many successes. ``core.decide`` decides all other transitions
+under row locks. It also decides the starts and successes that no statement could write.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ LIVE, END, EVENT = 20, 15, 11  # columns of rows
 class Applying:
     """Applies one batch of transitions.
 
-    The parts of a batch are committed one after the other. An outcome that is known stands if a
-    later part fails, and a second try leaves it alone.
+    The parts of a batch are committed one after the other. If a later part fails, the outcomes of
+    the earlier parts stay, and a retry skips their transitions.
     """
 
     def __init__(
@@ -71,13 +71,16 @@ class Applying:
         self._left: set[int] = set()  # plain jobs that got a row of their own
 
     async def run(self, db: Db) -> None:
-        """Write the transitions in rounds. A job moves once in each round."""
+        """Write the transitions in rounds. A round has at most one transition of each job."""
         for places in self._rounds():
             left = [n for n in places if self.outcomes[n] is None]
             await self._run(db, left, repeated=False)
 
     async def again(self, db: Db) -> None:
-        """Write the rest after a lost answer. A lease tells if its move was written."""
+        """After a lost answer, write the transitions that have no outcome yet.
+
+        A refused transition counts as applied if it was written before the answer was lost.
+        """
         for places in self._rounds():
             left = [n for n in places if self.outcomes[n] is None]
             await self._run(db, left, repeated=True)
@@ -122,9 +125,9 @@ class Applying:
                 self.outcomes[n] = outcome
 
     async def _held(self, db: Db, places: list[int]) -> dict[int, int]:
-        """Return the bases of the leases that may belong to held rows, by the place of the move.
+        """Return the base of each lease that may belong to a held row, by the place of the move.
 
-        Jobs that this process has seen leave their held row are left out.
+        Jobs are left out that have already left their held row, as far as this process knows.
         """
         if await self._queue_cache.layout(db, self._now) < RANGES:
             return {}
@@ -141,8 +144,8 @@ class Applying:
     async def _finish_held(self, db: Db, places: list[int]) -> None:
         """Write the successes of jobs in held rows, as one part for each row.
 
-        The statement refuses a part if one of its jobs has left the row. Its answer names the jobs
-        that are still in the row, and these are sent again.
+        The statement refuses a part if one of its jobs has left the row. It then returns the jobs
+        that are still in the row, and the successes of these jobs are sent again.
         """
         bases = await self._held(db, places)
         by: dict[int, int | None] = {}
@@ -165,7 +168,7 @@ class Applying:
             left = later + await self._finish_parts(db, list(parts.values()))
 
     async def _finish_parts(self, db: Db, parts: list[_Part]) -> list[int]:
-        """Send parts. Return the places of the moves to send again."""
+        """Write parts and record their outcomes. Return the places of the moves to send again."""
         asked = self._asked
         cuts: list[tuple[int, int]] = []
         places: list[int] = []
@@ -284,10 +287,10 @@ class Applying:
         await self._tell(db, places, rows, State.RUNNING, Reason.STARTED)
 
     def _holders(self, asked: Sequence[Transition]) -> str | None:
-        """Return the number of the worker that must hold each lease; NULL where a move names none.
+        """Return an array with the number of the worker that must hold each lease.
 
-        A worker whose number is not known in this process has the number -1, which matches nothing.
-        Its moves are decided under row locks, by the worker's name.
+        The number is NULL where a move names no worker. It is -1, which matches no lease, where
+        this process does not know the worker's number. Such moves are decided under row locks.
         """
         if all(one.worker_id is None for one in asked):
             return None
@@ -381,10 +384,10 @@ class Applying:
         return outcomes
 
     async def _lock(self, db: Db, asked: dict[int, Transition]) -> dict[int, _Row]:
-        """Lock the rows of jobs. A plain job that its move may apply to gets a live row first.
+        """Lock the rows of jobs. A plain job gets a live row first, if its move may apply to it.
 
-        Every transaction locks in one order: live rows and ends by number, then ranges, then held
-        rows.
+        To avoid deadlocks, every transaction locks in one order: live rows and ends by number, then
+        ranges, then held rows.
         """
         rows: dict[int, _Row] = {}
         missing = sorted(asked)
@@ -438,7 +441,7 @@ class Applying:
         return bool(left)
 
     async def _deleted_queues(self, db: Db, places: list[int], rows: dict[int, _Row]) -> set[int]:
-        """Return the queues of jobs to retry by hand that are deleted, and lock the others."""
+        """Of the queues of jobs to retry by hand, return the deleted ones and lock the others."""
         wanted = {
             rows[seq].queue
             for n in places
@@ -474,7 +477,8 @@ async def _was_written(db: Db, asked: Transition, row: _Row) -> bool:
 
 
 def _may_leave(asked: Transition, state: State) -> bool:
-    """Return True if the move may apply to a plain job in this state (also its version)."""
+    """Return True if the move may apply to a plain job in this state."""
+    # The version of a plain job is the number of its state.
     if asked.move in FENCED and asked.lease is None:
         return False
     return state in PATHS[asked.move] and asked.version in (None, int(state))
@@ -482,8 +486,6 @@ def _may_leave(asked: Transition, state: State) -> bool:
 
 @dataclass(slots=True)
 class _Part:
-    """Holds the successes of jobs of one held row."""
-
     base: int
     lo: int  # the first number of their window
     by: int | None  # the number of the worker that must hold them
@@ -491,7 +493,7 @@ class _Part:
 
 
 def _slices(results: Sequence[bytes | None]) -> list[tuple[int, int]]:
-    """Divide results into rows that fit into a page each. Return first and last place, from 1."""
+    """Divide results into rows of a page each. Return each row's first and last place, from 1."""
     found: list[tuple[int, int]] = []
     first, size = 1, 0
     for n, result in enumerate(results, 1):
@@ -504,14 +506,14 @@ def _slices(results: Sequence[bytes | None]) -> list[tuple[int, int]]:
 
 
 def _parts(results: Sequence[bytes | None]) -> str | None:
-    """Return the number of the row of each result as an array, or None for a single row."""
+    """Return an array with the row number of each result; None if all fit into one row."""
     slices = _slices(results)
     rows = (str(n) for n, (a, b) in enumerate(slices) for _ in range(a, b + 1))
     return array(rows) if len(slices) > 1 else None
 
 
 def _ends(move: Move) -> set[Reason]:
-    """Return the reasons with which this move may end an attempt, or the wait of a job."""
+    """Return the reasons that a job may have after this move, except after a start."""
     ways = [*PATHS[move].values()]
     if move is Move.SUCCEED:  # of a job that is flagged for cancelling
         ways += PATHS[Move.ACKNOWLEDGE_CANCEL].values()
@@ -519,7 +521,7 @@ def _ends(move: Move) -> set[Reason]:
 
 
 class _Row:
-    """A job under decision, as its row in the database has it."""
+    """Holds a job as its row in the database has it, for the decision about its transition."""
 
     __slots__ = (
         "before", "head", "job_id", "last_lease", "live", "locked", "now", "queue", "seq", "worker",
@@ -547,13 +549,10 @@ class _Row:
         self.now: float = now
 
     def worker_after(self) -> int | None:
-        """Return the number of the job's last worker; None if the decision cleared the worker."""
         return None if self.live.worker_id is None else self.worker
 
 
 class _Writes:
-    """Collects the changes of a batch of decisions, by statement."""
-
     def __init__(self) -> None:
         self._rows: dict[int, _Row] = {}
         self._events: list[tuple[Any, ...]] = []
@@ -561,7 +560,6 @@ class _Writes:
         self._now = 0.0
 
     def add(self, row: _Row, before: State, decision: Decision, detail: str) -> None:
-        """Add the changes of one decision."""
         live = row.live
         self._now = row.now
         self._rows[live.seq] = row
@@ -576,7 +574,6 @@ class _Writes:
         self._events += [event_row(live.seq, one, worker) for one in made]
 
     async def write(self, db: Db) -> None:
-        """Write all changes."""
         if not self._rows:
             return
         revived = [row for row in self._rows.values() if row.before in TERMINAL]

@@ -1,8 +1,9 @@
 """Moves jobs from PENDING to ASSIGNED.
 
-A claim reads candidates without locks, asks Redis for advice, then writes. PostgreSQL decides: the
-write takes only jobs that are still claimable. A candidate is a live row or a job of a range. Of a
-range the write takes exactly the planned part, or nothing.
+A claim reads candidates without row locks. Then it takes locks in Redis, so that other servers
+rarely choose the same jobs. Then it writes, and the write takes only jobs that are still claimable.
+A candidate is a live row or a job of a range. From a range, the write takes exactly the planned
+part, or nothing.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ Slot = tuple[str, int]
 
 @dataclass(slots=True)
 class _Plan:
-    """The jobs that a claim is about to take, and the places of their slots."""
+    """Holds the jobs that a claim is about to take, and the places of their slots."""
 
     rows: list[Candidate] = field(default_factory=list)  # more than slots, if others are in the way
     row_places: list[int] = field(default_factory=list)
@@ -66,8 +67,6 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Got:
-    """The result of one round of a claim."""
-
     assigned: dict[int, Assignment] = field(default_factory=dict)  # by the place of the slot
     missed: list[int] = field(default_factory=list)  # rows that others took
     passed: dict[Head, int] = field(default_factory=dict)  # beginnings of ranges that others held
@@ -166,7 +165,8 @@ class Claiming:
         self._heads.looked(found, time.perf_counter() - began)
 
     async def _ask(self, unknown: Sequence[Head]) -> None:
-        """Look for the jobs of unknown heads, all at once, so that empty heads use up no rounds."""
+        """Read the first jobs of heads that the last look may have passed over."""
+        # In one query: otherwise each empty head would use up a round of the claim.
         self._heads.begin()
         arguments = [list(column) for column in zip(*unknown, strict=True)]
 
@@ -178,7 +178,7 @@ class Claiming:
     async def _round(
         self, homes: dict[int, Home], chosen: Chosen, free: Sequence[Slot], lost: list[int]
     ) -> _Got:
-        """Read candidates, ask for locks, take jobs."""
+        """Read candidates, take their locks in Redis, and assign them to slots."""
         limit = 2 * len(free) if self._contended else len(free)
         self._heads.begin()
         found = await self._candidates(chosen.floors, limit, lost)
@@ -215,10 +215,10 @@ class Claiming:
         return got
 
     async def _advised(self, plan: _Plan, order: Sequence[Candidate], slots: int) -> _Plan:
-        """Return the part of a plan whose locks were won. A live row has a lock, and so has a
-        range.
+        """Return the part of a plan whose locks were won, or all of it if Redis does not answer.
 
-        The name of a range's lock contains its first number, which each claim of the range changes.
+        Each live row and each range has a lock. A range's lock is named by its first number, too,
+        so a range that was shortened has a new lock.
         """
         assert self._locks is not None
         units: dict[int, str] = {}
@@ -245,8 +245,8 @@ class Claiming:
     async def _candidates(self, floors: dict[Head, int], limit: int, lost: list[int]) -> Candidates:
         """Read the first ``limit`` jobs of each level.
 
-        The first look reads fewer jobs of each type; a second look reads more of the types that
-        could have further jobs among the first of their level.
+        A first query reads a part of them from each type. A second query reads more of each type
+        that may have further jobs among the first ``limit`` of its level.
         """
         found = Candidates(floors, limit, self._shares)
         await self._read(found, floors, lost)
@@ -416,7 +416,7 @@ def _spec(
 
 
 class _Cut:
-    """Divides planned ranges into one part for each range and worker, as ``claim`` takes them.
+    """Divides planned ranges into the parts of the statement ``claim``: one per range and worker.
 
     A part of fewer than ``few`` jobs becomes live rows, which cost less than a held row.
     """
@@ -450,14 +450,14 @@ class _Cut:
                         column.append(value)
 
     def columns(self) -> list[list[Any]]:
-        """Return the arguments of the statement, up to the parts."""
+        """Return the first arguments of the statement ``claim``: the ranges and the parts."""
         ranges = [list(column) for column in zip(*self._ranges, strict=True)]
         place, *parts = [list(column) for column in zip(*self._parts, strict=True)]
         return [*ranges, place, self.bases, *parts]
 
 
 def _merge(types: list[list[Candidate]], limit: int, end: int | None) -> list[Candidate]:
-    """Return the next jobs of one level, up to ``end``, where an unread type may be next."""
+    """Return the next jobs of one level below ``end``, where types begin that were not read."""
     rows = types[0] if len(types) == 1 else sorted(chain(*types))[:limit]
     if end is None:
         return rows
@@ -468,8 +468,8 @@ def _merge(types: list[list[Candidate]], limit: int, end: int | None) -> list[Ca
 class Candidates:
     """Holds the candidates that were read of each head, and the most that may be read of it.
 
-    Where several types wait in one level, a claim reads fewer jobs of each type than it wants: the
-    share that the type had of the last jobs, and a few more.
+    If several types wait in one level, a claim does not read all the jobs that it wants from each
+    type. It reads the type's share of the last claimed jobs, and a few more.
     """
 
     def __init__(self, floors: Iterable[Head], limit: int, shares: Mapping[Head, float]) -> None:
@@ -486,7 +486,7 @@ class Candidates:
                 self.most[head] = min(limit, int(1.25 * share * limit) + _A_FEW)
 
     def short(self) -> list[Head]:
-        """Return the heads of which more jobs may belong to the first ones of their level."""
+        """Return the heads with unread jobs that may be among the first of their level."""
         found: list[Head] = []
         for level in self._levels.values():
             cut = [head for head in level if self._cut(head)]
@@ -497,9 +497,7 @@ class Candidates:
         return found
 
     def shares(self, taken: Container[int]) -> dict[Head, float]:
-        """Return each head's share of the jobs taken of its level, where the level has several
-        heads.
-        """
+        """Return each head's share of the taken jobs of its level, for levels of several heads."""
         shares: dict[Head, float] = {}
         for level in self._levels.values():
             if len(level) > 1:

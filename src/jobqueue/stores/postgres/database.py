@@ -80,7 +80,7 @@ async def _cut_off() -> None:
 
 
 class Unanswered:
-    """Records the writes in progress, so that a health check sees how long the oldest waits."""
+    """Records the writes in progress, so that a health check sees how long the oldest has run."""
 
     def __init__(self) -> None:
         self._since: dict[object, float] = {}
@@ -97,7 +97,7 @@ class Unanswered:
 
     @property
     def seconds(self) -> float:
-        """Return how long the oldest write in progress has waited; negative if there is none."""
+        """Return how long the oldest write in progress has run; -inf if no write is in progress."""
         return time.monotonic() - next(iter(self._since.values()), math.inf)
 
 

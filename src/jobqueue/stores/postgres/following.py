@@ -1,11 +1,10 @@
 """Define positions in the events, so that a reader gets all events in the order of their commits.
 
-Numbers that are assigned before the commit (of a sequence or a transaction) are not in the order of
-commits. A reader that remembers the highest number it has seen would miss events that are committed
-later. A reader that waits for all earlier transactions would wait for any transaction that stays
-open. So a reader remembers a snapshot: which transactions were committed at a moment. It reads the
-events that were committed between two snapshots, in order of job and version. So the events of each
-job are in order.
+Sequences and transactions get their numbers before the commit, so these numbers are not in the
+order of commits. A reader that remembered only the highest number would miss lower numbers that are
+committed later. If it waited for all earlier transactions, one open transaction would stop it. So a
+reader remembers a snapshot: which transactions were committed at a moment. It reads the events that
+were committed between two snapshots, in order of job and version.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ class StreamPlace:
     def stored(self) -> str:
         """Return this place in the form that the database stores for the stream's mark.
 
-        The form is a number, which servers of earlier versions can read. If so many transactions
-        were open that Python cannot write the number in digits, the form is the text of a position.
+        The form is a number, which servers of earlier versions can read. If many open transactions
+        make the number too long for Python to write, the form is the text of a position.
         """
         text = self.text()
         if self == START or len(text) > _LONGEST_NUMBER:
@@ -117,8 +116,8 @@ async def renumber(db: Db) -> None:
     Such a database, for example one restored from a dump, has transaction numbers of the old
     cluster. The new cluster has not reached these numbers yet: the stream would not read such
     events for a long time, and would take new events, with lower numbers, for published. So the
-    events get the number of a transaction of this cluster. Jobs continue meanwhile. No term is
-    needed: any server may do this.
+    events get the number of a transaction of this cluster. Jobs continue meanwhile. Any server may
+    do this, not only the leader.
     """
     if not await db.fetchval(SQL["numbers_of_others"]):
         return
@@ -141,10 +140,9 @@ async def renumber(db: Db) -> None:
 
 
 def including(seen: Snapshot, own: int) -> Snapshot:
-    """Return the snapshot ``seen`` of the transaction ``own`` as other transactions would see it.
+    """Return the snapshot ``seen``, which the transaction ``own`` took, with ``own`` as open.
 
-    For other transactions ``own`` is open. All transactions between the end of ``seen`` and
-    ``own`` may be open, too.
+    Transactions between the end of ``seen`` and ``own`` count as open, too, because they may be.
     """
     unfinished = {*seen.open, *range(seen.above, own), own}
     return Snapshot(seen.below, max(seen.above, own + 1), tuple(sorted(unfinished)))

@@ -6,10 +6,10 @@ not at the beginning of the index. A write that makes a lower number claimable r
 that came back (retried or delayed jobs) are in a separate part of the index, which is always read
 from its beginning. A full look, now and then, finds the jobs that nobody reported.
 
-Clients choose types, so there may be very many. Of one queue and priority a look reads a limited
-number of types; such a level is crowded. A claim that names its types then looks for those that
-were not seen. A claim for all types gets the types that were seen, some of them drawn at random,
-and nothing less urgent before the other types were looked for.
+Clients choose the types, so a level may have very many. A look reads a limited number of types from
+each level, some of them drawn at random. A level that may have more types is crowded. A claim that
+names its types then looks for those that the look did not see. A claim for all types gets jobs of
+the types that were seen, and jobs of a lower priority only after a look found no further types.
 """
 
 from __future__ import annotations
@@ -87,8 +87,9 @@ class Heads:
         self._forgotten = False  # since the claim or look under way began
 
     def lower(self, head: Head, seq: int = NOTHING_NEW) -> None:
-        """Record that jobs from this number on may be claimable, or, without a number, that some
-        came back.
+        """Record that jobs of the head from the number ``seq`` on may be claimable.
+
+        Without ``seq``, record that retried or delayed jobs of the head became claimable.
         """
         if len(self._floors) >= _MOST_HEADS and head not in self._floors:
             self.forget()
@@ -97,7 +98,7 @@ class Heads:
         self._meanwhile[head] = min(seq, self._meanwhile.get(head, seq))
 
     def forget(self) -> None:
-        """Record that a report may have been missed: a full look precedes the next claim."""
+        """Make a full look due before the next claim, because a report may have been missed."""
         self._forgotten = True
         self._looked_at = float("-inf")
         self._look_took = 0.0
@@ -108,7 +109,7 @@ class Heads:
         return self._look_took > _SLOW_LOOK
 
     def begin(self) -> None:
-        """Record that a claim or look begins. It may not see what is reported from now on."""
+        """Record that a claim or look begins. It may miss jobs that are reported from now on."""
         self._meanwhile.clear()
         self._forgotten = False
 
@@ -159,9 +160,7 @@ class Heads:
         return Chosen(some, whole, ends)
 
     def _miss(self, queues: Container[int]) -> None:
-        """Ask for a full look where all types are used up that the last look saw of a crowded
-        level.
-        """
+        """Make a full look due if a crowded level has no more jobs of the types that were seen."""
         left = {head[:2] for head in self._floors}
         if any(level[0] in queues and level not in left for level in self._crowded):
             self.forget()
@@ -169,8 +168,8 @@ class Heads:
     def unknown(self, queues: Container[int], kinds: frozenset[int] | None) -> list[Head]:
         """Return the heads of these types that the last look may have passed over.
 
-        A head that a claim has looked for since is left out. What was reported of a head is not
-        enough: older jobs of it may wait.
+        A head that a claim has looked for since then is left out. A head whose jobs a write has
+        reported is not left out, because older jobs of the head may wait.
         """
         if kinds is None:
             return []
@@ -239,7 +238,7 @@ def _floors(found: Sequence[Found]) -> dict[Head, int]:
 
 
 def crowded(found: Sequence[Found]) -> list[tuple[int, int, int]]:
-    """Return the places of which a look may not have seen all types: queue, rank and place."""
+    """Return queue, rank and place (see ``Found``) where a look may not have seen all types."""
     if len(found) < MOST_SEEN:
         return []
     seen = Counter(one[:3] for one in found)

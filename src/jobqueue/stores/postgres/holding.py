@@ -1,10 +1,10 @@
 """Keeps the lowest number at which each worker may hold a job, and the ids of jobs in held rows.
 
 Every job that ends leaves a dead entry in the index of held jobs, and a long transaction anywhere
-in the database keeps it there (see ``heads.py``). While reading that index is fast, it is read
-whole. Once it is slow, held jobs are read from each worker's lowest number on. The claims of this
-process add to these numbers, and a rare full look finds the claims of other processes. A job that
-runs for long keeps its worker's number low, and then the sweeper looks less often.
+in the database keeps it there (see ``heads.py``). The whole index is read while this is fast. Once
+it is slow, held jobs are read from each worker's lowest job number on. The claims of this process
+lower these numbers, and a rare full look finds the claims of other processes. A job that runs for
+long keeps its worker's number low. Then these reads are slow, and the sweeper reads less often.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Holding:
                 floors[worker] = min(seq, floors.get(worker, seq))
 
     def ids(self, base: int) -> dict[int, str] | None:
-        """Return the ids, by number, of the jobs that this process has not seen leave a held row.
+        """Return the ids, by number, of the jobs in the held row with this base.
 
-        Return None if another process made the row, or if the ids of the row were dropped to save
-        memory.
+        Jobs that have left the row are missing, as far as this process knows. Return None if
+        another process made the row, or if the ids of the row were dropped to save memory.
         """
         return self._ids.get(base)
 
@@ -84,7 +84,7 @@ class Holding:
         return time.monotonic() >= self._looked_at + _SHARE * self._took
 
     def begin(self) -> None:
-        """Record that a full look begins. It may not see jobs that are claimed from now on."""
+        """Record that a full look begins. It may miss jobs that are claimed from now on."""
         self._meanwhile.clear()
 
     def looked(self, found: Iterable[tuple[int, int]], took: float) -> None:
@@ -99,7 +99,7 @@ class Holding:
 
     @property
     def costly(self) -> bool:
-        """Return True if a full look takes too long even for an operator's question."""
+        """Return True if a full look takes too long even when an operator lists the workers."""
         return self.slow and self._took > _COSTLY
 
     def pause(self) -> float:
@@ -107,8 +107,9 @@ class Holding:
         return max(0.0, self._readable_at - time.monotonic())
 
     def read(self, found: Iterable[tuple[int, int]], took: float) -> None:
-        """Record the held jobs that were read from the floors on. The next read begins at the
-        lowest ones.
+        """Record held jobs that were read from the floors on, and how many seconds that took.
+
+        The lowest job of each worker is the worker's new floor.
         """
         if took > _SLOW:
             self._readable_at = time.monotonic() + _SHARE * took

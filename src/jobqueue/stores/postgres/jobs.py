@@ -79,12 +79,11 @@ class Jobs:
         return Submission(results, assigned)
 
     async def _slots(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> dict[int, Slot]:
-        """Return slots for jobs that the write of their submit may hand to a worker.
+        """Return slots, by the job's place, for jobs that their submit may assign at once.
 
-        Nobody else sees such a job before it is assigned, so it needs no lock from Redis. Where a
-        full look is slow (a long transaction keeps dead rows), the check that nothing else waits
-        would be slow, too.
+        No other server sees such a job before it is assigned, so the job needs no lock in Redis.
         """
+        # The write checks that no other job waits. Dead rows make that as slow as a full look.
         if self._heads.slow:
             return {}
         fitting = fit(jobs, claims)
@@ -136,7 +135,9 @@ class Jobs:
         try:
             return await self.claim(claims)
         except JobQueueError as error:
-            _log.warning("a claim after a write failed: %s", error)
+            _log.warning(
+                "cannot claim jobs after a committed write: %s; a later claim assigns them", error
+            )
             return []
 
     async def request_cancel(self, seq: int) -> Held | None:
@@ -153,7 +154,7 @@ class Jobs:
 
 
 def _left(claims: Sequence[Claim], assigned: Sequence[Assignment]) -> list[Claim]:
-    """Return the claims with the slots that got no job."""
+    """Return the claims, each with only those of its slots that got no job."""
     used = Counter(one.worker_id for one in assigned)
     left = []
     for claim in claims:

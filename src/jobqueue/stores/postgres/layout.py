@@ -1,9 +1,9 @@
 """Read and change the layout of a database, which says what kinds of rows servers may write.
 
-Layout 1 has a row for each job, each event and each end of a job. Layout 2 also has rows for the
-events and ends of many jobs. Layout 3 also has rows for many jobs that have not ended. A new
-version writes only rows that the servers of older versions understand. An operator raises the
-layout when no such server is left.
+Layout 1 has a row for each job, each event and each end of a job. In layout 2, one row may also
+hold an event or the end of many jobs. In layout 3, one row may also hold many jobs that have not
+ended. Servers of older versions do not understand the rows of a higher layout. So an operator
+raises the layout when no such server is left. Until then, new versions write no such rows.
 """
 
 from __future__ import annotations
@@ -72,9 +72,10 @@ async def change(db: Db, layout: int) -> None:
 
 
 async def _set(db: Db, layout: int, *, checked: bool) -> None:
-    """Write the layout, and open or close the tables that it needs; retry while they are locked.
+    """Write the layout. Allow inserts into the tables that it has, and refuse them in the others.
 
-    With ``checked``, servers that do not know the layout are refused from now on.
+    Retry while the tables are locked. If ``checked``, the database from now on refuses writes of
+    servers that do not know the layout.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -106,7 +107,7 @@ async def _set_once(db: Db, layout: int, *, checked: bool) -> None:
 
 
 async def _unpack_ranges(db: Db) -> None:
-    """Make each plain job a live row, window by window. Servers do the same at the same time."""
+    """Turn all plain jobs into live rows, window by window, while servers continue to write."""
     while True:
         window = await db.fetchval(
             "SELECT least((SELECT min(hi) FROM job_ready), (SELECT min(lo) FROM job_held)) >> 10"

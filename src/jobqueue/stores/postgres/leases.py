@@ -1,7 +1,7 @@
-"""Leases of plain jobs that one worker holds, which share a row of job_held.
+"""Draw leases, and compute the leases of the jobs in a held row (a row of job_held).
 
-The lease of such a job is ``base + seq``, so that a lease names its row. The base is random: a
-worker that knows the leases of its own jobs learns nothing about those of another row.
+The lease of such a job is ``base + seq``, and the base is the row's key. So a job's number and its
+lease lead to the row. The base is random: the leases of one row reveal nothing about another row.
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ WINDOW = 1024  # numbers; no range and no held row goes beyond
 
 
 def new_base() -> int:
-    """Draw a base: bit 62 and 61 unpredictable bits, so that no lease exceeds 63 bits."""
+    """Return a random base for a held row: bit 62 is set, and 61 bits below it are random."""
+    # So a lease fits into 63 bits, and differs from the leases of live rows.
     return _OF_HELD_ROWS | new_lease() >> 2
 
 
 def new_row_lease() -> int:
-    """Draw the lease of a job that has a live row: 62 unpredictable bits."""
+    """Return a random lease of 62 bits, for a job that has a live row."""
     return new_lease() >> 1 or 1
 
 
 def base_of(seq: int, lease: int | None) -> int | None:
-    """Return the base that the lease of a plain job has; None if it cannot be such a lease."""
+    """Return the base of the lease of a job in a held row; None if it cannot be such a lease."""
     return None if lease is None or lease - seq < _OF_HELD_ROWS else lease - seq
 
 
 def bits(numbers: Iterable[int]) -> BitString:
-    """Return a bit for each number of a window, as the column "open" of job_held has them."""
+    """Return the bits of a window, with the bits of ``numbers`` set, for the table job_held."""
     found = 0
     for number in numbers:
         found |= 1 << (WINDOW - 1 - number % WINDOW)
@@ -40,6 +41,6 @@ def bits(numbers: Iterable[int]) -> BitString:
 
 
 def numbers_in(open: BitString, numbers: Iterable[int]) -> set[int]:
-    """Return the numbers of a window whose bits are set."""
+    """Return those of ``numbers``, all of one window, whose bits are set in ``open``."""
     found = int.from_bytes(open.bytes, "big")
     return {number for number in numbers if found >> (WINDOW - 1 - number % WINDOW) & 1}

@@ -1,33 +1,33 @@
 -- Named statements. A parameter called "now" is the time to use, or NULL for the database's own
--- clock; statements over many jobs take arrays (numbers and ids as text: see statements.py), one
--- entry for each job, in the order of their seq where rows are locked (two writers that lock in one
--- order cannot wait for each other). A time that an index is searched by stands in a sub-select of
--- its own: the clock is volatile, and would be asked for each row of the whole index otherwise.
+-- clock. Statements over many jobs take arrays (numbers and ids as text: see statements.py) with one
+-- entry for each job. Where rows are locked, the entries are in the order of seq: two writers that
+-- lock in one order cannot deadlock. A time by which an index is searched stands in a sub-select of
+-- its own, because the clock is volatile: PostgreSQL would read it for each row of the whole index.
 --
 -- A live row is joined by seq = ANY (ARRAY[x]), not seq = x. A queue is often empty when autovacuum
--- counts job_live; the planner then believes that reading the whole index costs one page, and would
--- walk through it, dead entries and all, rather than look up ten. An ANY can only be looked up.
+-- counts job_live. The planner then believes that the whole index is one page, and would read all of
+-- it, with all dead entries, instead of looking up ten rows. An ANY can only be looked up.
 
 -- name: record_columns
--- What is written down for good of new jobs: a fragment, as the next three. {x} in a statement stands
+-- The columns of a job that never change: a fragment, as the next three. {x} in a statement stands
 -- for the block x.
 id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, more, created_at
 
 -- name: record_values
--- Of jobs t for the queues q, by the clock c.
+-- The values of these columns, from jobs t, queues q and clock c.
 t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json, coalesce(t.priority, 0),
            coalesce(t.max_retries, q.max_retries), coalesce(t.ttl, q.ttl),
            coalesce(t.timeout, q.timeout), coalesce(t.run_at, c.now + t.delay), t.more::json, c.now
 
 -- name: record_returned
--- Of the records just written. $15 is the number of their type, if it is the same for all.
+-- What an insert of records returns. $15 is the number of their type, if all have the same type.
 seq, id, queue, coalesce($15::bigint, kind_of(type)) AS kind, priority, max_retries, ttl,
               timeout, run_at, created_at
 
 -- name: steps
--- Step {step} of jobs {rows} that are on their first attempt, as rows for many of them. Statements with
--- {apart} and {batch} are there twice (statements.py): they write a row for each event, or (BATCH)
--- rows for many jobs and a row for each event of the others.
+-- Step {step} of jobs {rows} that are on their first attempt, as rows for many jobs. Statements with
+-- {apart} and {batch} have two forms (statements.py). One writes a row for each event. The other
+-- (BATCH) writes rows for many jobs, and a row for each event of jobs on a later attempt.
 , s AS (
     INSERT INTO job_steps (lo, hi, xid, at, queue, worker, step, jobs)
     SELECT lo, hi, (SELECT pg_current_xact_id()::text::bigint), at, queue, worker, {step},
@@ -39,7 +39,7 @@ seq, id, queue, coalesce($15::bigint, kind_of(type)) AS kind, priority, max_retr
 )
 
 -- name: ends
--- Of jobs d on their first attempt: their end in rows for many of them.
+-- The end of jobs d that are on their first attempt, as rows for many jobs.
 , b AS (
     INSERT INTO job_done (lo, hi, xid, at, queue, worker, from_state, offs, leases, began, results)
     SELECT min(seq), max(seq), (SELECT pg_current_xact_id()::text::bigint), max(now), queue, worker,
@@ -49,15 +49,16 @@ seq, id, queue, coalesce($15::bigint, kind_of(type)) AS kind, priority, max_retr
 )
 
 -- name: drawn
--- New jobs t with their numbers, one drawn after the other before anything is inserted: so they are
--- nearly always consecutive.
+-- New jobs t with their numbers. All numbers are drawn before anything is inserted, so they are nearly
+-- always consecutive.
 d AS MATERIALIZED (
     SELECT t.*, nextval('job_record_seq_seq') AS seq FROM {new_jobs}
 ),
 
 -- name: ranged
--- Of the new jobs r, those that belong to a run of a range: $17 has the run of each job in the order
--- in which the numbers were drawn, and 0 for the others. A range has no gap and stays in its window.
+-- The ranges of the new jobs r. $17 has a number for each job, in the order in which the seqs were
+-- drawn: jobs that may share a range have the same number, the others 0. A range has no gap and lies
+-- within a window.
 x AS MATERIALIZED (
     SELECT r.*, ($17::int[])[width_bucket(r.seq, (SELECT array_agg(seq ORDER BY n) FROM d))] AS run
     FROM r
@@ -77,8 +78,8 @@ x AS MATERIALIZED (
 ),
 
 -- name: pending_rows
--- The live rows, first events and counts of new jobs r, which all wait. {alone} are those without a
--- range.
+-- The live rows, first events and counts of new jobs r, which are all PENDING. {alone} are the jobs
+-- without a range.
 {ranges} l AS (
     INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
                           retry_count, max_retries, timeout, run_at, expires_at, wake_at,
@@ -96,12 +97,12 @@ x AS MATERIALIZED (
 )
 
 -- name: submit
--- (new) -> PENDING, for jobs without a key in queues without a capacity. What names another queue
--- is left out: the caller sees by the counts which. The lock keeps the queue from being deleted.
+-- (new) -> PENDING, for jobs without a key in queues without a capacity. Jobs that name another queue
+-- are not written; the caller sees that in the counts. The lock prevents the deletion of the queue.
 -- $1 names of the queues, $2 now; of the jobs: $3 queue, $4 id, $5 type, $6 payload, $7 labels,
--- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: no
--- job says anything; all queues and types are then the first of $1 and $14. $15: the number of the
--- type, if all have one type. $16 more.
+-- $8 priority, $9 max_retries, $10 ttl, $11 timeout, $12 run_at, $13 delay. NULL for an array: all
+-- jobs have the default, which is the first of $1 for the queue, and $14 for the type. $15: the number
+-- of the type, if all have one type. $16 more.
 WITH home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout FROM queues
     WHERE name = ANY($1::text[]) AND NOT deleted AND capacity = 0 FOR KEY SHARE
@@ -127,9 +128,9 @@ unnest($3::text[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[], $8::sm
                           timeout, run_at, delay, more, n)
 
 -- name: submit_wide
--- As "submit", for many queues: $3 has the place of each job's queue in $1. Our plans know no hash
--- join, so that a join would compare every job with every queue. Here a job looks its queue up in
--- arrays; width_bucket is a binary search.
+-- As "submit", for many queues: $3 has the place of each job's queue in $1. Hash joins are off (see
+-- the settings of the connections), so a join would compare every job with every queue. Therefore the
+-- queue of a job is looked up in arrays; width_bucket is a binary search.
 WITH home AS MATERIALIZED (
     SELECT n.place::int, q.id, q.max_retries, q.ttl, q.timeout
     FROM unnest($1::text[]) WITH ORDINALITY AS n(name, place) JOIN queues AS q ON q.name = n.name
@@ -167,11 +168,11 @@ unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
                           timeout, run_at, delay, more, n)
 
 -- name: hand_off
--- (new) -> PENDING, and at once -> ASSIGNED where a slot is given and nothing waits in the queue
--- that the slots are meant for: that is looked at here, not believed. As "submit", and $17 leases,
--- $18 workers (0 = no slot), $19 assignment timeout, $20 the types that the slots are meant for
--- (NULL: all). One row for each job. A queue where very many types wait counts as busy; which types
--- wait is only looked at where something does.
+-- (new) -> PENDING, and at once -> ASSIGNED if the job has a slot and no job waits in the queue that
+-- the slots could take; this statement checks that itself. As "submit", and $17 leases, $18 workers
+-- (0 = no slot), $19 assignment timeout, $20 the types that the slots accept (NULL: all). Returns a
+-- row for each job. A queue in which jobs of 20 types wait counts as busy. The waiting types are read
+-- only if some job waits.
 WITH RECURSIVE home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout, {closed_until} AS closed_until,
            NOT EXISTS (
@@ -245,14 +246,14 @@ SELECT id, seq, queue, name, 9 - priority, kind, given, lease, max_retries, time
 FROM g
 
 -- name: handed_off
--- After a hand-off whose answer was lost: what of it was given.
+-- After a hand-off whose answer was lost: the jobs that it assigned.
 SELECT l.id, l.seq, l.queue, q.name, l.prio, l.kind, true, l.lease, l.max_retries, l.timeout,
        r.ttl, r.created_at
 FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq JOIN queues AS q ON q.id = l.queue
 WHERE l.worker = ANY ($1::int[]) AND l.lease = ANY ($2::bigint[])
 
 -- name: homes
--- The queues of a batch that takes the long way; the lock keeps them from being deleted.
+-- The queues of jobs with a key or a capacity. The lock prevents the deletion of these queues.
 SELECT id, name, capacity FROM queues
 WHERE name = ANY($1::text[]) AND NOT deleted ORDER BY id FOR KEY SHARE
 
@@ -261,8 +262,8 @@ WHERE name = ANY($1::text[]) AND NOT deleted ORDER BY id FOR KEY SHARE
 SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR NO KEY UPDATE
 
 -- name: take_keys
--- In the order of the keys. An expired key is replaced; one that stands is not returned, and
--- neither is one while the equal key that all callers share ($7, or null) stands.
+-- Gives keys to jobs, in the order of the keys, and returns the given ones. An expired key is replaced.
+-- A key is not given while it is valid, or while the equal key of all callers ($7, or null) is valid.
 INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint)
 SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint
 FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[])
@@ -318,18 +319,17 @@ unnest($2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[], $7::sma
                           timeout, run_at, delay, key, more, n)
 
 -- name: which_exist
--- After a submit whose answer was lost: what of it was written. Only the latest stretches of the
--- record can hold it.
+-- After a submit whose answer was lost: the jobs that it wrote. Only the latest parts of job_record, a
+-- million numbers each, can have them.
 SELECT r.id FROM unnest($1::uuid[]) AS t(id)
 CROSS JOIN generate_series(greatest(0, (SELECT max(seq) FROM job_record) - 4194304) >> 20,
                            (SELECT max(seq) FROM job_record) >> 20) AS s(stretch)
 JOIN job_record AS r ON (r.seq >> 20) = s.stretch AND r.id = t.id
 
 -- name: heads
--- A full look: where claimable jobs are, by queue, priority, ready (3: in a range) and type, and the
--- first of each.
--- Jumps from one to the next, so that a long queue costs no more than a short one. Of one queue and
--- priority up to $1 types are read: the next jump then passes over the rest.
+-- A full look: each queue, priority, ready (3: in a range) and type with a claimable job, and the
+-- number of the first such job. The recursion jumps from one type to the next, so that a long queue
+-- costs no more than a short one. After $1 types of a queue, priority and ready it skips the rest.
 WITH RECURSIVE head AS (
     (SELECT queue, prio, ready, kind, seq, 1 AS nth FROM job_live WHERE ready > 0
      ORDER BY queue, prio, ready, kind, seq LIMIT 1)
@@ -356,8 +356,8 @@ SELECT queue, prio, ready, kind, seq FROM head
 UNION ALL SELECT queue, prio, 3, kind, nxt FROM range
 
 -- name: heads_after
--- The same of single queues and priorities ($1 queue, $2 prio, $3 ready), each from a type $4 on:
--- up to $5 types in all.
+-- As "heads", of the given places ($1 queue, $2 prio, $3 ready): of each place up to $5 types, from
+-- the type $4 on.
 WITH RECURSIVE head AS (
     SELECT n.*, 1 AS nth
     FROM unnest($1::int[], $2::smallint[], $3::smallint[]) AS s(queue, prio, ready)
@@ -391,7 +391,7 @@ SELECT queue, prio, ready, kind, seq FROM head
 UNION ALL SELECT queue, prio, 3, kind, nxt FROM range
 
 -- name: heads_of
--- The same of single types ($1 queue, $2 prio, $3 type). For BETWEEN see "candidates".
+-- As "heads", of the given types ($1 queue, $2 prio, $3 type). For BETWEEN see "candidates".
 SELECT k.queue, k.prio, s.ready, k.kind, n.seq
 FROM unnest($1::int[], $2::smallint[], $3::bigint[]) AS k(queue, prio, kind)
 CROSS JOIN (VALUES (1::smallint), (2::smallint)) AS s(ready)
@@ -409,8 +409,8 @@ CROSS JOIN LATERAL (
     ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1) AS n
 
 -- name: waiting_types
--- The claimable jobs by type, of the queue $1 or of all, each head counted up to $2. A type's name is
--- in the record of its first job. For BETWEEN see "candidates".
+-- The number of claimable jobs of each type, of the queue $1 or of all; counts end at $2. The name of a
+-- type is in the record of its first job. For BETWEEN see "candidates".
 WITH RECURSIVE head AS (
     (SELECT queue, prio, ready, kind, seq FROM job_live
      WHERE ready > 0 AND queue >= coalesce((SELECT id FROM queues WHERE name = $1), 0)
@@ -460,10 +460,10 @@ SELECT id, name,
 FROM queues
 
 -- name: candidates
--- What may be claimed next, without locks: for each head ($1 queue, $2 prio, $3 type, $4 where to
--- begin) up to $5 jobs, and ($8) ranges until they have as many, each by its first number. $6 now, $7 jobs
--- and beginnings of ranges to leave out. The type is asked for by BETWEEN: with an equation the order
--- would be that of the primary key as well, and the planner may walk along that, through jobs of all types.
+-- Jobs that may be claimed next, without locks. For each head ($1 queue, $2 prio, $3 type, $4 floor) up
+-- to $5 live rows and, if $8, ranges with up to as many jobs, each with its first number. $6 now, $7 jobs
+-- and first numbers of ranges to leave out. The condition on the type is a BETWEEN: with "=", the primary
+-- key would have the wanted order, too, and the planner might read it through jobs of all types.
 SELECT c.queue, c.prio, c.kind, c.seq, c.attempt, 0::bigint AS hi
 FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
      AS k(queue, prio, kind, floor, most)
@@ -515,8 +515,8 @@ CROSS JOIN LATERAL (
 
 -- name: assign
 -- PENDING -> ASSIGNED. $1 seq and $2 attempt of the candidates in claim order, $3 how many are
--- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. What is locked, or has moved on
--- since it was read, is left out; so is a queue that was paused meanwhile.
+-- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. Left out are jobs that are locked or
+-- were changed since they were read, and jobs of a queue that was paused since then.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
            $4::text::bigint[] AS leases, $5::text::int[] AS workers
@@ -553,7 +553,7 @@ SELECT u.n, u.seq, r.id, u.queue, r.type, r.payload, u.attempt, u.lease, u.prio,
 FROM u JOIN job_record AS r ON r.seq = u.seq
 
 -- name: claimed
--- After a claim whose answer was lost: what it got.
+-- After a claim whose answer was lost: the jobs that it assigned.
 SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.payload, l.attempt,
        l.lease, l.prio, l.retry_count, l.max_retries, r.created_at, l.timeout,
        l.expires_at - coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8),
@@ -562,11 +562,11 @@ FROM job_live AS l JOIN job_record AS r ON r.seq = l.seq
 WHERE l.seq = ANY ($1::bigint[]) AND l.lease = ANY ($2::bigint[])
 
 -- name: claim
--- As "assign", of ranges: $1 hi, $2 nxt as it was read, $3 the last number wanted. All of a range's part
--- is taken, or nothing: a claimer that was faster has moved nxt. One part for each range and worker:
+-- As "assign", of ranges: $1 hi, $2 nxt as it was read, $3 the last number wanted. Of a range, all wanted
+-- jobs are taken, or none if a faster claim has raised nxt. One part for each range and worker:
 -- $4 the place of its range, $5 base of its leases (NULL: its jobs become live rows), $6 worker, $7 first
 -- and $8 last number, $9 a bit for each job, $10 their number. $11 assignment timeout, $12 now.
--- {alone} is there if jobs become live rows: $13 the place of their range, $14 seq, $15 lease, $16 worker.
+-- {alone} is filled if jobs become live rows: $13 the place of their range, $14 seq, $15 lease, $16 worker.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($12::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), won AS MATERIALIZED (
@@ -618,7 +618,8 @@ FROM won JOIN job_record AS r ON r.seq BETWEEN won.nxt AND won.upto
 )
 
 -- name: claimed_ranges
--- After a claim whose answer was lost: what it got. $1 bases, $2 seq and $3 lease of live rows, $4 now
+-- After a claim of ranges whose answer was lost: the jobs that it assigned. $1 bases, $2 seq and $3 lease
+-- of live rows, $4 now
 SELECT r.seq, r.id, h.queue, r.type, r.payload, 9 - r.priority, r.max_retries, r.created_at, r.timeout,
        r.created_at + r.ttl - coalesce($4::float8, extract(epoch FROM clock_timestamp())::float8),
        r.labels::text, r.more::text
@@ -630,7 +631,7 @@ FROM (
 ) AS h JOIN job_record AS r ON r.seq = h.seq
 
 -- name: finish
--- ASSIGNED or RUNNING -> DONE, by the lease; what is flagged for cancelling goes the long way.
+-- ASSIGNED or RUNNING -> DONE, by the lease. Not for jobs to cancel: core.decide decides these.
 -- $1 seq, $2 lease, $3 result, $4 ran_for, $5 now, $6 the worker that must hold it, $7 part of the
 -- batch: results of different parts do not share a row.
 WITH clock AS MATERIALIZED (
@@ -676,8 +677,9 @@ SELECT n, state, id, queue, worker, ran_for FROM d
 -- $3 a bit for each job, $4 the worker that must hold them, $5 their number, $6 seconds that they ran,
 -- $7 first and $8 last of the rows to write. These: from $9 to $10 of $11 offset in the window,
 -- $12 ran_for, $13 result. $14 now.
--- The lease needs no check: base was computed from it. A part is written whole, or not at all: then the
--- answer has what is open, or nothing where the held row is gone or another worker's.
+-- The leases need no check, because base was computed from them. A part is written whole, or not at all.
+-- In the second case the answer has the row's bits "open"; it has no row for the part if the held row is
+-- gone or belongs to another worker.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($14::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), h AS MATERIALIZED (
@@ -765,7 +767,7 @@ WITH clock AS MATERIALIZED (
 SELECT n, 2::smallint, id, queue, worker, NULL::float8 FROM u
 
 -- name: lock_live
--- What the lifecycle looks at, locked.
+-- Locks live rows and returns what a decision needs.
 SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease,
        coalesce(l.worker, l.last_worker), l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at,
        l.started_at, coalesce(l.wake_at, l.due), l.queue, l.id, l.error, l.reason, l.last_lease,
@@ -781,7 +783,7 @@ FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq
 WHERE e.seq = ANY ($1::bigint[]) ORDER BY e.seq FOR UPDATE OF e
 
 -- name: lock_done
--- As "lock_ended", of jobs that ended in batches. Nothing changes them, so that nothing is locked.
+-- As "lock_ended", of jobs that ended in batches. Their ends never change, so they are not locked.
 SELECT r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
        e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
        e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
@@ -790,8 +792,8 @@ FROM unnest($1::bigint[]) AS t(seq) JOIN job_record AS r ON r.seq = t.seq
 CROSS JOIN LATERAL job_done_of(t.seq) AS e
 
 -- name: lock_plain
--- As "lock_live", of plain jobs, which are not locked: what "leave_ready" and "leave_held" have left
--- where it is, because the move cannot apply to it. It is refused by this.
+-- As "lock_live", of plain jobs, but without a lock. These are jobs that got no live row, because the
+-- move cannot apply to them: the row serves only to refuse the move.
 SELECT p.seq, p.state, p.version, p.attempt, 0, r.max_retries, p.lease, p.worker, false, 0,
        r.timeout, r.run_at, p.expires_at, NULL::float8, p.due, p.queue, r.id, NULL::text, p.state,
        NULL::bigint, 9 - r.priority, kind_of(r.type),
@@ -800,8 +802,8 @@ FROM unnest($1::bigint[]) AS t(seq) JOIN job_record AS r ON r.seq = t.seq
 CROSS JOIN LATERAL job_plain_of(t.seq) AS p
 
 -- name: taken_out
--- Of the jobs t (seq and lease; NULL: whatever lease) those that job_held has: o. Their bits are
--- cleared. What is written goes by what was locked: the statement's snapshot may be older.
+-- o: those of the jobs t (seq and lease; NULL: any lease) that job_held has. Their bits are cleared.
+-- The new bits are computed from the locked rows, because the statement's snapshot may be older.
 f AS MATERIALIZED (
     SELECT DISTINCT k.base FROM t JOIN job_held AS k ON k.lo = ANY (ARRAY[t.seq >> 10 << 10])
     WHERE get_bit(k.open, (t.seq & 1023)::int) = 1
@@ -837,8 +839,8 @@ RETURNING seq, queue, prio, kind
 
 -- name: leave_ready
 -- Plain jobs that are PENDING become live rows: $1 seq. In BATCH the range is cut: the piece after the
--- last of them keeps its name (hi), each piece before one of them is a new range. Where the layout has
--- no ranges any more, all of the range leaves.
+-- last of them keeps its name (hi), each piece before one of them is a new range. In a layout without
+-- ranges, all jobs of the range become live rows.
 WITH f AS MATERIALIZED (
     SELECT hi, nxt, kind, expires_at, queue, prio FROM job_ready
     WHERE hi = ANY (ARRAY(SELECT (SELECT hi FROM job_ready WHERE hi >= t.seq ORDER BY hi LIMIT 1)
@@ -870,7 +872,7 @@ RETURNING seq, queue, prio, kind
 )
 
 -- name: live_rows
--- What a move may change of live rows: a fragment.
+-- The columns of a live row that a move may change: a fragment.
 unnest($1::bigint[], $2::smallint[], $3::smallint[], $4::int[], $5::int[], $6::int[], $7::bigint[],
             $8::bigint[], $9::int[], $10::int[], $11::boolean[], $12::smallint[], $13::float8[],
             $14::float8[], $15::float8[], $16::float8[], $17::float8[], $18::text[],
@@ -929,8 +931,8 @@ INSERT INTO queue_tally (queue, pending, assigned, running, done, failed, dead_l
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: fold
--- Differences into one row for each queue. Two that fold at once wait for each other and add up
--- what they took themselves.
+-- Sums up the changes of counts into one row for each queue. Two servers that do this at once wait for
+-- each other, and each sums up the rows that it deleted.
 WITH taken AS (DELETE FROM queue_tally RETURNING *)
 INSERT INTO queue_tally
 SELECT queue, sum(pending), sum(assigned), sum(running), sum(done), sum(failed),
@@ -938,7 +940,7 @@ SELECT queue, sum(pending), sum(assigned), sum(running), sum(done), sum(failed),
 FROM taken GROUP BY queue
 
 -- name: request_cancel
--- What was flagged before is not told to the stream again.
+-- A job whose cancelling was requested before gets no second entry in the outbox.
 WITH l AS MATERIALIZED (
     SELECT * FROM job_live WHERE seq = $1 AND state = 3 FOR UPDATE
 ), u AS (
@@ -955,7 +957,7 @@ WITH l AS MATERIALIZED (
 SELECT l.seq, l.lease, (SELECT name FROM worker_name WHERE id = l.worker), l.state, true FROM l
 
 -- name: due_waiting
--- The last column: only waiting for run_at, to be promoted.
+-- The last column: the job waits only for run_at, and becomes claimable now.
 WITH c AS MATERIALIZED (
     SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 )
@@ -987,9 +989,9 @@ SELECT worker, min(seq) FROM (
 GROUP BY worker
 
 -- name: holding_from
--- What the workers $1 hold, each from $2 on. OFFSET keeps the inner look one of its own, which can
--- only begin at a worker's floor: joined freely, an index that was counted while it was empty would
--- be walked through whole, dead entries and all.
+-- The jobs that the workers $1 hold, each from $2 on. OFFSET keeps the planner from merging the inner
+-- query, which begins at a worker's floor. Merged, it might read the whole index with all dead entries,
+-- if the index was counted while it was empty.
 SELECT h.worker, l.seq, l.state, l.version, l.lease, l.due
 FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
 CROSS JOIN LATERAL (
@@ -1039,8 +1041,8 @@ DELETE FROM job_key WHERE (queue, key) IN (
     ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED)
 
 -- name: find
--- A job's number by its id: each stretch of a million is asked, the latest first. The inner limit
--- keeps them from being asked all at once, by reading the whole table.
+-- A job's number by its id. It is searched in each stretch of a million numbers, the latest first. The
+-- inner limit keeps the planner from searching all stretches at once, by reading the whole table.
 SELECT r.seq FROM generate_series((SELECT max(seq) FROM job_record) >> 20,
                                   (SELECT min(seq) FROM job_record) >> 20, -1) AS s(stretch)
 CROSS JOIN LATERAL (
@@ -1063,9 +1065,9 @@ SELECT r.id, r.seq, coalesce(l.state, e.state), coalesce(l.version, e.version),
 
 -- name: dead_letters
 -- The newest dead letters of a queue $1 (null: of every queue) before number $2, $3 of them at most.
--- Each queue gives as many from its index: a scan by number alone would wade through what is DONE.
--- The queue is asked for as a range and ordered by, so that no other index has that order: with
--- "queue = q.id" the planner prefers the primary key where it expects many dead letters.
+-- Up to $3 are read from the index of each queue: a scan by number alone would read all DONE jobs, too.
+-- The condition on the queue is a range, and queue is in the order, so that no other index has this
+-- order: with "queue = q.id" the planner prefers the primary key if it expects many dead letters.
 SELECT e.seq, e.version, matches
 FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
         SELECT seq, version, reason, completed_at, error FROM job_ended
@@ -1074,8 +1076,8 @@ FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
       WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
 
 -- name: moved_on
--- Of the jobs $1, seen at the versions $2 (0: any), those that are not live, or not at that version.
--- Only they are sent: most of the jobs that are waited for are still live.
+-- Those of the jobs $1, seen at the versions $2 (0: any), that have ended or have another version. Only
+-- these are returned, because most of the jobs that callers wait for have not changed.
 SELECT t.seq FROM unnest($1::text::bigint[], $2::text::int[]) AS t(seq, version)
 CROSS JOIN LATERAL (
     SELECT coalesce(
@@ -1095,15 +1097,15 @@ WHERE r.seq = $1 AND e.version < coalesce($2::int, e.version + 1)
 ORDER BY e.version DESC LIMIT $3
 
 -- name: snapshot
--- What has been committed by now, in numbers: everything below the first, nothing from the second
--- on, and in between all but the list.
+-- The transactions that have ended by now: all numbers below the first column, none from the second
+-- column on, and in between all except those in the third column.
 SELECT pg_snapshot_xmin(s)::text::bigint, pg_snapshot_xmax(s)::text::bigint,
        ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s) AS x)
 FROM pg_current_snapshot() AS s
 
 -- name: between
--- What became visible between two snapshots: of the earlier one $1 above and $2 open, of the later
--- one $3 above and $4 open. A fragment, twice: the index finds either part without the other.
+-- The condition for rows that became visible between two snapshots: $1 above and $2 open of the earlier
+-- snapshot, $3 above and $4 open of the later one. Two fragments, so that each is a search in the index.
 xid = ANY ($2::bigint[]) AND xid < $3::bigint AND xid <> ALL ($4::bigint[])
 
 -- name: later
@@ -1123,8 +1125,7 @@ xid >= $1::bigint AND xid < $3::bigint AND xid <> ALL ($4::bigint[])
       FROM batch_event WHERE {later})
 
 -- name: events_between
--- Events between two snapshots, from ($5, $6) on: a transaction that stays open holds up nothing
--- but its own events.
+-- Events between two snapshots, after ($5, $6). A transaction that stays open delays only its own events.
 SELECT e.seq, r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, w.name,
        e.detail, q.name
 FROM {new_events} AS e
@@ -1135,8 +1136,8 @@ WHERE (e.seq, e.version) > ($5::bigint, $6::int)
 ORDER BY e.seq, e.version LIMIT $7
 
 -- name: end_of_stretch
--- The last transaction of a stretch of more than $4 events, from $1 on and below $2, but for those
--- that are open ($3); NULL if there are no more.
+-- The last transaction of a stretch of more than $4 events. It begins at $1, ends before $2, and leaves
+-- out open transactions ($3). No row if there are not that many events.
 SELECT xid FROM (
     SELECT xid, sum(events) OVER (ORDER BY xid ROWS UNBOUNDED PRECEDING) AS sum FROM (
         (SELECT xid, 1 AS events FROM job_event
@@ -1153,8 +1154,8 @@ SELECT xid FROM (
 WHERE sum > $4::bigint ORDER BY xid LIMIT 1
 
 -- name: overtaken
--- Events of the jobs $1 up to the versions $2, written by transactions from $3 on; and those of
--- batches in the windows of these jobs, whatever their versions.
+-- Events of the jobs $1 up to the versions $2, written by transactions from $3 on. Also all events of
+-- rows for many jobs in the windows of these jobs, written by such transactions.
 SELECT e.seq, e.version, NULL::bigint AS lo
 FROM unnest($1::text::bigint[], $2::text::int[]) AS k(seq, version)
 JOIN job_event AS e ON e.seq = k.seq AND e.version <= k.version WHERE e.xid >= $3::bigint
@@ -1167,9 +1168,9 @@ CROSS JOIN LATERAL (
     OFFSET 0) AS e
 
 -- name: keys_between
--- Where events and entries of the outbox between two snapshots are, from ($5, $6, $7) on, in the
--- order of the stream; the number of an event is 0, and "lo" names its row if that has many. In four
--- columns, not in rows: there may be very many, and the client reads them in one go.
+-- The keys of events and outbox entries between two snapshots, after ($5, $6, $7), in the order of the
+-- stream. The number of an event is 0, and "lo" is set if its row has many events. The keys are returned
+-- as four arrays, which the client reads faster than very many rows.
 SELECT array_agg(seq), array_agg(version), array_agg(number), array_agg(lo) FROM (
     SELECT seq, version, number, lo FROM (
         SELECT seq, version, 0::bigint AS number, lo FROM {new_events} AS e
@@ -1179,9 +1180,8 @@ SELECT array_agg(seq), array_agg(version), array_agg(number), array_agg(lo) FROM
     ORDER BY seq, version, number LIMIT $8) AS found
 
 -- name: changes
--- Events $1 (seq), $2 (version), $5 (lo) with all that a rebuild of their jobs needs, in this order, as
--- far as they have $3 bytes together, but always one; $4 now. Sizes are known without reading what they
--- are of.
+-- Events $1 (seq), $2 (version), $5 (lo) in this order, with all that a rebuild of their jobs needs: at
+-- least one, and together up to $3 bytes. $4 now. PostgreSQL knows the size of a value without reading it.
 SELECT n, id, version, from_state, to_state, reason, at, attempt, worker, detail, queue,
        started_at, due, retries, seq, created_at, key_expires_at, result, cancel, type, payload,
        priority, max_retries, ttl, timeout, run_at, key, labels, more
@@ -1228,7 +1228,7 @@ FROM (
 SELECT number, kind, at, body FROM outbox WHERE number = ANY ($1::bigint[])
 
 -- name: put_queue
--- To the outbox, if there is a stream. $1 kind, $2 now, $3 body
+-- Adds a change of a queue to the outbox, if there is a stream. $1 kind, $2 now, $3 body
 INSERT INTO outbox (xid, seq, version, kind, at, body)
 SELECT pg_current_xact_id()::text::bigint, 0, 0, $1::smallint,
        coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8), $3::text
@@ -1242,7 +1242,7 @@ INSERT INTO stream (position, since, since_open, until, until_open, seq, version
 VALUES ('0', 0, '{}', 0, '{}', 0, 0)
 
 -- name: numbers_of_others
--- Whether there are numbers that no transaction of this cluster has had.
+-- True if rows have transaction numbers that this cluster has not assigned yet.
 SELECT greatest((SELECT max(xid) FROM job_event), (SELECT max(xid) FROM outbox),
                 (SELECT max(xid) FROM job_steps), (SELECT max(xid) FROM job_done),
                 (SELECT until - 1 FROM stream))
@@ -1252,8 +1252,9 @@ SELECT greatest((SELECT max(xid) FROM job_event), (SELECT max(xid) FROM outbox),
 LOCK TABLE stream IN SHARE ROW EXCLUSIVE MODE
 
 -- name: renumber_events
--- Of the rows {table}, whose last event is {last}. What the stream has got, and all where there is none, comes before everything; the rest is of $1.
--- Numbers that this cluster has given out as well do not tell whose they are: better once more.
+-- For rows of {table}, whose last event is {last}. Events that were published, or all if there is no
+-- stream, get the number 0; the others get $1. A number that this cluster has assigned, too, does not
+-- show which cluster it is from: such events are published once more.
 UPDATE {table} AS e
 SET xid = CASE WHEN s.single IS NULL OR e.xid >= x.above AND ({in_stream_already}) THEN 0
           ELSE $1::bigint END
@@ -1277,11 +1278,11 @@ UPDATE stream SET position = $1, since = $2, since_open = $3::bigint[], until = 
                   moved_at = clock_timestamp()
 
 -- name: empty_outbox
--- What the stream has got: all that had been committed at some moment.
+-- Deletes the entries that were published: those that had been committed at a snapshot.
 DELETE FROM outbox WHERE xid < $1::bigint AND xid <> ALL ($2::bigint[])
 
 -- name: behind
--- How much is not in the stream, as far as counting goes, and since when.
+-- How many events and entries are not published, counted up to a limit, and the time of the oldest.
 SELECT count(*), min(at), coalesce($8::float8, extract(epoch FROM clock_timestamp())::float8) FROM (
     SELECT at FROM (
         SELECT seq, version, 0::bigint AS number, at FROM {new_events} AS e
@@ -1291,19 +1292,19 @@ SELECT count(*), min(at), coalesce($8::float8, extract(epoch FROM clock_timestam
     LIMIT 100000) AS b
 
 -- name: in_stream_already
--- A row e, whose last event is {last}, that the stream s has got: a fragment.
+-- The condition for a row e, whose last event is {last}, to be published by the stream s: a fragment.
 e.xid < s.since AND e.xid <> ALL (s.since_open) OR e.xid < s.until
     AND e.xid <> ALL (s.until_open) AND ({last}) <= (s.seq, s.version)
 
 -- name: in_stream
--- Of the jobs $1, those that a stream has got all events of; all, where there is none.
+-- Those of the jobs $1 whose events are all published; all jobs if there is no stream.
 SELECT seq FROM unnest($1::bigint[]) AS j(seq) WHERE NOT EXISTS (
     SELECT FROM stream AS s CROSS JOIN LATERAL job_events_of(j.seq, j.seq >> 10 << 10) AS e
     WHERE NOT ({in_stream_already}))
 
 -- name: remove
--- Jobs that ended, with their history. Inside a transaction that says that it is retention.
--- $2 their keys are free again, $3 now, $4 those of them that ended in batches, whose end is gone.
+-- Deletes jobs that ended, with their events, in a transaction that has set jobqueue.retention. $2: their
+-- keys are free again. $3 now. $4: those that ended in batches, whose ends are deleted already.
 WITH x AS (
     DELETE FROM job_event WHERE seq = ANY ($1::bigint[])
 ), r AS (
@@ -1327,13 +1328,13 @@ SELECT queue, -count(*) FILTER (WHERE state = 4), -count(*) FILTER (WHERE state 
 FROM g GROUP BY queue
 
 -- name: lock_batch
--- The row in which a job has ended. By itself: "take_out" has to see what was changed until then.
+-- Locks the row with the end of a job. A statement of its own: "take_out" must see all changes before it.
 SELECT FROM job_done
 WHERE lo >> 10 = $1::bigint >> 10 AND lo <= $1 AND hi >= $1 AND ($1 & 1023)::smallint = ANY (offs)
 FOR UPDATE
 
 -- name: take_out
--- The end of one job leaves the row that it shares; the row goes with the last one.
+-- Deletes the end of one job from the row that it shares, or the row if this is its last job.
 WITH p AS MATERIALIZED (
     SELECT ctid AS place, array_position(offs, ($1::bigint & 1023)::smallint) AS n FROM job_done
     WHERE lo >> 10 = $1 >> 10 AND lo <= $1 AND hi >= $1 AND ($1 & 1023)::smallint = ANY (offs)
@@ -1346,7 +1347,7 @@ SET offs = d.offs[:n - 1] || d.offs[n + 1:], leases = d.leases[:n - 1] || d.leas
 FROM p WHERE d.ctid = p.place AND cardinality(d.offs) > 1
 
 -- name: forget_steps
--- Where jobs $1 are gone: steps of jobs of which none is left.
+-- Deletes the rows of job_steps of which no job is left, where the jobs $1 were deleted.
 DELETE FROM job_steps AS s
 USING (SELECT min(seq) AS first, max(seq) AS last FROM unnest($1::bigint[]) AS t(seq)
        GROUP BY seq >> 10) AS w
@@ -1354,9 +1355,9 @@ WHERE s.lo BETWEEN w.first >> 10 << 10 AND w.last AND s.hi >= w.first
   AND NOT EXISTS (SELECT FROM job_record AS r WHERE r.seq BETWEEN s.lo AND s.hi)
 
 -- name: old_done
--- $1 and $4 (after) are times by the caller's clock, which shows $3 now (NULL: it is ours). Of the
--- oldest ones; what a stream has not got yet stays, and others may lie behind it: they go once it has
--- got these. $5 names of queues, $6 all but these
+-- The oldest DONE jobs that completed before $1 and not before $4: times of the caller's clock, which
+-- shows $3 now (NULL: it is the database's). Unpublished jobs are kept. They count towards the limit, so
+-- later jobs may have to wait for their publication. $5 names of queues; $6: all other queues instead.
 SELECT seq FROM (
     SELECT seq FROM job_ended WHERE state = 4 AND completed_at < (
         SELECT $1::float8 + coalesce(extract(epoch FROM clock_timestamp())::float8 - $3::float8, 0))
@@ -1369,7 +1370,7 @@ WHERE NOT EXISTS (
     WHERE NOT ({in_stream_already}))
 
 -- name: old_batches
--- As "old_done", of ends in batches: whole rows go, until there are $2 jobs or a few more.
+-- As "old_done", of ends in batches. Whole rows are deleted, until there are $2 jobs or a few more.
 WITH d AS (
     DELETE FROM job_done WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM (
@@ -1390,7 +1391,7 @@ WITH d AS (
 SELECT (lo >> 10 << 10) + o FROM d CROSS JOIN unnest(offs) AS o
 
 -- name: create_queue
--- A deleted queue's row comes back under new settings, with its records. The settings from $4 on.
+-- The row of a deleted queue is used again, with new settings and its old jobs. The settings begin at $4.
 INSERT INTO queues AS q (name, paused, created_at, {settings})
 VALUES ($1, $2, coalesce(to_timestamp($3::float8), clock_timestamp()), {settings_from_4})
 ON CONFLICT (name) DO UPDATE SET paused = excluded.paused, created_at = excluded.created_at,
@@ -1430,7 +1431,7 @@ WHERE NOT q.deleted AND ($1::text IS NULL OR q.name = $1)
 GROUP BY q.id ORDER BY q.name
 
 -- name: restore_lock
--- Other writers wait, and find what was restored.
+-- Other writers wait until the restore has ended.
 LOCK TABLE leader, queues, job_record, job_live, job_ended, job_ready, job_held, job_event, job_steps,
            job_done, job_key, stream, outbox IN EXCLUSIVE MODE
 
@@ -1443,7 +1444,7 @@ INSERT INTO queues (name, paused, created_at, deleted, {settings})
 VALUES ($1, $2, to_timestamp($3::float8), $4, {settings_from_5}) RETURNING id
 
 -- name: restore_records
--- As "submit_long", under numbers ($15) and times ($1) of their own. What queues say is in the jobs.
+-- As "submit_long", with given numbers ($15) and times ($1). The jobs have the settings of their queues.
 INSERT INTO job_record (seq, {record_columns}, key) OVERRIDING SYSTEM VALUE
 SELECT t.seq, {record_values}, t.key
 FROM unnest($1::float8[], $2::int[], $3::text::uuid[], $4::text[], $5::bytea[], $6::text[],
@@ -1471,7 +1472,7 @@ SELECT setval(s, greatest($2::bigint, nextval(s)))
 FROM (SELECT pg_get_serial_sequence($1::text, $3::text)::regclass AS s) AS x
 
 -- name: restore_mark
--- The stream has got everything up to this transaction, but for others that were open.
+-- Everything up to this transaction counts as published, except what other open transactions write.
 INSERT INTO stream (position, since, since_open, until, until_open, seq, version)
 VALUES ($1, $2, $3::bigint[], $2, $3::bigint[], 0, 0)
 
@@ -1486,8 +1487,8 @@ SELECT id, name FROM n UNION SELECT id, name FROM worker_name WHERE name = ANY (
 SELECT id, name FROM worker_name WHERE id = ANY ($1::int[])
 
 -- name: register_worker
--- A reconnect of the same incarnation does not undo an operator's drain. No row: another owner's was
--- faster (core.job.owner_allows).
+-- A reconnect of the same incarnation does not undo an operator's drain. Returns no row if another owner
+-- has registered a worker of this id first (core.job.owner_allows).
 INSERT INTO workers AS w (id, incarnation, hostname, pid, concurrency, queues, version, link,
                           types, owner, status, registered_at, last_seen)
 SELECT $1, $2, $3, $4, $5, $6, $7, $9, $10::text[], $11, 'ONLINE', c.now, c.now
@@ -1504,14 +1505,14 @@ WHERE excluded.owner IN ('', E'\tin process') OR w.owner IN ('', excluded.owner)
 RETURNING id
 
 -- name: registering
--- One registration of an owner ($1) at a time, so that they can be counted.
+-- Lets an owner ($1) register one worker at a time, so that the workers can be counted.
 SELECT pg_advisory_xact_lock(hashtextextended($1, 1784769123))
 
 -- name: count_owned
 SELECT count(*) FROM workers WHERE owner = $1 AND id <> $2
 
 -- name: forget_offline
--- Of an owner, but for one.
+-- Deletes the OFFLINE workers of the owner $1 that hold no job, except $2.
 DELETE FROM workers AS w WHERE w.owner = $1 AND w.id <> $2 AND w.status = 'OFFLINE' AND NOT EXISTS (
     SELECT FROM worker_name AS n WHERE n.name = w.id AND (
         EXISTS (SELECT FROM job_live AS l WHERE l.worker = n.id)
@@ -1519,8 +1520,8 @@ DELETE FROM workers AS w WHERE w.owner = $1 AND w.id <> $2 AND w.status = 'OFFLI
 RETURNING w.id
 
 -- name: beat
--- By its owner ($4); by any caller if it has none, if the caller has the store open, or where callers
--- are not known (core.job.owner_allows).
+-- Only for the worker's owner ($4), unless the worker has no owner, the caller has the store open, or
+-- callers are not known (core.job.owner_allows).
 UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestamp()),
     overrun = coalesce($5, overrun)
 WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 IN ('', E'\tin process') OR owner IN ('', $4))
@@ -1551,7 +1552,7 @@ CROSS JOIN LATERAL (
     SELECT seq, lease FROM held_job WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 
 -- name: held_by
--- What one worker holds, from $2 on.
+-- The jobs that one worker holds, from $2 on.
 SELECT l.seq, l.lease, $1::text, l.state, l.cancel FROM job_live AS l
 WHERE l.worker = (SELECT id FROM worker_name WHERE name = $1) AND l.seq >= $2
 UNION ALL
@@ -1565,7 +1566,7 @@ FROM unnest($1::bigint[], $2::bigint[]) AS t(seq, lease)
 WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
 
 -- name: keep_progress
--- Of leases that the worker holds: $1 lease, $2 seq, $3 value, $4 text; $5 now
+-- Only for leases that the worker holds. $1 lease, $2 seq, $3 value, $4 text; $5 now
 INSERT INTO job_progress AS p (lease, seq, value, text, at)
 SELECT t.lease, t.seq, t.value, t.text,
        coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8)
@@ -1573,13 +1574,13 @@ FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $4::text[]) AS t(lease, se
 ON CONFLICT (lease) DO UPDATE SET value = EXCLUDED.value, text = EXCLUDED.text, at = EXCLUDED.at
 
 -- name: forget_progress
--- Of attempts that are over.
+-- Deletes the progress of attempts that have ended.
 DELETE FROM job_progress AS p WHERE NOT EXISTS (
     SELECT 1 FROM job_live AS l WHERE l.seq = ANY (ARRAY[p.seq]) AND l.lease = p.lease)
   AND NOT EXISTS (SELECT 1 FROM job_held AS k WHERE k.base = ANY (ARRAY[p.lease - p.seq]))
 
 -- name: set_worker_status
--- A stop is not taken back.
+-- A worker that is stopping cannot become ONLINE or DRAINING again.
 UPDATE workers SET status = $2
 WHERE id = $1 AND ($2 IN ('STOPPING', 'OFFLINE') OR status IN ('ONLINE', 'DRAINING'))
 RETURNING id
@@ -1600,7 +1601,7 @@ LEFT JOIN (SELECT worker, sum(count)::bigint AS count FROM (
 ORDER BY w.id
 
 -- name: workers_from
--- As "workers", counting what they hold from $2 on.
+-- As "workers", but counts live rows that a worker ($1) holds only from $2 on.
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
        w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0), w.overrun
@@ -1619,7 +1620,7 @@ AND last_seen < coalesce(to_timestamp($1::float8), clock_timestamp()) - make_int
 RETURNING id
 
 -- name: retire_worker
--- By its owner ($3), as "beat".
+-- Only for the worker's owner ($3), as "beat".
 DELETE FROM workers AS w WHERE w.id = $1 AND w.incarnation = $2
 AND ($3 IN ('', E'\tin process') OR w.owner IN ('', $3)) AND NOT EXISTS (
     SELECT FROM worker_name AS n WHERE n.name = $1 AND (
@@ -1631,8 +1632,8 @@ RETURNING w.id
 DELETE FROM workers WHERE id = $1 AND status = 'OFFLINE' RETURNING id
 
 -- name: lead
--- Take the leadership when it is free or has run out, or renew one's own. $1 holder, $2 ttl, $3 now,
--- $4 name
+-- Takes the leadership if it is free or has expired, or renews the holder's own. $1 holder, $2 ttl,
+-- $3 now, $4 name
 INSERT INTO leader AS l (holder, epoch, expires_at, name, since, named)
 SELECT $1, 1, c.now + make_interval(secs => $2), $4, extract(epoch FROM c.now)::float8, 1
 FROM (SELECT coalesce(to_timestamp($3::float8), clock_timestamp()) AS now) AS c
@@ -1676,11 +1677,11 @@ SELECT layout FROM instance
 UPDATE instance SET id = $1, generation = $2, continues = $3
 
 -- name: touch
--- Changes nothing, by a write that has to reach the disk before it is answered.
+-- Changes nothing, but its commit must reach the disk before it is answered.
 UPDATE instance SET id = id
 
 -- name: dispel
--- A backend whose client has lost it may still be at work; after this it is not.
+-- Terminates a backend whose connection was lost, because it may still run a statement.
 SELECT state = 'active' AND wait_event_type IS DISTINCT FROM 'Client' AS at_work,
        pg_terminate_backend(pid)
   FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2

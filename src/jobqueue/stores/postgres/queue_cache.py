@@ -66,7 +66,8 @@ class QueueCache:
     async def texts(self, db: Db, jobs: int, now: float | None) -> Mapping[str, str]:
         """Return the statements for a write of ``jobs`` jobs.
 
-        If there are enough jobs and the layout allows it, the statements write rows for many jobs.
+        If there are enough jobs and the layout allows it, the statements write rows that each stand
+        for many jobs.
         """
         return BATCH if jobs >= self.few and await self.layout(db, now) > 1 else SQL
 
@@ -77,7 +78,7 @@ class QueueCache:
         return self._layout
 
     async def resolve(self, db: Db, queue: int, now: float | None) -> Home:
-        """Return the queue with the number ``queue``, also if it is deleted."""
+        """Return the queue with the number ``queue``, even if it is deleted."""
         home = self._by_id.get(queue)
         if home is None or self.stale:
             await self._read(db, now)
@@ -98,7 +99,7 @@ class QueueCache:
 
 
 class WorkerNameCache:
-    """Caches the numbers that rows have for worker names. The number of a name never changes."""
+    """Caches the numbers that rows store for worker names. The number of a name never changes."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -129,8 +130,8 @@ class WorkerNameCache:
     async def of(self, db: Db, numbers: Sequence[int | None]) -> Mapping[int, str]:
         """Return worker names by number, at least for the given numbers.
 
-        Missing names are read on ``db``, the connection of the caller's write. That write must not
-        wait for a second connection.
+        Missing names are read on ``db``, the connection of the caller's write, because a write must
+        not wait for a second connection.
         """
         missing = {n for n in numbers if n is not None and n not in self._names}
         if missing:

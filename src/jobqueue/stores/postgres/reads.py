@@ -45,7 +45,7 @@ _COLUMNS = SQL["job_columns"].replace("e.result", "NULL::bytea")
 
 
 async def find(db: Db, job_id: str) -> int | None:
-    """Return the number of a job."""
+    """Return the number of the job with this id; None if there is no such job."""
     seq: int | None = await db.fetchval(SQL["find"], job_id)
     return seq
 
@@ -60,15 +60,13 @@ async def get(db: Db, job_id: str) -> Job | None:
 
 
 async def moved_on(db: Db, seen: Mapping[int, int]) -> list[int]:
-    """Return the jobs that are not live any more, or have left the version that was seen."""
+    """Return the jobs that have ended, or left the version in ``seen`` (0 stands for any)."""
     rows = await db.fetch(SQL["moved_on"], array(seen), array(seen.values()))
     return [row[0] for row in rows]
 
 
 async def list_jobs(db: Db, wanted: JobFilter) -> list[Job]:
-    """Read a page of jobs, newest first. Jobs of named states are read from the tables of these
-    states.
-    """
+    """Read a page of jobs, newest first."""
     if not wanted.states:
         return await _select(db, _JOBS, "r", wanted, "")
     if len(wanted.states) == 1 and TERMINAL.issuperset(wanted.states):
@@ -123,7 +121,7 @@ async def _select(db: Db, source: str, side: str, wanted: JobFilter, condition: 
 
 
 def _impossible(wanted: JobFilter) -> bool:
-    """Return True if a filter has a NUL character, which no text in PostgreSQL has."""
+    # No text in PostgreSQL has a NUL character.
     return "\0" in f"{wanted.queue}{wanted.type}{wanted.error}"
 
 
@@ -149,7 +147,7 @@ def _match(
 
 
 async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
-    """Look at a bounded number of dead letters, queue by queue, in the order of their index."""
+    """Read the next ``wanted.limit`` dead letters. Return those of them that match the filter."""
     if _impossible(wanted):
         return DeadLetters([], 0, None)
     before = MAX_SEQ if wanted.before_seq is None else wanted.before_seq
@@ -164,7 +162,7 @@ async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Names the tables that have the jobs of some states, and the condition for these."""
+    """Names the tables with the jobs of some states, and the condition that selects these jobs."""
 
     source: str
     side: str  # whose queue is compared
@@ -173,7 +171,8 @@ class _Part:
 
 
 async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
-    """Read a page in one statement, so that a job that moves meanwhile is in it once."""
+    """Read a page of the jobs that a query selects, ordered by the time of their submit."""
+    # In one statement: so a job whose state changes meanwhile is in the page only once.
     if "\0" in f"{wanted.queue}{wanted.type}":
         return []  # PostgreSQL's text has no NUL, so nothing is called that
     direction = "ASC" if wanted.ascending else "DESC"
@@ -200,7 +199,7 @@ async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
 
 
 def _parts(wanted: TimeQuery) -> list[_Part]:
-    """Return the sources of a page. No job is in two of them."""
+    """Return the groups of tables to read a page from. No job is in two groups."""
     if not wanted.states and wanted.cancelled is None:
         return [_Part("job_record AS r", "r", "", many=True)]
     states = wanted.states or tuple(State)
@@ -227,7 +226,7 @@ def _parts(wanted: TimeQuery) -> list[_Part]:
 
 
 async def history(db: Db, job_id: str, before: int | None) -> list[Event]:
-    """Return the newest events of a job, in order."""
+    """Return a job's last events, of versions below ``before`` if given, in order."""
     seq = await find(db, job_id)
     if seq is None:
         return []
@@ -241,20 +240,20 @@ async def stats(db: Db, name: str | None) -> list[QueueStats]:
 
 
 async def waiting_types(db: Db, count_to: int, queue: str | None) -> list[WaitingType]:
-    """Return the number of claimable jobs by queue and type, sorted."""
+    """Return the numbers of claimable jobs by queue and type. Each count ends at ``count_to``."""
     rows = await db.fetch(SQL["waiting_types"], queue, count_to)
     return sorted((WaitingType(*row) for row in rows), key=lambda one: (one.queue, one.type))
 
 
 async def held(db: Db, worker_id: str | None, floor: int = 0) -> list[Held]:
-    """Return the leases in force, of all workers or of one from a job number on."""
+    """Return the leases in force: all, or those of one worker from the job number ``floor`` on."""
     if worker_id is None:
         return [held_row(row) for row in await db.fetch(SQL["held"])]
     return [held_row(row) for row in await db.fetch(SQL["held_by"], worker_id, floor)]
 
 
 async def held_from(db: Db, holding: Holding) -> list[Held]:
-    """Return the leases in force from the known floors on, where reading all of them is slow."""
+    """Return the leases in force from each worker's floor on. Use it if reading all is slow."""
     return [held_row(row) for row in await db.fetch(SQL["held_from"], *holding.columns())]
 
 

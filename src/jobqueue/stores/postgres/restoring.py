@@ -194,7 +194,7 @@ async def _count(db: Db, state: Restored, batch: _Batch) -> None:
 
 
 async def _mark(db: Db, xid: int) -> None:
-    """Set the stream's mark after the transaction ``xid``, which writes the restored events."""
+    """Set the stream's mark: the restored events, written by ``xid``, count as published."""
     # Other transactions that are open now come after the mark.
     seen = including(await snapshot(db), xid)
     others = tuple(other for other in seen.open if other != xid)

@@ -43,7 +43,7 @@ def _filled(name: str, **places: str) -> str:
 
 
 def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at") -> str:
-    """Return a form of a statement that writes one event of many jobs as one row.
+    """Return the form of a statement that writes one row for the same event of many jobs.
 
     ``step`` is the version of the event.
     """

@@ -1,7 +1,7 @@
 """Implements ``core.store.Store`` on PostgreSQL, which any number of servers may share.
 
-Redis may advise claims, and PostgreSQL decides. The clock is the database's, unless a test brings
-one.
+With Redis, claims of several servers rarely choose the same jobs. PostgreSQL decides which claim
+gets a job. The store uses the database's clock, unless a test passes another.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class PostgresStore:
         self.durable = True
 
     async def open(self) -> None:
-        """Bring the schema up to date (or only check it), connect, and begin to listen."""
+        """Migrate the schema (or only check it), connect, and begin to listen for hints."""
         if self._opened:
             return
         await (migrate if self._create else check)(self._dsn)

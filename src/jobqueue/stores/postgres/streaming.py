@@ -1,8 +1,8 @@
 """Read the changes for the event stream from PostgreSQL, and keep the mark of the stream.
 
-Positions are those of ``following.py``. If the stream is far behind, there are many events between
-two snapshots. Then they are read in stretches of transaction numbers. The keys of all events of a
-stretch are read at once, their contents page by page.
+``following.py`` defines the positions. If the stream is far behind, there are many events between
+two snapshots. Then these are read in stretches of transaction numbers. One query reads the keys of
+all events of a stretch; further queries read the contents page by page.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Stream:
     async def _look_ahead(self, db: Db, at: StreamPlace) -> StreamPlace:
         """Read the keys of the next items, unless they are cached.
 
-        Return the place whose snapshots contain these items.
+        Return the place before these items.
         """
         if self._ahead and self._ahead_of == at:
             return at
@@ -202,7 +202,7 @@ def _moved(at: StreamPlace, key: Key) -> StreamPlace:
 async def _stretch(db: Db, since: Snapshot) -> StreamPlace:
     """Return the place before all events between the snapshot ``since`` and the present snapshot.
 
-    If these events are too many to read their keys at once, the second snapshot is earlier.
+    If these events are too many to read their keys at once, the place ends at an earlier snapshot.
     """
     now = await snapshot(db)
     if now.above < since.above:

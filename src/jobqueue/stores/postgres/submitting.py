@@ -1,4 +1,8 @@
-"""Writes new jobs as PENDING. All plain ones of a batch are written by one statement."""
+"""Writes new jobs as PENDING.
+
+One statement writes all plain jobs of a batch: here, those without a key in queues without a
+capacity.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ class Slot:
 
 
 def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str, Claim]]:
-    """Pair jobs with slots that may get them at once: the most urgent jobs first, then in order."""
+    """Pair jobs with slots, the most urgent jobs first. Return job places, workers and claims."""
     if len(jobs) > MOST_HANDED_OFF:
         return []
     left = [(claim, list(reversed(claim.slots))) for claim in claims]
@@ -54,8 +58,9 @@ def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str,
 
 
 def _queues(specs: Sequence[JobSpec], names: list[str], *, wide: bool) -> list[str] | str | None:
-    """Return each job's queue by name, or by its place in ``names`` (``wide``); None if there is
-    one.
+    """Return each job's queue: its name or, if ``wide``, its place in ``names``.
+
+    Return None if ``names`` has a single queue.
     """
     if len(names) == 1:
         return None
@@ -66,7 +71,6 @@ def _queues(specs: Sequence[JobSpec], names: list[str], *, wide: bool) -> list[s
 
 
 def _kind(specs: Sequence[JobSpec]) -> int | None:
-    """Return the number of the jobs' type if all have the same type."""
     first = specs[0].type
     return kind_of(first) if all(spec.type == first for spec in specs) else None
 
@@ -130,8 +134,8 @@ def field_with_nul(spec: JobSpec) -> str | None:
 class Submitting:
     """Writes one batch of new jobs.
 
-    The plain jobs are committed before the others. Both writes may be repeated: jobs that are known
-    to be written are left alone, and after a lost answer the ids tell what was written.
+    The plain jobs are committed before the others. Both writes may be repeated: a repeat skips jobs
+    that are known to be written, and after a lost answer a read of the ids finds these jobs.
     """
 
     def __init__(
@@ -177,8 +181,9 @@ class Submitting:
         await self._submit(db, self._open())
 
     def give_up(self, error: JobQueueError) -> bool:
-        """Answer the other jobs with an error if some are known to be written. Return False if none
-        is.
+        """If some jobs are known to be written, refuse the others with ``error`` and return True.
+
+        Otherwise return False: then the caller raises the error.
         """
         left = self._open()
         if len(left) == len(self._jobs):
@@ -211,7 +216,7 @@ class Submitting:
                 self.results[n] = result
 
     async def _submit_plain(self, db: Db, places: list[int]) -> list[int]:
-        """Write plain jobs in one statement. Return the jobs of unknown and bounded queues."""
+        """Write plain jobs. Return the places of jobs whose queue is unknown or has a capacity."""
         if not self._slots:
             places = await self._by_level(db, places)
         specs = [self._jobs[n].spec for n in places]
@@ -264,7 +269,7 @@ class Submitting:
     async def _write(
         self, db: Db, name: str, specs: Sequence[JobSpec], arguments: tuple[Any, ...]
     ) -> Sequence[Any]:
-        """Run a statement that writes new jobs. Runs of enough similar jobs become ranges."""
+        """Run a statement that writes new jobs. Enough similar jobs in sequence become a range."""
         if await self._may_range(db, len(specs)):
             runs = _runs(specs, self._queue_cache.few)
             if any(runs):
@@ -273,7 +278,10 @@ class Submitting:
         return await db.fetch(texts[name], *arguments)
 
     async def _hand_off(self, db: Db, places: list[int], arguments: tuple[Any, ...]) -> list[int]:
-        """Write plain jobs, and assign them to slots where no other job waits in their queue."""
+        """Write plain jobs. Assign a job to its slot if no job of its queue waits for such a slot.
+
+        Return the places of jobs that were not written.
+        """
         slots = [self._slots.get(n) for n in places]
         rows = await db.fetch(
             SQL["hand_off"],
@@ -307,7 +315,7 @@ class Submitting:
         self.written[head] = min(first, self.written.get(head, first))
 
     async def _submit_long(self, db: Db, places: list[int]) -> None:
-        """Write jobs with keys and jobs of bounded queues, under the locks of the queues."""
+        """Write the jobs that are not plain, while their queues are locked."""
         jobs = self._jobs
         names = sorted({jobs[n].spec.queue for n in places})
         homes = {row[1]: row for row in await db.fetch(SQL["homes"], names)}
@@ -362,7 +370,7 @@ class Submitting:
     async def _take_keys(
         self, db: Db, places: list[int], homes: dict[str, Any]
     ) -> dict[tuple[int, str], tuple[str, bytes]]:
-        """Take the free keys. Return the job id and fingerprint of each key's owner."""
+        """Give free keys to their jobs. Return job id and fingerprint of the owner of each key."""
         owners: dict[tuple[int, str], tuple[str, bytes]] = {}
         shared: dict[tuple[int, str], str | None] = {}
         for n in places:
@@ -403,7 +411,7 @@ class Submitting:
         return owners
 
     async def _admit(self, db: Db, places: list[int], homes: dict[str, Any]) -> list[int]:
-        """Refuse the jobs for which a bounded queue has no place, and free their keys."""
+        """Refuse the jobs for which their queue is full, and free their keys. Return the others."""
         places_left: dict[str, int] = {}
         for name, (queue, _, capacity) in homes.items():
             if capacity > 0:

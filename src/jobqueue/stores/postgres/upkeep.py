@@ -1,4 +1,4 @@
-"""Finds jobs that are due, removes old ones, and does small chores."""
+"""Finds jobs that are due, deletes old jobs, deletes expired keys and sums up queue counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TO_DELETE = "SELECT e.state, e.queue, r.key, e.version FROM job_record AS r JOI
 
 
 class Chores:
-    """Deletes expired keys, and adds up the differences of counts that each write leaves."""
+    """Deletes expired keys, and sums up the changes of queue counts that each write inserts."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -35,11 +35,11 @@ class Chores:
         self._writes_since_fold = 0
 
     def wrote(self) -> None:
-        """Count a write, which has left differences of counts."""
+        """Record that a write has inserted changes of queue counts."""
         self._writes_since_fold += 1
 
     async def do(self) -> None:
-        """Do the chores that are due."""
+        """Delete expired keys and, after enough writes, sum up counts; at most once in a second."""
         if time.monotonic() < self._due_at:
             return
         self._due_at = time.monotonic() + _EVERY
@@ -74,7 +74,7 @@ class PostgresUpkeep:
         self._chores = chores
 
     async def due(self, limit: int) -> Overdue:
-        """Find due jobs. Write only if there are delayed jobs to make claimable."""
+        """Find due jobs, make due delayed jobs claimable, and do the chores."""
         now = self._database.now()
 
         async def look(db: Db) -> tuple[Any, Any, Any]:
@@ -113,7 +113,7 @@ class PostgresUpkeep:
         self._holding.looked(((row[0], row[1]) for row in rows), time.perf_counter() - began)
 
     async def _read_holding(self, db: Db, now: float | None, limit: int) -> tuple[Any, Any]:
-        """Read held jobs from the floors on. Return the due ones and the next times to look."""
+        """Read held jobs from the floors on. Return the due ones, the time, and the next times."""
         if pause := self._holding.pause():
             ((at, wake),) = await db.fetch(SQL["next_wake"], now)
             return [], (at, wake, at + pause)

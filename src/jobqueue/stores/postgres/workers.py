@@ -1,4 +1,4 @@
-"""Registers workers, takes their heartbeats, retires them, and reads the jobs that they hold."""
+"""Registers workers, records their heartbeats, removes them, and reads the jobs that they hold."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ class Workers:
             raise too_many_workers(info.owner, most)
 
     async def _check_owner(self, db: Db, worker_id: str, owner: str) -> None:
-        """Raise PermissionDenied if another caller owns the worker."""
         if owner and not owner_allows(await db.fetchval(SQL["owner"], worker_id) or "", owner):
             raise not_your_worker(worker_id)
 
@@ -151,7 +150,6 @@ class Workers:
             await db.execute(SQL["forget_progress"])
 
     async def _standing(self, db: Db, worker_id: str, leases: Sequence[int]) -> dict[int, Held]:
-        """Return the jobs that a worker holds, by lease."""
         floor = self._holding.floor(self._names.known.get(worker_id))
         standing = {one.lease: one for one in await reads.held(db, worker_id, floor)}
         if floor and not standing.keys() >= set(leases):
@@ -217,12 +215,12 @@ class Workers:
 
 
 def _sayable(types: Iterable[str]) -> Iterator[str]:
-    """Leave out types with a NUL character, which no job in PostgreSQL can have."""
+    """Return the types without a NUL character. No job in PostgreSQL can have one."""
     return (type for type in types if "\0" not in type)
 
 
 def _or_gone(remove: Work[bool], worker_id: str) -> Work[bool]:
-    """Return the repetition of a removal after a lost answer. A worker that is gone was removed."""
+    """Return a repetition of the removal, which returns True also if the worker is gone already."""
 
     async def again(db: Db) -> bool:
         if await remove(db):

@@ -1,14 +1,14 @@
--- Plain jobs (on their first attempt, and nothing was said about one alone) without a row each, from
--- layout 3 on (see V14). A job is in a range of job_ready (PENDING, version 1), has its bit in a row of
--- job_held (ASSIGNED, version 2), or has left both: into a row of job_live, or of job_done. Each row
--- lies within a window of 1,024 numbers (seq >> 10).
+-- Rows for many plain jobs, from layout 3 on (see V14). A plain job is on its first attempt, and no
+-- caller has changed it alone. It is in a range of job_ready (PENDING, version 1), or has its bit in a row
+-- of job_held (ASSIGNED, version 2), or it has left both and has a row of job_live, or is in one of
+-- job_done. Each row lies within a window of 1,024 numbers (seq >> 10).
 
--- Consecutive numbers that may be claimed. A claim takes from the front.
+-- A range: jobs with consecutive numbers that may be claimed. A claim takes the lowest numbers.
 CREATE TABLE job_ready (
-    hi         bigint PRIMARY KEY, -- the last number, which names the row: a cut leaves pieces that end lower
+    hi         bigint PRIMARY KEY, -- the last number, which names the row: new pieces of a cut range end lower
     nxt        bigint NOT NULL,    -- the first number
     kind       bigint NOT NULL,    -- the number of the type, as in job_live
-    expires_at float8,             -- of all of them; NULL: never
+    expires_at float8,             -- of all jobs of the range; NULL: never
     queue      int NOT NULL,
     prio       smallint NOT NULL,  -- 9 - priority
     CHECK (nxt <= hi AND nxt >> 10 = hi >> 10)
@@ -16,7 +16,7 @@ CREATE TABLE job_ready (
 CREATE INDEX job_ready_head ON job_ready (queue, prio, kind, hi);
 CREATE INDEX job_ready_expiry ON job_ready (expires_at) WHERE expires_at IS NOT NULL;
 
--- What one worker holds of one claim.
+-- A held row: the jobs of one window that one claim assigned to one worker.
 CREATE TABLE job_held (
     base   bigint PRIMARY KEY,  -- random; the lease of a job is base + seq
     lo     bigint NOT NULL,     -- the first number of the window
@@ -36,7 +36,7 @@ CREATE TRIGGER closed BEFORE INSERT ON job_ready
 CREATE TRIGGER closed BEFORE INSERT ON job_held
     FOR EACH STATEMENT EXECUTE FUNCTION layout_is_closed();
 
--- These rows, job by job.
+-- The jobs of these rows, a row for each.
 CREATE VIEW ready_job AS
 SELECT k.hi, n AS seq, k.queue, k.kind, k.prio, k.expires_at
 FROM job_ready AS k CROSS JOIN generate_series(k.nxt, k.hi) AS n;
@@ -45,7 +45,8 @@ CREATE VIEW held_job AS
 SELECT k.lo, k.lo + n AS seq, k.queue, k.worker, k.base + k.lo + n AS lease, k.at, k.due
 FROM job_held AS k CROSS JOIN generate_series(0, 1023) AS n WHERE get_bit(k.open, n) = 1;
 
--- A plain job that has not ended; and any job that has not ended. The planner can look into them.
+-- The state of a plain job that has not ended; below, of any job that has not ended. The planner can
+-- inline both functions.
 CREATE FUNCTION job_plain_of(job bigint)
 RETURNS TABLE (seq bigint, queue int, state smallint, version int, attempt int, lease bigint,
                worker int, due float8, updated_at float8, expires_at float8)
