@@ -74,6 +74,21 @@ async def test_a_batch_goes_from_range_to_held_row_to_its_end(store, db):
     assert stats.run_seconds == pytest.approx(600)
 
 
+async def test_a_report_whose_jobs_are_forgotten_meanwhile_has_its_outcomes(store, monkeypatch):
+    await submit(store, 20)
+    held = await claim(store, 20)
+    resolve = store._queue_cache.resolve
+
+    async def forget(*asked):
+        for one in held:  # as another report of the same held row does while this one waits
+            store.jobs._holding.left(base_of(one.seq, one.lease), [one.seq])
+        return await resolve(*asked)
+
+    monkeypatch.setattr(store._queue_cache, "resolve", forget)
+    outcomes = await finish(store, held)
+    assert [one.job_id for one in outcomes] == [one.id for one in held]
+
+
 async def test_few_jobs_are_rows(store, db):
     await submit(store, 15)
     assert await ranges(db) == []

@@ -205,10 +205,13 @@ class Applying:
                 there = numbers_in(still_open, [asked[n].seq for n in part.places])
                 again += [n for n in part.places if asked[n].seq in there]
                 continue
-            ids = self._holding.ids(part.base) or {}
-            if unknown := [asked[n].seq for n in part.places if asked[n].seq not in ids]:
+            seqs = [asked[n].seq for n in part.places]
+            known = self._holding.ids(part.base) or {}
+            # A copy, because other calls remove ids while this one waits for an answer.
+            ids = {seq: known[seq] for seq in seqs if seq in known}
+            if unknown := [seq for seq in seqs if seq not in ids]:
                 found = await db.fetch(SQL["ids"], unknown)
-                ids = ids | {seq: str(job_id) for seq, job_id in found}
+                ids |= {seq: str(job_id) for seq, job_id in found}
             home = await self._queue_cache.resolve(db, queue, self._now)
             for n in part.places:
                 one = asked[n]
@@ -224,7 +227,7 @@ class Applying:
                     None,
                     _WITH_START,
                 )
-            self._holding.left(part.base, [asked[n].seq for n in part.places], all=over)
+            self._holding.left(part.base, seqs, all=over)
         return again
 
     async def _start_held(self, db: Db, places: list[int]) -> None:
