@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import operator
 import random
 from typing import Any
@@ -16,7 +17,8 @@ from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import BEGINNING, Claim
-from jobqueue.stores.postgres import layout
+from jobqueue.stores.postgres import connections, layout
+from jobqueue.stores.postgres.applying import Applying
 from jobqueue.stores.postgres.leases import base_of, bits, new_base, new_row_lease, numbers_in
 from jobqueue.stores.postgres.statements import BATCH, SQL
 from jobqueue.stores.postgres.streaming import Stream
@@ -74,9 +76,46 @@ async def test_a_batch_goes_from_range_to_held_row_to_its_end(store, db):
     assert stats.run_seconds == pytest.approx(600)
 
 
+class Between:
+    """A connection on which something happens before or after a statement that it runs."""
+
+    def __init__(self, db, statement: str, before=None, after=None) -> None:
+        self._db, self._statement = db, statement
+        self._before, self._after = before, after
+
+    def __getattr__(self, name: str):
+        return getattr(self._db, name)
+
+    async def fetch(self, query: str, *asked):
+        if query != self._statement:
+            return await self._db.fetch(query, *asked)
+        if self._before is not None:
+            before, self._before = self._before, None
+            await before()
+        rows = await self._db.fetch(query, *asked)
+        if self._after is not None:
+            after, self._after = self._after, None
+            await after()
+        return rows
+
+
+def interrupted(monkeypatch, statement: str, **happens) -> None:
+    """Let something happen at the first such statement of a report."""
+    run = Applying.run
+    tries: list[Any] = []
+
+    async def between(self: Any, db: Any) -> None:
+        tries.append(db)
+        asked: Any = Between(db, SQL[statement], **happens) if len(tries) == 1 else db
+        await run(self, asked)
+
+    monkeypatch.setattr(Applying, "run", between)
+
+
 async def test_a_report_whose_jobs_are_forgotten_meanwhile_has_its_outcomes(store, monkeypatch):
     await submit(store, 20)
     held = await claim(store, 20)
+
     resolve = store._queue_cache.resolve
 
     async def forget(*asked):
@@ -87,6 +126,73 @@ async def test_a_report_whose_jobs_are_forgotten_meanwhile_has_its_outcomes(stor
     monkeypatch.setattr(store._queue_cache, "resolve", forget)
     outcomes = await finish(store, held)
     assert [one.job_id for one in outcomes] == [one.id for one in held]
+
+
+async def test_a_report_that_fails_after_its_write_is_not_refused(store, monkeypatch):
+    await submit(store, 20)
+    held = await claim(store, 20)
+
+    async def fail():
+        raise asyncpg.QueryCanceledError("canceling statement due to lock timeout")
+
+    interrupted(monkeypatch, "finish_held", after=fail)
+    outcomes = await finish(store, held)
+    assert {(one.refusal, one.state) for one in outcomes} == {(None, State.DONE)}
+
+
+async def test_a_job_that_is_deleted_during_a_report_costs_the_others_nothing(
+    store, open_store, monkeypatch
+):
+    ids = await submit(store, 20)
+    held = await claim(store, 20)
+    other = await open_store()  # it did not make the claim, so it reads the ids
+
+    async def delete():
+        await finish(store, held[:1])
+        assert await store.upkeep.delete_job(ids[0]) is State.DONE
+
+    interrupted(monkeypatch, "ids", before=delete)
+    outcomes = await finish(other, held)
+    assert outcomes[0].refusal is Refusal.NO_SUCH_JOB
+    assert {one.refusal for one in outcomes[1:]} == {None}
+
+
+async def test_a_job_that_ends_while_it_is_looked_for_is_deleted(store, open_store, monkeypatch):
+    ids = await submit(store, 20)
+    held = await claim(store, 20)
+    other = await open_store()
+    ask = connections._Asked.fetchval
+    ended: list[Any] = []
+
+    async def fetchval(self: Any, query: str, *asked: Any, **options: Any) -> Any:
+        if "job_live_of" in query and not ended:
+            ended.extend(await finish(other, held))
+        return await ask(self, query, *asked, **options)
+
+    monkeypatch.setattr(connections._Asked, "fetchval", fetchval)
+    assert await store.upkeep.delete_job(ids[3]) is State.DONE
+    assert await store.reads.get(ids[3]) is None
+
+
+async def test_a_look_at_one_job_reads_no_dead_ranges_of_other_windows(store, db, postgres_dsn):
+    await submit(store, 20)
+    held = await claim(store, 20)
+    pinning = await asyncpg.connect(postgres_dsn)
+    try:
+        await pinning.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT FROM queues")
+        await db.execute(
+            "INSERT INTO job_ready (hi, nxt, kind, queue, prio)"
+            " SELECT n << 10, n << 10, 1, 1, 9 FROM generate_series(10, 20000) n"
+        )
+        await db.execute("DELETE FROM job_ready")  # the index keeps them for the old snapshot
+        plan = await db.fetchval(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM job_plain_of($1::bigint)",
+            held[0].seq,
+        )
+    finally:
+        await pinning.close()
+    assert json.loads(plan)[0]["Plan"]["Shared Hit Blocks"] < 50
+    assert (await store.reads.get(held[0].id)).state is State.ASSIGNED
 
 
 async def test_few_jobs_are_rows(store, db):

@@ -69,12 +69,15 @@ class Applying:
         self.outcomes: list[Outcome | None] = [None] * len(transitions)
         self.came_back: set[Head] = set()  # where jobs became claimable again
         self._left: set[int] = set()  # plain jobs that got a row of their own
+        self._sent = False  # a statement that commits by itself was sent
 
     async def run(self, db: Db) -> None:
         """Write the transitions in rounds. A round has at most one transition of each job."""
+        # An earlier try may have failed after such a statement, when it read ids or names.
+        repeated = self._sent
         for places in self._rounds():
             left = [n for n in places if self.outcomes[n] is None]
-            await self._run(db, left, repeated=False)
+            await self._run(db, left, repeated=repeated)
 
     async def again(self, db: Db) -> None:
         """After a lost answer, write the transitions that have no outcome yet.
@@ -170,6 +173,12 @@ class Applying:
     async def _finish_parts(self, db: Db, parts: list[_Part]) -> list[int]:
         """Write parts and record their outcomes. Return the places of the moves to send again."""
         asked = self._asked
+        ids = await self._ids(db, parts)
+        for part in parts:  # a job without an id has been deleted
+            part.places = [n for n in part.places if asked[n].seq in ids]
+        parts = [part for part in parts if part.places]
+        if not parts:
+            return []
         cuts: list[tuple[int, int]] = []
         places: list[int] = []
         first: list[int] = []
@@ -181,6 +190,7 @@ class Applying:
             slices = _slices([asked[n].result for n in part.places])
             cuts += [(start + a, start + b) for a, b in slices]
             last.append(len(cuts))
+        self._sent = True
         rows = await db.fetch(
             SQL["finish_held"],
             [part.base for part in parts],
@@ -205,13 +215,6 @@ class Applying:
                 there = numbers_in(still_open, [asked[n].seq for n in part.places])
                 again += [n for n in part.places if asked[n].seq in there]
                 continue
-            seqs = [asked[n].seq for n in part.places]
-            known = self._holding.ids(part.base) or {}
-            # A copy, because other calls remove ids while this one waits for an answer.
-            ids = {seq: known[seq] for seq in seqs if seq in known}
-            if unknown := [seq for seq in seqs if seq not in ids]:
-                found = await db.fetch(SQL["ids"], unknown)
-                ids |= {seq: str(job_id) for seq, job_id in found}
             home = await self._queue_cache.resolve(db, queue, self._now)
             for n in part.places:
                 one = asked[n]
@@ -227,8 +230,28 @@ class Applying:
                     None,
                     _WITH_START,
                 )
-            self._holding.left(part.base, seqs, all=over)
+            self._holding.left(part.base, [asked[n].seq for n in part.places], all=over)
         return again
+
+    async def _ids(self, db: Db, parts: list[_Part]) -> dict[int, str]:
+        """Return the ids of the jobs in parts, by number. Deleted jobs are missing.
+
+        The ids are copied, because other calls remove them while this one waits for an answer.
+        """
+        ids: dict[int, str] = {}
+        unknown: list[int] = []
+        for part in parts:
+            known = self._holding.ids(part.base) or {}
+            for n in part.places:
+                seq = self._asked[n].seq
+                if seq in known:
+                    ids[seq] = known[seq]
+                else:
+                    unknown.append(seq)
+        if unknown:
+            found = await db.fetch(SQL["ids"], unknown)
+            ids |= {seq: str(job_id) for seq, job_id in found}
+        return ids
 
     async def _start_held(self, db: Db, places: list[int]) -> None:
         """Write the starts of jobs in held rows. Each of these jobs gets a live row."""
@@ -237,6 +260,7 @@ class Applying:
             return
         places = sorted(bases, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
+        self._sent = True
         rows = await db.fetch(
             BATCH["start_held"],
             [one.seq for one in asked],
@@ -260,6 +284,7 @@ class Applying:
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
         texts = await self._queue_cache.texts(db, ANY_NUMBER, self._now)
+        self._sent = True
         rows = await db.fetch(
             texts["finish"],
             array(one.seq for one in asked),
@@ -278,6 +303,7 @@ class Applying:
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
         texts = await self._queue_cache.texts(db, len(places), self._now)
+        self._sent = True
         rows = await db.fetch(
             texts["start"],
             array(one.seq for one in asked),

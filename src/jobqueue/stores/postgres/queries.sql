@@ -843,7 +843,7 @@ RETURNING seq, queue, prio, kind
 -- ranges, all jobs of the range become live rows.
 WITH f AS MATERIALIZED (
     SELECT hi, nxt, kind, expires_at, queue, prio FROM job_ready
-    WHERE hi = ANY (ARRAY(SELECT (SELECT hi FROM job_ready WHERE hi >= t.seq ORDER BY hi LIMIT 1)
+    WHERE hi = ANY (ARRAY(SELECT (SELECT hi FROM job_ready WHERE hi BETWEEN t.seq AND (t.seq | 1023) ORDER BY hi LIMIT 1)
                           FROM unnest($1::bigint[]) AS t(seq)))
       AND EXISTS (SELECT FROM unnest($1::bigint[]) AS t(seq) WHERE t.seq BETWEEN nxt AND hi)
     ORDER BY hi FOR UPDATE
@@ -1082,7 +1082,7 @@ SELECT t.seq FROM unnest($1::text::bigint[], $2::text::int[]) AS t(seq, version)
 CROSS JOIN LATERAL (
     SELECT coalesce(
         (SELECT version FROM job_live WHERE seq = ANY (ARRAY[t.seq])),
-        (SELECT 1 FROM (SELECT nxt FROM job_ready WHERE hi >= t.seq ORDER BY hi LIMIT 1) AS k
+        (SELECT 1 FROM (SELECT nxt FROM job_ready WHERE hi BETWEEN t.seq AND (t.seq | 1023) ORDER BY hi LIMIT 1) AS k
          WHERE nxt <= t.seq),
         (SELECT 2 FROM job_held WHERE lo = ANY (ARRAY[t.seq >> 10 << 10])
          AND get_bit(open, (t.seq & 1023)::int) = 1)) AS version OFFSET 0) AS l

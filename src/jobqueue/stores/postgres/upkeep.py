@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import asyncpg
+
 from jobqueue.core.decide import overdue
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import ANY_QUEUE, Change, DoneJobs, Overdue, Term
@@ -158,7 +160,12 @@ class PostgresUpkeep:
                                             " WHERE r.seq = $1 FOR UPDATE OF r", seq)  # fmt: skip
                 if row is None:
                     live = await db.fetchval("SELECT state FROM job_live_of($1::bigint)", seq)
-                    return None if live is None else STATES[live]
+                    if live is not None:
+                        return STATES[live]
+                    if await reads.find(db, job_id) is not None:
+                        # Each look has a snapshot of its own, and the job moved between two looks.
+                        raise asyncpg.SerializationError(f"job {job_id} moved meanwhile")
+                    return None
                 state, queue, key, found = row
                 if version not in (None, found):
                     return STATES[state]

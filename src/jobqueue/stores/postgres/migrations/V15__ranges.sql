@@ -53,7 +53,7 @@ RETURNS TABLE (seq bigint, queue int, state smallint, version int, attempt int, 
 LANGUAGE sql STABLE PARALLEL SAFE AS $$
     SELECT $1, k.queue, 1::smallint, 1, 0, NULL::bigint, NULL::int, k.expires_at, r.created_at,
            k.expires_at
-    FROM (SELECT * FROM job_ready WHERE hi >= $1 ORDER BY hi LIMIT 1) AS k
+    FROM (SELECT * FROM job_ready WHERE hi BETWEEN $1 AND ($1 | 1023) ORDER BY hi LIMIT 1) AS k
     JOIN job_record AS r ON r.seq = $1
     WHERE k.nxt <= $1
     UNION ALL
