@@ -77,36 +77,30 @@ async def test_a_batch_goes_from_range_to_held_row_to_its_end(store, db):
 
 
 class Between:
-    """A connection on which something happens before or after a statement that it runs."""
+    """A connection on which something happens before a statement."""
 
-    def __init__(self, db, statement: str, before=None, after=None) -> None:
+    def __init__(self, db, statement: str, happens) -> None:
         self._db, self._statement = db, statement
-        self._before, self._after = before, after
+        self._happens = happens
 
     def __getattr__(self, name: str):
         return getattr(self._db, name)
 
     async def fetch(self, query: str, *asked):
-        if query != self._statement:
-            return await self._db.fetch(query, *asked)
-        if self._before is not None:
-            before, self._before = self._before, None
-            await before()
-        rows = await self._db.fetch(query, *asked)
-        if self._after is not None:
-            after, self._after = self._after, None
-            await after()
-        return rows
+        if query == self._statement and self._happens is not None:
+            happens, self._happens = self._happens, None
+            await happens()
+        return await self._db.fetch(query, *asked)
 
 
-def interrupted(monkeypatch, statement: str, **happens) -> None:
-    """Let something happen at the first such statement of a report."""
+def interrupted(monkeypatch, statement: str, happens) -> None:
+    """Let something happen before the first such statement of a report."""
     run = Applying.run
     tries: list[Any] = []
 
     async def between(self: Any, db: Any) -> None:
         tries.append(db)
-        asked: Any = Between(db, SQL[statement], **happens) if len(tries) == 1 else db
+        asked: Any = Between(db, SQL[statement], happens) if len(tries) == 1 else db
         await run(self, asked)
 
     monkeypatch.setattr(Applying, "run", between)
@@ -128,14 +122,20 @@ async def test_a_report_whose_jobs_are_forgotten_meanwhile_has_its_outcomes(stor
     assert [one.job_id for one in outcomes] == [one.id for one in held]
 
 
-async def test_a_report_that_fails_after_its_write_is_not_refused(store, monkeypatch):
-    await submit(store, 20)
-    held = await claim(store, 20)
+@pytest.mark.parametrize("count", [20, 5])  # as a held row, and as rows
+async def test_a_report_that_fails_after_its_write_is_not_refused(store, monkeypatch, count):
+    await submit(store, count)
+    held = await claim(store, count)
+    resolve = store._queue_cache.resolve
+    tries: list[Any] = []
 
-    async def fail():
-        raise asyncpg.QueryCanceledError("canceling statement due to lock timeout")
+    async def fail_once(*asked):
+        tries.append(asked)
+        if len(tries) == 1:
+            raise asyncpg.QueryCanceledError("canceling statement due to lock timeout")
+        return await resolve(*asked)
 
-    interrupted(monkeypatch, "finish_held", after=fail)
+    monkeypatch.setattr(store._queue_cache, "resolve", fail_once)
     outcomes = await finish(store, held)
     assert {(one.refusal, one.state) for one in outcomes} == {(None, State.DONE)}
 
@@ -151,7 +151,7 @@ async def test_a_job_that_is_deleted_during_a_report_costs_the_others_nothing(
         await finish(store, held[:1])
         assert await store.upkeep.delete_job(ids[0]) is State.DONE
 
-    interrupted(monkeypatch, "ids", before=delete)
+    interrupted(monkeypatch, "ids", delete)
     outcomes = await finish(other, held)
     assert outcomes[0].refusal is Refusal.NO_SUCH_JOB
     assert {one.refusal for one in outcomes[1:]} == {None}

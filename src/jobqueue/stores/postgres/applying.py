@@ -69,15 +69,14 @@ class Applying:
         self.outcomes: list[Outcome | None] = [None] * len(transitions)
         self.came_back: set[Head] = set()  # where jobs became claimable again
         self._left: set[int] = set()  # plain jobs that got a row of their own
-        self._sent = False  # a statement that commits by itself was sent
+        # Places of moves that were written, also if the call then failed when it read ids or names.
+        self._written: set[int] = set()
 
     async def run(self, db: Db) -> None:
         """Write the transitions in rounds. A round has at most one transition of each job."""
-        # An earlier try may have failed after such a statement, when it read ids or names.
-        repeated = self._sent
         for places in self._rounds():
             left = [n for n in places if self.outcomes[n] is None]
-            await self._run(db, left, repeated=repeated)
+            await self._run(db, left, repeated=False)
 
     async def again(self, db: Db) -> None:
         """After a lost answer, write the transitions that have no outcome yet.
@@ -190,7 +189,6 @@ class Applying:
             slices = _slices([asked[n].result for n in part.places])
             cuts += [(start + a, start + b) for a, b in slices]
             last.append(len(cuts))
-        self._sent = True
         rows = await db.fetch(
             SQL["finish_held"],
             [part.base for part in parts],
@@ -207,6 +205,9 @@ class Applying:
             [asked[n].result for n in places],
             self._now,
         )
+        for number, _, _, still_open, _ in rows:
+            if still_open is None:
+                self._written.update(parts[number - 1].places)
         again: list[int] = []
         workers = await self._names.of(db, [row[2] for row in rows]) if rows else {}
         for number, queue, worker, still_open, over in rows:
@@ -260,7 +261,6 @@ class Applying:
             return
         places = sorted(bases, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
-        self._sent = True
         rows = await db.fetch(
             BATCH["start_held"],
             [one.seq for one in asked],
@@ -284,7 +284,6 @@ class Applying:
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
         texts = await self._queue_cache.texts(db, ANY_NUMBER, self._now)
-        self._sent = True
         rows = await db.fetch(
             texts["finish"],
             array(one.seq for one in asked),
@@ -303,7 +302,6 @@ class Applying:
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
         texts = await self._queue_cache.texts(db, len(places), self._now)
-        self._sent = True
         rows = await db.fetch(
             texts["start"],
             array(one.seq for one in asked),
@@ -332,6 +330,7 @@ class Applying:
     async def _tell(
         self, db: Db, places: list[int], rows: Any, state: State, reason: Reason
     ) -> None:
+        self._written.update(places[row[0] - 1] for row in rows)
         homes: dict[int, Home] = {}
         workers = await self._names.of(db, [row[4] for row in rows]) if rows else {}
         for n, before, job_id, queue, worker, ran_for in rows:
@@ -388,7 +387,7 @@ class Applying:
             if isinstance(decision, Refusal):
                 if row.seq in self._left and before is State.PENDING:
                     self.came_back.add(row.head)
-                if repeated and await _was_written(db, asked, row):
+                if n in self._written or (repeated and await _was_written(db, asked, row)):
                     outcomes[n] = Outcome(
                         None, before, live.reason, row.job_id, home.name, asked.lease
                     )
