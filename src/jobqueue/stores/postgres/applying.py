@@ -6,7 +6,7 @@ under row locks. It also decides the starts and successes that no statement coul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ _ONLY_START = (_STARTED,)
 _NO_WORKER = -1  # no worker has this number
 _ROW = 6_000  # bytes of results in one row, beside 24 for each job: such a row fits into its page
 _LOOKS = 5  # at a job that ends or comes back between two looks
+_SINGLE_ROUNDS = 2  # rounds with one transition of each job: a worker may report a start and an end
 LIVE, END, EVENT = 20, 15, 11  # columns of rows
 
 
@@ -73,26 +74,37 @@ class Applying:
         self._written: set[int] = set()
 
     async def run(self, db: Db) -> None:
-        """Write the transitions in rounds. A round has at most one transition of each job."""
-        for places in self._rounds():
-            left = [n for n in places if self.outcomes[n] is None]
-            await self._run(db, left, repeated=False)
+        """Write the transitions in a few rounds (see ``_rounds``)."""
+        await self._all(db, repeated=False)
 
     async def again(self, db: Db) -> None:
         """After a lost answer, write the transitions that have no outcome yet.
 
         A refused transition counts as applied if it was written before the answer was lost.
         """
-        for places in self._rounds():
+        await self._all(db, repeated=True)
+
+    async def _all(self, db: Db, *, repeated: bool) -> None:
+        for number, places in enumerate(self._rounds()):
             left = [n for n in places if self.outcomes[n] is None]
-            await self._run(db, left, repeated=True)
+            if number < _SINGLE_ROUNDS:
+                await self._run(db, left, repeated=repeated)
+            elif left:
+                await self._run_decided(db, left, repeated=repeated)
 
     def _rounds(self) -> list[list[int]]:
+        """Divide the transitions: the first of each job, the second of each job, all others.
+
+        A statement moves a job once, so the first rounds have one transition of each job. The last
+        round may have many of one job, which ``core.decide`` decides one after the other. A caller
+        chooses how often it names a job, so the number of rounds has a limit.
+        """
         rounds: list[list[int]] = []
         seen: dict[int, int] = {}
         for n, asked in enumerate(self._asked):
             turn = seen.get(asked.seq, 0)
             seen[asked.seq] = turn + 1
+            turn = min(turn, _SINGLE_ROUNDS)
             if turn == len(rounds):
                 rounds.append([])
             rounds[turn].append(n)
@@ -120,11 +132,14 @@ class Applying:
             await self._start(db, [n for n in starts if self.outcomes[n] is None])
             rest += [n for n in starts if self.outcomes[n] is None]
         if rest:
-            async with db.transaction():
-                outcomes = await self._decide(db, sorted(rest), repeated)
-            # Only now: a transaction that fails half-way has decided nothing.
-            for n, outcome in outcomes.items():
-                self.outcomes[n] = outcome
+            await self._run_decided(db, sorted(rest), repeated=repeated)
+
+    async def _run_decided(self, db: Db, places: list[int], *, repeated: bool) -> None:
+        async with db.transaction():
+            outcomes = await self._decide(db, places, repeated)
+        # Only now: a transaction that fails half-way has decided nothing.
+        for n, outcome in outcomes.items():
+            self.outcomes[n] = outcome
 
     async def _held(self, db: Db, places: list[int]) -> dict[int, int]:
         """Return the base of each lease that may belong to a held row, by the place of the move.
@@ -154,20 +169,18 @@ class Applying:
         for n in bases:
             name = self._asked[n].worker_id
             by[n] = None if name is None else self._names.known.get(name, _NO_WORKER)
-        left = sorted(bases, key=lambda n: (bases[n], self._asked[n].seq))
-        while left:
-            parts: dict[int, _Part] = {}
-            later: list[int] = []
-            for n in left:
-                base, lo = bases[n], self._asked[n].seq // WINDOW * WINDOW
-                part = parts.get(base)
-                if part is None:
-                    parts[base] = _Part(base, lo, by[n], [n])
-                elif (part.lo, part.by) == (lo, by[n]):
+        order = sorted(bases, key=lambda n: (bases[n], self._asked[n].seq))
+        # A statement must not change a row twice. A row has one window and one worker, so of the
+        # parts for a row at most one applies, unless a part is for any worker.
+        for any_worker in (False, True):
+            left = [n for n in order if (by[n] is None) is any_worker]
+            while left:
+                parts: dict[tuple[int, int, int | None], _Part] = {}
+                for n in left:
+                    base, lo = bases[n], self._asked[n].seq // WINDOW * WINDOW
+                    part = parts.setdefault((base, lo, by[n]), _Part(base, lo, by[n], []))
                     part.places.append(n)
-                else:
-                    later.append(n)  # a statement changes a row once
-            left = later + await self._finish_parts(db, list(parts.values()))
+                left = await self._finish_parts(db, list(parts.values()))
 
     async def _finish_parts(self, db: Db, parts: list[_Part]) -> list[int]:
         """Write parts and record their outcomes. Return the places of the moves to send again."""
@@ -358,20 +371,21 @@ class Applying:
     # -- under row locks -------------------------------------------------------------------
 
     async def _decide(self, db: Db, places: list[int], repeated: bool) -> dict[int, Outcome]:
-        rows = await self._lock(db, {self._asked[n].seq: self._asked[n] for n in places})
+        rows = await self._lock(db, [self._asked[n] for n in places])
         deleted = await self._deleted_queues(db, places, rows)
         writes = _Writes()
         outcomes: dict[int, Outcome] = {}
         workers = await self._names.of(db, [row.worker for row in rows.values()])
+        for row in rows.values():
+            if row.worker is not None:
+                row.live.worker_id = workers[row.worker]
         for n in places:
             asked = self._asked[n]
-            row = rows.get(asked.seq)
-            if row is None:
+            found = rows.get(asked.seq)
+            if found is None:
                 outcomes[n] = Outcome(Refusal.NO_SUCH_JOB)
                 continue
-            live = row.live
-            if row.worker is not None:
-                live.worker_id = workers[row.worker]
+            row, live = found, found.live
             home = await self._queue_cache.resolve(db, row.queue, self._now)
             before = live.state
             if asked.move is Move.RETRY_BY_HAND and row.queue in deleted:
@@ -411,14 +425,14 @@ class Applying:
         await writes.write(db)
         return outcomes
 
-    async def _lock(self, db: Db, asked: dict[int, Transition]) -> dict[int, _Row]:
+    async def _lock(self, db: Db, asked: Sequence[Transition]) -> dict[int, _Row]:
         """Lock the rows of jobs. A plain job gets a live row first, if its move may apply to it.
 
         To avoid deadlocks, every transaction locks in one order: live rows and ends by number, then
         ranges, then held rows.
         """
         rows: dict[int, _Row] = {}
-        missing = sorted(asked)
+        missing = sorted({one.seq for one in asked})
 
         async def look(name: str) -> None:
             nonlocal missing
@@ -430,8 +444,10 @@ class Applying:
         for _ in range(_LOOKS):
             for name in ("lock_live", "lock_ended", "lock_done"):
                 await look(name)
-            if missing and await self._leave(db, [asked[seq] for seq in missing]):
-                await look("lock_live")
+            if missing:
+                there = set(missing)
+                if await self._leave(db, [one for one in asked if one.seq in there]):
+                    await look("lock_live")
             await look("lock_plain")
             if not missing:
                 break
@@ -449,8 +465,8 @@ class Applying:
         """Give live rows to the plain jobs that these moves may apply to. Return True if any got
         one.
         """
-        ready = [one.seq for one in asked if _may_leave(one, State.PENDING)]
-        held = [one for one in asked if _may_leave(one, State.ASSIGNED)]
+        ready = sorted({one.seq for one in asked if _may_leave(one, State.PENDING)})
+        held = _fences(one for one in asked if _may_leave(one, State.ASSIGNED))
         left: list[Any] = []
         if ready:
             texts = SQL if await self._queue_cache.layout(db, self._now) < RANGES else BATCH
@@ -459,12 +475,11 @@ class Applying:
             wanted = set(ready)
             self.came_back.update(tuple(row[1:]) for row in left if row[0] not in wanted)
         if held:
-            left += await db.fetch(
-                SQL["leave_held"], [one.seq for one in held], [one.lease for one in held]
-            )
-            for one in held:
-                if (base := base_of(one.seq, one.lease)) is not None:
-                    self._holding.left(base, [one.seq])
+            seqs, leases = [seq for seq, _ in held], [lease for _, lease in held]
+            left += await db.fetch(SQL["leave_held"], seqs, leases)
+            for seq, lease in held:
+                if (base := base_of(seq, lease)) is not None:
+                    self._holding.left(base, [seq])
         self._left.update(row[0] for row in left)
         return bool(left)
 
@@ -502,6 +517,21 @@ async def _was_written(db: Db, asked: Transition, row: _Row) -> bool:
         live.seq, attempt, reasons,
     )  # fmt: skip
     return written is not None
+
+
+def _fences(asked: Iterable[Transition]) -> list[tuple[int, int | None]]:
+    """Return the numbers and leases of these moves, each once.
+
+    If a move of a job names no lease, only that one is returned: it stands for every lease.
+    """
+    fences: dict[int, dict[int | None, None]] = {}
+    for one in asked:
+        fences.setdefault(one.seq, {})[one.lease] = None
+    return [
+        (seq, lease)
+        for seq, leases in sorted(fences.items())
+        for lease in ([None] if None in leases else leases)
+    ]
 
 
 def _may_leave(asked: Transition, state: State) -> bool:
