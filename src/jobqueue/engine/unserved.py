@@ -17,8 +17,8 @@ from jobqueue.core.job import Job, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Store, Term
-from jobqueue.core.waiting import Background
-from jobqueue.engine.sessions import Scope, Sessions
+from jobqueue.core.waiting import TURN, Background, turn
+from jobqueue.engine.sessions import Scope, Session, Sessions
 
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine.unserved")
@@ -27,6 +27,10 @@ _LOOK_EVERY = 2.0
 _SHARE = 10  # the pause between two reads, as a multiple of the duration of one
 _MOST_SHOWN = 100  # types of a queue; clients choose their number
 _MOST_TOLD = 100  # types in the log
+_READ_AT_ONCE = 20  # workers whose names are read together; each may have thousands
+_LOOKS = 50  # look-ups of a type in a list that count as an item of a turn
+_NOTHING: frozenset[str] = frozenset()
+_Registration = tuple[str, int, int]
 
 
 class Takers:
@@ -34,27 +38,41 @@ class Takers:
 
     def __init__(self, scopes: Iterable[Scope]) -> None:
         self._scopes = set(scopes)
-        self._by_queue: dict[str, frozenset[str] | None] = {}
+        self._by_queue: dict[str, set[frozenset[str] | None]] = {}
 
     def take(self, queue: str, type: str) -> bool:
         """Return True if some worker takes jobs of this type from this queue."""
-        types = self._types(queue)
-        return types is None or type in types
+        return any(types is None or type in types for types in self._lists(queue))
 
     def take_from(self, queue: str) -> bool:
         """Return True if some worker takes jobs of some type from this queue."""
-        return self._types(queue) != frozenset()
+        return bool(self._lists(queue))
 
-    def _types(self, queue: str) -> frozenset[str] | None:
+    async def lacking(self, waiting: Sequence[WaitingType]) -> list[WaitingType]:
+        """Return those of the waiting types that no worker takes. Other tasks run meanwhile."""
+        types: dict[str, set[str]] = {}
+        for one in waiting:
+            types.setdefault(one.queue, set()).add(one.type)
+        lacking = {queue: await self._not_taken(queue, left) for queue, left in types.items()}
+        return [one for one in waiting if one.type in lacking[one.queue]]
+
+    async def _not_taken(self, queue: str, types: set[str]) -> set[str]:
+        for listed in self._lists(queue):
+            if listed is None or not types:
+                return set()
+            await turn(min(TURN, 1 + len(types) // _LOOKS))
+            types = types - listed
+        return types
+
+    def _lists(self, queue: str) -> set[frozenset[str] | None]:
+        """Return the different lists of types of the workers that take jobs from this queue."""
+        # They are not joined: callers may name millions of types.
         if queue not in self._by_queue:
-            lists = [
+            self._by_queue[queue] = {
                 types
                 for queues, without, types in self._scopes
                 if (queue in queues or ALL_QUEUES in queues) and queue not in without
-            ]
-            named = [types for types in lists if types is not None]
-            together = frozenset[str]().union(*named) if len(named) == len(lists) else None
-            self._by_queue[queue] = together
+            }
         return self._by_queue[queue]
 
 
@@ -66,6 +84,10 @@ def reason(takers: Takers, queue: str, type: str) -> str:
         return f"no connected worker takes jobs from queue {queue!r}"
     jobs = f"type {type!r}" if type else "jobs without a type"
     return f"no connected worker takes {jobs} from queue {queue!r}"
+
+
+def _registration(info: WorkerInfo) -> _Registration:
+    return info.id, info.incarnation, info.link
 
 
 class _Recent(Generic[T]):
@@ -80,8 +102,9 @@ class _Recent(Generic[T]):
         async with self._asking:
             known = self._known
             if known is None or time.monotonic() - known[0] > _FRESH:
-                asked = time.monotonic()
-                known = self._known = (asked, await self._ask())
+                answer = await self._ask()
+                # From the end of the read: callers that waited for a slow one share its answer.
+                known = self._known = (time.monotonic(), answer)
             return known[1]
 
     def forget(self) -> None:
@@ -97,6 +120,8 @@ class Unserved(Background):
         self._term = term
         self._takers = _Recent(self._read_takers)
         self._waiting = _Recent(lambda: store.queues.waiting_types(COUNTED_TO))
+        # The names of workers of other servers, by registration: these never change.
+        self._elsewhere: dict[_Registration, Scope] = {}
         self._seen: set[tuple[str, str]] = set()  # found by the last ``tell``, not logged yet
         self._told: set[tuple[str, str]] = set()  # logged and not served since
         self._too_many = False
@@ -124,6 +149,7 @@ class Unserved(Background):
             return
         try:
             takers, waiting = await self._takers.read(), await self._waiting.read()
+            lacking = await takers.lacking(waiting)
         except JobQueueError as error:
             _log.debug(
                 "cannot read the types of waiting jobs: %s; showing queues without these types",
@@ -131,24 +157,40 @@ class Unserved(Background):
             )
             return
         found: dict[str, list[WaitingType]] = {}
-        for one in waiting:
-            if not takers.take(one.queue, one.type):
-                found.setdefault(one.queue, []).append(one)
+        for one in lacking:
+            found.setdefault(one.queue, []).append(one)
         for stats in queues:
             types = found.get(stats.queue.name, [])
             types.sort(key=lambda one: (-one.jobs, one.type))
             stats.unserved = tuple(types[:_MOST_SHOWN])
 
     async def _read_takers(self) -> Takers:
-        workers = await self._store.workers.all()
+        workers = await self._store.workers.all(names=False)
         online = [worker.info for worker in workers if worker.status is WorkerStatus.ONLINE]
-        return Takers(map(self._scope, online))
+        scopes: list[Scope] = []
+        elsewhere: dict[_Registration, Scope] = {}
+        missing: list[str] = []
+        for info in online:
+            registration = _registration(info)
+            session = self._sessions.get(info.id)
+            if session is not None and _registration(session.info) == registration:
+                scopes.append(self._scope(session))
+            elif (known := self._elsewhere.get(registration)) is not None:
+                elsewhere[registration] = known
+            else:
+                missing.append(info.id)
+        shared = {scope: scope for scope in elsewhere.values()}  # equal lists are kept once
+        for start in range(0, len(missing), _READ_AT_ONCE):
+            for info in await self._store.workers.infos(missing[start : start + _READ_AT_ONCE]):
+                scope = frozenset(info.queues), _NOTHING, info.types
+                elsewhere[_registration(info)] = shared.setdefault(scope, scope)
+        self._elsewhere = elsewhere
+        return Takers([*scopes, *elsewhere.values()])
 
-    def _scope(self, info: WorkerInfo) -> Scope:
-        session = self._sessions.get(info.id)
-        if session is not None and session.info.fallback:  # it may leave queues to others
+    def _scope(self, session: Session) -> Scope:
+        if session.info.fallback:  # it may leave queues to others
             return self._sessions.scope(session)
-        return frozenset(info.queues), frozenset(), info.types
+        return session.queues, _NOTHING, session.info.types
 
     # -- the log -------------------------------------------------------------------------------
 
@@ -172,11 +214,8 @@ class Unserved(Background):
         moment to connect.
         """
         takers = await self._takers.read()
-        lacking = {
-            (one.queue, one.type): one
-            for one in await self._waiting.read()
-            if not takers.take(one.queue, one.type)
-        }
+        unserved = await takers.lacking(await self._waiting.read())
+        lacking = {(one.queue, one.type): one for one in unserved}
         self._told = {place for place in self._told if not takers.take(*place)}
         if len(self._told) + len(lacking) > _MOST_TOLD:
             self._told &= lacking.keys()
