@@ -52,7 +52,14 @@ from jobqueue.core.job import (
     older,
 )
 from jobqueue.core.lifecycle import Reason, State, parse_deaths, project
-from jobqueue.core.waiting import TURN, give_answer_room_back, take_answer_room
+from jobqueue.core.waiting import (
+    LONG,
+    TURN,
+    give_answer_room_back,
+    items_of,
+    take_answer_room,
+    turn,
+)
 from jobqueue.documents import Document
 
 _STREAM = "text/event-stream"
@@ -78,6 +85,8 @@ def submit_routes(context: ApiContext) -> APIRouter:
     async def submit(request: Request, params: JobParams) -> Response:
         view = context.view(params.view)
         async with context.buffers.body(request, context.settings.max_body_bytes) as body:
+            if len(body) > LONG:
+                await turn(items_of(len(body)))
             spec = decode_job(body, context.in_view(view))
             [result] = await context.submit([spec])
         if result.status is SubmitStatus.DUPLICATE or isinstance(result.error, KeyConflict):
