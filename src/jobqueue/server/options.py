@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from jobqueue._version import __version__
@@ -18,7 +18,7 @@ from jobqueue.config import Settings
 from jobqueue.connect.backends import create_locks
 from jobqueue.connect.urls import SHARED, parse_url, with_password
 from jobqueue.core.api import Backend
-from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.job import DEFAULT_QUEUE, ComponentHealth
 from jobqueue.core.observer import Observer
 from jobqueue.core.queue import SETTINGS, Queue
 from jobqueue.core.store import Locks, Rules
@@ -152,6 +152,7 @@ def http(
     access: Access,
     limiter: Limiter | None,
     tls: ServerTls | None,
+    failed_parts: Callable[[], Sequence[ComponentHealth]],
 ) -> HttpFaceSettings:
     connections = most_connections(settings.http.max_connections)
     return HttpFaceSettings(
@@ -162,6 +163,7 @@ def http(
         max_payload_bytes=settings.queue.max_payload_bytes,
         view=settings.http.view,
         metrics=lambda: metrics.render(figures),
+        failed_parts=failed_parts,
         access=access,
         limiter=limiter,
         budgets=budgets_within(connections, security.budgets(settings)),

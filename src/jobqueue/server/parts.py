@@ -9,7 +9,8 @@ import asyncio
 import enum
 import importlib
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from jobqueue.access import audit
@@ -23,6 +24,7 @@ from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.config import Settings
 from jobqueue.core.address import Address
 from jobqueue.core.api import DispatchApi
+from jobqueue.core.job import ComponentHealth
 from jobqueue.core.queue import QueueSpec
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
@@ -59,6 +61,13 @@ class Base:
     limiter: Limiter | None
     budgets: Budgets
     tls: ServerTls | None
+    # Each returns the failure of a part that has ended by itself, or None if the part works.
+    failures: list[Callable[[], ComponentHealth | None]] = field(default_factory=list)
+
+    def failed_parts(self) -> list[ComponentHealth]:
+        """Return the parts that have ended by themselves."""
+        found = [failure() for failure in self.failures]
+        return [one for one in found if one is not None]
 
     @property
     def pool_queues(self) -> tuple[str, ...]:
@@ -156,6 +165,12 @@ class Grpc(Part):
         )
         port = await self._face.start(settings.grpc.host, settings.grpc.port)
         self.grpc_target = str(Address(settings.grpc.host, port))
+        base.failures.append(self._failure)
+
+    def _failure(self) -> ComponentHealth | None:
+        if self._face is None or not self._face.has_ended:
+            return None
+        return ComponentHealth("grpc", False, "the gRPC server has ended; restart this process")
 
     async def _create_queue(self, spec: QueueSpec) -> None:
         """Create the queue of taskqueue.v1 for its first job, whose caller the audit log names."""
@@ -209,6 +224,7 @@ class Http(_OnHttpPort):
             access=base.access,
             limiter=base.limiter,
             tls=base.tls,
+            failed_parts=base.failed_parts,
         )
         face: HttpFace = loaded.HttpFace(base.engine, told)
         self._face = face
