@@ -29,7 +29,7 @@ from jobqueue.api.grpc.remote.servers import CountedAs, Effect, Servers
 from jobqueue.api.grpc.remote.submitter import Submitter
 from jobqueue.api.grpc.work_codec import heartbeat_to_pb
 from jobqueue.core.api import Inbox, Link
-from jobqueue.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
+from jobqueue.core.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable
 from jobqueue.core.job import (
     MAX_PAGE,
     Cancellation,
@@ -161,6 +161,9 @@ class GrpcBackend:
         if not 1 <= query.limit <= MAX_PAGE:  # protobuf cannot encode every larger number
             raise InvalidArgument("limit", f"must be from 1 to {MAX_PAGE}")
         page = await self._servers.call(lambda at: at.client.ListJobs, job_query_to_pb(query))
+        if len(page.jobs) > query.limit:
+            raise Internal(f"the server listed {len(page.jobs)} jobs, not {query.limit} at most")
+        _check_progress(len(page.jobs), page.next_page_token)
         return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
 
     async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
@@ -266,6 +269,7 @@ class GrpcBackend:
         request = retry_query_to_pb(query)
         effect = Effect.NONE if query.dry_run else Effect.ONCE
         answer = await self._servers.call(lambda at: at.operator.RetryDeadLetters, request, effect)
+        _check_progress(answer.looked_at, answer.next_page_token)
         return retried_from_pb(answer)
 
     async def delete_job(self, job_id: str) -> None:
@@ -316,3 +320,12 @@ class GrpcBackend:
     def _forget(self, link: RemoteLink) -> None:
         if self._links.get(link.info.id) is link:
             del self._links[link.info.id]
+
+
+def _check_progress(jobs: int, next_page_token: str) -> None:
+    """Raise Internal for a page without jobs that names a next page.
+
+    Callers read until there is no next page. Such a server would keep them busy for ever.
+    """
+    if next_page_token and jobs < 1:
+        raise Internal("the server sent a page without jobs that names a next page; it is faulty")
