@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from jobqueue.api.http import bodies
@@ -26,14 +28,19 @@ async def test_too_many_labels_are_not_decoded(monkeypatch: pytest.MonkeyPatch):
         patched.setattr(bodies, "_JOB", Never())
         with pytest.raises(InvalidArgument, match=r"labels: .*32768 bytes"):
             bodies.decode_job(many_labels(100_000), settings)
+        twice = many_labels(100_000)[:-1] + b',"labels":{},"payload":2}'
+        with pytest.raises(InvalidArgument, match=r"labels: .*32768 bytes"):
+            bodies.decode_job(twice, settings)
     batch = b'{"jobs":[%b]}' % b",".join([many_labels(100_000), b'{"payload":1}'] * 4)
     items = await bodies.decode_batch(batch, settings)
     assert [isinstance(item, InvalidArgument) for item in items] == [True, False] * 4
     # Others have an error of their own, or none: the names may be those of a payload.
-    nested = b'{"payload":{"labels":%b}}' % many_labels(5_000)
+    nested = b'{"payload":{"labels":%b}}' % many_labels(50_000)
     assert bodies.decode_job(nested, settings).labels == {}
     with pytest.raises(InvalidArgument, match="unknown field"):
         bodies.decode_job(b'{"payload":1,"unknown":%b}' % many_labels(5_000), settings)
+    colons = json.dumps({"payload": 1, "labels": {f"{n}": ":" * 255 for n in range(32)}})
+    assert len(bodies.decode_job(colons.encode(), settings).labels) == 32
     assert len(bodies.decode_job(many_labels(30), settings).labels) == 30
 
 

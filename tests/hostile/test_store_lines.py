@@ -54,6 +54,24 @@ async def test_callers_take_turns_at_a_place():
     assert done[:8].count("name healthy") == 2
 
 
+async def test_the_process_itself_has_every_second_turn():
+    """It writes for all callers, and one who has many addresses is many callers."""
+    line = FairSemaphore()
+    done: list[str] = []
+
+    async def work() -> None:
+        async with line:
+            await asyncio.sleep(0)
+            done.append(account.get())
+
+    hungry = [task for n in range(MANY) for task in begin(f"hungry {n}", work)]
+    await asyncio.sleep(0)
+    own = [asyncio.create_task(work()) for _ in range(5)]
+    await asyncio.gather(*hungry, *own)
+    assert done[:12].count("") == 5
+    assert done[1:11:2].count("") in (0, 5)
+
+
 async def test_those_who_give_up_leave_their_place_to_others():
     line = FairSemaphore()
     await line.acquire()

@@ -232,10 +232,12 @@ class FairSemaphore:
     """Limits concurrent work as ``asyncio.Semaphore`` does, but accounts (callers) take turns.
 
     However many tasks of one account wait, a task of another account waits for one of them at most.
+    Work of the process itself, which belongs to no account, has every second turn.
     """
 
     def __init__(self, places: int = 1) -> None:
         self._free = places
+        self._last = ""  # the account that had the last turn
         # The waiting tasks of each account; the account whose turn is next comes first.
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
@@ -256,11 +258,12 @@ class FairSemaphore:
     def release(self) -> None:
         """Give a place back."""
         while self._waiting:
-            whose = next(iter(self._waiting))
+            whose = "" if self._last and "" in self._waiting else next(iter(self._waiting))
             line = self._waiting.pop(whose)
             while line:
                 turn = line.popleft()
                 if not turn.done():  # else its task has given up
+                    self._last = whose
                     if line:
                         self._waiting[whose] = line  # behind the other accounts
                     turn.set_result(None)

@@ -53,7 +53,7 @@ from jobqueue.engine.control import Control
 from jobqueue.engine.health import leader_check, store_check, stream_check
 from jobqueue.engine.links import ENDING, EngineLink, Pulses, ReportCall
 from jobqueue.engine.operator import OperatorCalls
-from jobqueue.engine.paging import Pages
+from jobqueue.engine.paging import AccountLines, Pages
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Plan, Session, Work
@@ -105,6 +105,7 @@ class Engine(OperatorCalls):
         self._watchers = Watchers(store.reads)
         self._worker_names = WorkerNames(store.workers)
         self._pages = Pages(store.reads)
+        self._watches = AccountLines()
         self._started = False
         self._writing: set[asyncio.Task[Any]] = set()
 
@@ -403,7 +404,7 @@ class Engine(OperatorCalls):
             while True:
                 watcher.begin()
                 end = version + _WATCHED + 1  # a long history is read in parts
-                async with self._pages.line():  # a caller may watch a job thousands of times
+                async with self._watches.line():  # a caller may watch a job thousands of times
                     events = await self._store.reads.history(job_id, end, _WATCHED)
                 if not events:
                     raise no_such_job(job_id)

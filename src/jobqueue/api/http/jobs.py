@@ -15,7 +15,14 @@ from jobqueue.access.callers import current_caller
 from jobqueue.access.rules import BudgetKind
 from jobqueue.api.http import answers
 from jobqueue.api.http.authorizer import PLACE
-from jobqueue.api.http.bodies import BatchBody, JobBody, decode_batch, decode_job, query_time
+from jobqueue.api.http.bodies import (
+    BatchBody,
+    JobBody,
+    decode_batch,
+    decode_job,
+    effort,
+    query_time,
+)
 from jobqueue.api.http.context import ApiContext, give_up, reply
 from jobqueue.api.http.errors import JSON, OBJECT, answer, detail, headers_of
 from jobqueue.api.http.guard import allow_longer
@@ -86,7 +93,7 @@ def submit_routes(context: ApiContext) -> APIRouter:
         view = context.view(params.view)
         async with context.buffers.body(request, context.settings.max_body_bytes) as body:
             if len(body) > LONG:
-                await turn(items_of(len(body)))
+                await turn(items_of(effort(body)))
             spec = decode_job(body, context.in_view(view))
             [result] = await context.submit([spec])
         if result.status is SubmitStatus.DUPLICATE or isinstance(result.error, KeyConflict):
