@@ -294,3 +294,16 @@ ALTER TABLE worker ADD COLUMN overrun INTEGER NOT NULL DEFAULT 0;
 -- What later versions keep of a queue or a job without a column of its own.
 ALTER TABLE queue ADD COLUMN more TEXT;
 ALTER TABLE rec ADD COLUMN more TEXT;
+
+-- schema: 14
+-- Schedules (core/schedule.py). A tick changes the revision, the state and due_at alone.
+
+CREATE TABLE schedule (
+    name       TEXT    PRIMARY KEY,
+    revision   INTEGER NOT NULL, -- a write names the revision that it replaces
+    due_at     REAL, -- when the leader must look at it; NULL while it is paused
+    payload    BLOB    NOT NULL,
+    definition TEXT    NOT NULL,
+    state      TEXT    NOT NULL
+);
+CREATE INDEX schedule_due ON schedule (due_at) WHERE due_at IS NOT NULL;
