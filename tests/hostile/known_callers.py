@@ -21,6 +21,7 @@ ROLES = {
     "ops": "client+operator",
     "night": "client+worker",
     "day": "client+worker",
+    "hands": "worker",
 }
 
 
