@@ -27,6 +27,11 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     for job in _jobs_in(body):
         if job.get("delay") is not None or job.get("run_at") is not None:
             job.pop("ttl", None)  # must be longer
+    if isinstance(body, dict) and "/schedules" in case.path:
+        if isinstance(body.get("cron"), str) and body["cron"]:
+            body["cron"] = "0 3 * * *"
+        if isinstance(body.get("timezone"), str) and body["timezone"]:
+            body["timezone"] = "UTC"
     if isinstance(body, dict) and "/queues" in case.path:
         _order(body)
         ttl: Any = body.get("ttl")
@@ -46,7 +51,7 @@ def _say_in_words_of_the_view(query: dict[str, Any]) -> None:
 def _jobs_in(body: Any) -> list[dict[str, Any]]:
     if not isinstance(body, dict):
         return []
-    jobs = body.get("jobs", [body])
+    jobs = [body["job"]] if "job" in body else body.get("jobs", [body])
     return [job for job in jobs if isinstance(job, dict)] if isinstance(jobs, list) else []
 
 

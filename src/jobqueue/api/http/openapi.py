@@ -47,6 +47,23 @@ _BESIDE: Mapping[str, Mapping[str, Any]] = {
         }
     },
     "QueuePatch": {"minProperties": 1},
+    # The times are either a cron expression, with its time zone, or an interval.
+    "ScheduleBody": {
+        "oneOf": [
+            {
+                "required": ["cron"],
+                "properties": {"cron": {"minLength": 1}, "every": {"type": "null"}},
+            },
+            {
+                "required": ["every"],
+                "properties": {
+                    "every": {"type": "integer"},
+                    "cron": {"const": ""},
+                    "timezone": {"const": "UTC"},
+                },
+            },
+        ]
+    },
 }
 _JOB_EXAMPLES: Mapping[str, Any] = {
     "order": {
@@ -191,6 +208,9 @@ def _build(app: FastAPI) -> dict[str, Any]:
     for name, beside in _BESIDE.items():
         schemas[name].update(beside)
     items = {"$ref": _REF.format(name="JobBody")}
+    null = {"type": "null"}
+    without = {"properties": {"idempotency_key": null, "run_at": null}}
+    schemas["ScheduleBody"]["properties"]["job"] = {"allOf": [items, without]}
     most = app.state.context.settings.max_batch_jobs
     jobs = {"type": "array", "items": items, "minItems": 1, "maxItems": most}
     schemas["BatchBody"]["properties"]["jobs"] = jobs
