@@ -212,7 +212,20 @@ class AttendanceApi(Protocol):
         """Return the names for which no queue exists, in the order given."""
 
 
-class OperatorApi(Protocol):
+class StatusApi(Protocol):
+    """Declares the calls that show the state of a system: its parts, queues and workers."""
+
+    async def list_queues(self) -> list[QueueStats]:
+        """Return the settings and counters of all queues, sorted by name."""
+
+    async def list_workers(self) -> list[Worker]:
+        """Return every worker that the store knows."""
+
+    async def health(self) -> Health:
+        """Return the health of each part of the system."""
+
+
+class OperatorApi(StatusApi, Protocol):
     """Declares the calls of an operator: manage queues, workers and dead letters."""
 
     async def create_queue(self, spec: QueueSpec) -> Queue:
@@ -241,12 +254,6 @@ class OperatorApi(Protocol):
     async def queue_stats(self, name: str) -> QueueStats:
         """Return the settings and counters of one queue."""
 
-    async def list_queues(self) -> list[QueueStats]:
-        """Return the settings and counters of all queues, sorted by name."""
-
-    async def list_workers(self) -> list[Worker]:
-        """Return every worker that the store knows."""
-
     async def drain_worker(self, worker_id: str) -> None:
         """Stop assigning jobs to a worker; the jobs that the worker holds go on."""
 
@@ -273,9 +280,6 @@ class OperatorApi(Protocol):
     async def delete_job(self, job_id: str) -> None:
         """Delete a terminal job permanently."""
 
-    async def health(self) -> Health:
-        """Return the health of each part of the system."""
-
 
 class Backend(ClientApi, OperatorApi, DispatchApi, AttendanceApi, Protocol):
     """Combines the APIs of producers, operators and workers with ``start`` and ``stop``."""
@@ -297,7 +301,7 @@ class Overview:
     missing: dict[str, str] = field(default_factory=dict)  # "queues" or "workers": the error
 
 
-async def overview(api: OperatorApi, timeout: float) -> Overview:
+async def overview(api: StatusApi, timeout: float) -> Overview:
     """Read the health, then the lists of queues and workers.
 
     A list that takes longer than ``timeout`` seconds is None, and ``missing`` has its error. If the

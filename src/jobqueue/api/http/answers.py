@@ -291,6 +291,22 @@ class StatusView(Struct, kw_only=True):
     missing: dict[str, str]  # the reason for each list that could not be read
 
 
+class SettingView(Struct, kw_only=True):
+    """Describes one setting of the server. The values of secrets are masked."""
+
+    name: str
+    value: str
+    source: str  # "default", or the file, variable or flag that gave the value
+
+
+class ConfigurationView(Struct, kw_only=True):
+    """Describes the server that answers: its version, its start and its settings."""
+
+    version: str
+    started_at: _Time
+    settings: list[SettingView]
+
+
 class Ready(Struct, kw_only=True):
     """Says whether the server is ready for requests, with the health of each part."""
 

@@ -51,7 +51,7 @@ from jobqueue.core.job import (
     SubmitStatus,
     older,
 )
-from jobqueue.core.lifecycle import Reason, State, parse_deaths, project
+from jobqueue.core.lifecycle import Reason, State, parse_deaths, parse_reasons, project
 from jobqueue.core.waiting import TURN, give_answer_room_back, take_answer_room
 from jobqueue.documents import Document
 
@@ -247,7 +247,11 @@ def list_routes(context: ApiContext) -> APIRouter:
     @router.get("/jobs", tags=["jobs"], summary="List jobs, newest first", responses=pages)
     async def list_jobs(params: ListParams) -> Response:
         view = context.view(params.view)
-        return await page(query(params, answers.parse_states(params.status, view)), view)
+        wanted = query(params, answers.parse_states(params.status, view))
+        wanted.reasons = parse_reasons(params.reason)
+        wanted.error = params.error
+        wanted.since, wanted.until = _times(params.since, params.until)
+        return await page(wanted, view)
 
     @router.get("/dlq", tags=["dead letters"], summary="List dead letters", responses=pages)
     async def dead_letters(params: DeadLetterParams) -> Response:
