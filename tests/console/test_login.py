@@ -31,10 +31,14 @@ def access(clock: ManualClock, *entries: str, secret: bytes = SECRET) -> Access:
 def test_a_session_names_its_caller_and_holds_no_key():
     clock = ManualClock()
     caller, session = access(clock).log_in(KEY)
-    assert (caller.name, caller.roles) == ("ann", {Role.OPERATOR})
+    assert (caller.name, caller.roles) == ("ann", frozenset({Role.OPERATOR}))
     assert KEY not in session
     other = access(clock).identify(Shown(session=session, address="10.0.0.1"))
-    assert (other.name, other.roles, other.address) == ("ann", {Role.OPERATOR}, "10.0.0.1")
+    assert (other.name, other.roles, other.address) == (
+        "ann",
+        frozenset({Role.OPERATOR}),
+        "10.0.0.1",
+    )
 
 
 def test_a_session_ends_after_half_a_day_with_its_key_or_its_token():
@@ -174,8 +178,12 @@ async def test_a_login_leads_to_pages_of_the_console_only(
 
 
 async def test_servers_with_one_secret_take_each_others_sessions():
-    shared = {"auth__session_secret": "a secret of thirty-two bytes or more"}
-    async with serving(**shared) as one, serving(**shared) as two, serving() as stranger:
+    shared = "a secret of thirty-two bytes or more"
+    async with (
+        serving(auth__session_secret=shared) as one,
+        serving(auth__session_secret=shared) as two,
+        serving() as stranger,
+    ):
         async with at(one) as person:
             await person.log_in("ops")
             [value] = person.client.cookies.values()

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from jobqueue.core.errors import DeadlineExceeded, OutcomeUnknown, Unavailable
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Assignment,
     Cancellation,
+    Deleted,
     Event,
     Health,
     Job,
@@ -277,8 +279,22 @@ class OperatorApi(StatusApi, Protocol):
         calls is not read a second time.
         """
 
+    async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
+        """Group matching dead letters by type, reason and error.
+
+        At most the newest 10,000 dead letters are read. The page token and ``dry_run`` of the query
+        have no effect.
+        """
+
     async def delete_job(self, job_id: str) -> None:
         """Delete a terminal job permanently."""
+
+    async def delete_dead_letters(self, query: RetryQuery) -> Deleted:
+        """Delete matching dead letters permanently.
+
+        Each call reads a bounded number of dead letters, newest first. Repeat the call with the
+        returned token until the token is empty.
+        """
 
 
 class Backend(ClientApi, OperatorApi, DispatchApi, AttendanceApi, Protocol):

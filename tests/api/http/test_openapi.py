@@ -30,6 +30,8 @@ ROUTES = {
     "/jobs/{job_id}/wait": {"get"},
     "/dlq": {"get"},
     "/dlq/retry": {"post"},
+    "/dlq/delete": {"post"},
+    "/dlq/groups": {"get"},
     "/dlq/{job_id}/retry": {"post"},
     "/queues": {"get", "post"},
     "/queues/{name}": {"get", "patch", "delete"},

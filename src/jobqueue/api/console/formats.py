@@ -16,6 +16,7 @@ from jobqueue.core.queue import COUNTED_TO
 from jobqueue.documents import rfc3339
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_SIZES = ("KiB", "MiB", "GiB")
 _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _TIME = Markup('<time datetime="{}" title="{} UTC" data-as="{}">{}</time>')
@@ -84,13 +85,10 @@ def capped(number: int, most: int = COUNTED_TO) -> str:
 
 def size(number: float) -> str:
     """Format a number of bytes."""
-    for unit in ("B", "KiB", "MiB"):
-        if number < 1024:
-            break
-        number /= 1024
-    else:
-        unit = "GiB"
-    return f"{number:,.0f} B" if unit == "B" else f"{number:,.1f} {unit}"
+    if number < 1024:
+        return f"{number:,.0f} B"
+    power = min(int(math.log(number, 1024)), len(_SIZES))
+    return f"{number / 1024**power:,.1f} {_SIZES[power - 1]}"
 
 
 def percent(share: float) -> str:

@@ -40,6 +40,9 @@ DONE = {
     "paused": "The queue is paused: its jobs wait.",
     "resumed": "The queue hands out its jobs again.",
     "queue-deleted": "The queue was deleted.",
+    "drained": "The worker gets no more jobs.",
+    "undrained": "The worker gets jobs again.",
+    "stopped": "The worker finishes its jobs, and exits.",
     "submitted": "The job was submitted.",
     "retried": "The job waits for a worker again, with its retries reset.",
     "cancelled": "The job was cancelled.",
@@ -51,7 +54,14 @@ DONE = {
 """What a page says after a change, by the word in its address."""
 
 
-PAGES = (("", "Overview"), ("queues", "Queues"), ("jobs", "Jobs"), ("system", "System"))
+PAGES = (
+    ("", "Overview"),
+    ("queues", "Queues"),
+    ("jobs", "Jobs"),
+    ("dlq", "Dead letters"),
+    ("workers", "Workers"),
+    ("system", "System"),
+)
 
 
 @cache

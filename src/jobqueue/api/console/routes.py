@@ -5,7 +5,17 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from jobqueue.api.console import job, jobs, login, overview, queues, rendering, system
+from jobqueue.api.console import (
+    dead,
+    job,
+    jobs,
+    login,
+    overview,
+    queues,
+    rendering,
+    system,
+    workers,
+)
 from jobqueue.api.console.console import Console
 from jobqueue.api.http.context import ApiContext
 from jobqueue.api.http.settings import CONSOLE
@@ -30,6 +40,8 @@ def console_routes(context: ApiContext) -> APIRouter:
         queues.pages,
         jobs.pages,
         job.pages,
+        dead.pages,
+        workers.pages,
         system.pages,
     ):
         register(console)

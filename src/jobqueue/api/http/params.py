@@ -93,6 +93,10 @@ class _RetryParams(_DeathFilter):
     dry_run: bool = Field(False, description="count the matching jobs, change nothing")
 
 
+class _GroupParams(_DeathFilter):
+    pass
+
+
 class _ListParams(_PageParams):
     status: list[_State] = Field(
         default_factory=list,
@@ -132,6 +136,7 @@ NoParams = Annotated[_NoParams, Query()]
 DeadLetterParams = Annotated[_DeadLetterParams, Query()]
 PageParams = Annotated[_PageParams, Query()]
 RetryParams = Annotated[_RetryParams, Query()]
+GroupParams = Annotated[_GroupParams, Query()]
 ListParams = Annotated[_ListParams, Query()]
 WaitParams = Annotated[_WaitParams, Query()]
 EventParams = Annotated[_EventParams, Query()]

@@ -83,6 +83,27 @@ function tell(text) {
   if (place && place.textContent !== text) place.textContent = text;
 }
 
+// Does a change of many jobs part by part, as long as its page is open.
+async function goOn(form) {
+  while (form) {
+    const answer = await fetch(form.action, {method: "POST", body: new URLSearchParams(new FormData(form))});
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const fresh = page.getElementById("bulk") ?? page.querySelector("main .panel");
+    const shown = document.getElementById("bulk");
+    if (!fresh || !shown) { location.reload(); return; }
+    shown.replaceWith(fresh);
+    form = fresh.querySelector("form[data-go-on=now]");
+    if (!answer.ok) return;
+  }
+}
+document.addEventListener("submit", (event) => {
+  if (event.target.matches("form[data-go-on]")) {
+    event.preventDefault();
+    event.target.querySelector("button").disabled = true;
+    goOn(event.target).catch(() => tell("the server does not answer; open the page again to go on"));
+  }
+});
+
 const address = new URL(location.href);
 if (address.searchParams.has("did")) { // a reload does not say it again
   address.searchParams.delete("did");
