@@ -51,7 +51,6 @@ class Deciding:
         self._names = names
         self._holding = holding
         self.came_back: set[Head] = set()  # where jobs became claimable again
-        self._left: set[int] = set()  # plain jobs that got a row of their own
 
     async def decide(
         self, db: Db, asked: Sequence[Transition], written: Container[int], *, repeated: bool
@@ -89,7 +88,7 @@ class Deciding:
                 decision = decide(live, one, now=row.now, rules=self._rules, policy=home.policy)
             if isinstance(decision, Refusal):
                 again = place in written or (repeated and await _was_written(db, one, row))
-                if before is State.PENDING and (again or row.seq in self._left):
+                if again and before is State.PENDING:
                     self.came_back.add(row.head)
                 outcomes.append(
                     Outcome(None, before, live.reason, row.job_id, home.name, one.lease)
@@ -157,9 +156,8 @@ class Deciding:
         if ready:
             texts = SQL if await self._queue_cache.layout(db, self._now) < RANGES else BATCH
             left += await db.fetch(texts["leave_ready"], ready)
-            # Where all of a range had to leave, the other jobs can be claimed as rows.
-            wanted = set(ready)
-            self.came_back.update(tuple(row[1:]) for row in left if row[0] not in wanted)
+            # The others of these ranges: claims pass over the ranges until this transaction ends.
+            self.came_back.update(tuple(row[1:]) for row in left)
         if held:
             left += await db.fetch(
                 SQL["leave_held"], [one.seq for one in held], [one.lease for one in held]
@@ -167,7 +165,6 @@ class Deciding:
             for one in held:
                 if (base := base_of(one.seq, one.lease)) is not None:
                     self._holding.left(base, [one.seq])
-        self._left.update(row[0] for row in left)
         return bool(left)
 
     async def _deleted_queues(

@@ -25,6 +25,7 @@ def _filled(name: str, **places: str) -> str:
         "last": "e.seq, e.version",
         "leaving": "generate_series(f.nxt, f.hi)",
         "cut": "",
+        "unlocked": "",
         "alone": "r" if name.startswith("submit") else "",
         "ranges": "",
         "numbers": "",
@@ -87,6 +88,8 @@ SUBMIT_RANGES = {
     )
     for name in ("submit", "submit_wide", "submit_long")
 }
+# As "leave_ready" of whole ranges, but of those that no other transaction has locked.
+LEAVE_UNLOCKED = _filled("leave_ready", unlocked=" SKIP LOCKED")
 # As "claim", where some of the jobs become live rows.
 CLAIM_MIXED = _filled("claim", alone="{claimed_alone}")
 RENUMBER = [
