@@ -38,7 +38,7 @@ from jobqueue.stores.postgres.heads import (
 )
 from jobqueue.stores.postgres.leases import bits, new_base, new_row_lease
 from jobqueue.stores.postgres.queue_cache import Home, QueueCache, WorkerNameCache
-from jobqueue.stores.postgres.statements import CLAIM_MIXED, RANGES, SQL, array
+from jobqueue.stores.postgres.statements import CLAIM_MIXED, LEAVE_UNLOCKED, RANGES, SQL, array
 from jobqueue.stores.rows import read_more
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -267,8 +267,13 @@ class Claiming:
         now = self._database.now()
 
         async def read(db: Db) -> Any:
-            with_ranges = await self._queue_cache.layout(db, now) >= RANGES
-            return await db.fetch(SQL["candidates"], *arguments, now, lost, with_ranges)
+            rows = await db.fetch(SQL["candidates"], *arguments, now, lost)
+            ranges = [row[5] for row in rows if row[5]]
+            if ranges and await self._queue_cache.layout(db, now) < RANGES:
+                # The command that lowers the layout has not come to them yet, or was interrupted.
+                await db.execute(LEAVE_UNLOCKED, ranges)
+                rows = await db.fetch(SQL["candidates"], *arguments, now, lost)
+            return rows
 
         for head in floors:
             found.rows[head] = []

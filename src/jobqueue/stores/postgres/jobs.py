@@ -123,6 +123,10 @@ class Jobs:
         for head in batch.came_back:
             self._heads.lower(head)
         change = news_of(transitions, outcomes)
+        if batch.came_back and Change.WORK not in change:
+            # A job left its range. Claims have passed over the others of the range meanwhile.
+            change |= Change.WORK
+            self._hear(Change.WORK, {})
         if change:
             self._speaker.say(change, returned(batch.came_back))
         self._chores.wrote()

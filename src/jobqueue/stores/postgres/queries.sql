@@ -461,8 +461,8 @@ FROM queues
 
 -- name: candidates
 -- Jobs that may be claimed next, without locks. For each head ($1 queue, $2 prio, $3 type, $4 floor) up
--- to $5 live rows and, if $8, ranges with up to as many jobs, each with its first number. $6 now, $7 jobs
--- and first numbers of ranges to leave out. The condition on the type is a BETWEEN: with "=", the primary
+-- to $5 live rows, and ranges with up to as many jobs, each with its first number. $6 now, $7 jobs and
+-- first numbers of ranges to leave out. The condition on the type is a BETWEEN: with "=", the primary
 -- key would have the wanted order, too, and the planner might read it through jobs of all types.
 SELECT c.queue, c.prio, c.kind, c.seq, c.attempt, 0::bigint AS hi
 FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
@@ -494,7 +494,7 @@ CROSS JOIN LATERAL (
     SELECT l.hi, l.nxt, l.hi - l.nxt + 1 AS jobs FROM job_ready AS l
     WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
       AND l.hi >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
-      AND l.nxt <> ALL ($7::bigint[]) AND $8::boolean
+      AND l.nxt <> ALL ($7::bigint[])
     ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1
 ) AS f
 CROSS JOIN LATERAL (
@@ -846,7 +846,7 @@ WITH f AS MATERIALIZED (
     WHERE hi = ANY (ARRAY(SELECT (SELECT hi FROM job_ready WHERE hi BETWEEN t.seq AND (t.seq | 1023) ORDER BY hi LIMIT 1)
                           FROM unnest($1::bigint[]) AS t(seq)))
       AND EXISTS (SELECT FROM unnest($1::bigint[]) AS t(seq) WHERE t.seq BETWEEN nxt AND hi)
-    ORDER BY hi FOR UPDATE
+    ORDER BY hi FOR UPDATE{unlocked}
 ), o AS MATERIALIZED (
     SELECT f.*, t.seq, lag(t.seq, 1, f.nxt - 1) OVER (PARTITION BY f.hi ORDER BY t.seq) + 1 AS lo
     FROM f CROSS JOIN {leaving} AS t(seq) WHERE t.seq BETWEEN f.nxt AND f.hi
@@ -1144,11 +1144,11 @@ SELECT xid FROM (
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)
         UNION ALL
-        (SELECT xid, hi - lo + 1 FROM job_steps
+        (SELECT xid, coalesce(length(replace(jobs::text, '0', '')), hi - lo + 1) FROM job_steps
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)
         UNION ALL
-        (SELECT xid, 2 * (hi - lo + 1) FROM job_done
+        (SELECT xid, cardinality(offs) * (4 - from_state) FROM job_done
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)) AS e) AS e
 WHERE sum > $4::bigint ORDER BY xid LIMIT 1
@@ -1346,12 +1346,21 @@ SET offs = d.offs[:n - 1] || d.offs[n + 1:], leases = d.leases[:n - 1] || d.leas
     began = d.began[:n - 1] || d.began[n + 1:], results = d.results[:n - 1] || d.results[n + 1:]
 FROM p WHERE d.ctid = p.place AND cardinality(d.offs) > 1
 
--- name: forget_steps
--- Deletes the rows of job_steps of which no job is left, where the jobs $1 were deleted.
-DELETE FROM job_steps AS s
-USING (SELECT min(seq) AS first, max(seq) AS last FROM unnest($1::bigint[]) AS t(seq)
+-- name: with_windows
+-- Rows s of job_steps that may have events of the jobs $1, one row w for each window: a fragment.
+(SELECT min(seq) AS first, max(seq) AS last FROM unnest($1::bigint[]) AS t(seq)
        GROUP BY seq >> 10) AS w
 WHERE s.lo BETWEEN w.first >> 10 << 10 AND w.last AND s.hi >= w.first
+
+-- name: lock_steps
+-- Makes deletions of jobs that share rows of job_steps wait for each other. A statement of its own:
+-- "forget_steps" must see what the other one deleted.
+SELECT FROM job_steps AS s, {with_windows}
+ORDER BY s.lo, s.ctid FOR UPDATE OF s
+
+-- name: forget_steps
+-- Deletes the rows of job_steps of which no job is left, where the jobs $1 were deleted.
+DELETE FROM job_steps AS s USING {with_windows}
   AND NOT EXISTS (SELECT FROM job_record AS r WHERE r.seq BETWEEN s.lo AND s.hi)
 
 -- name: old_done

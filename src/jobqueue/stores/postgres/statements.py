@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jobqueue.core.lifecycle import Reason
 from jobqueue.stores.named_sql import load_statements
@@ -25,6 +25,7 @@ def _filled(name: str, **places: str) -> str:
         "last": "e.seq, e.version",
         "leaving": "generate_series(f.nxt, f.hi)",
         "cut": "",
+        "unlocked": "",
         "alone": "r" if name.startswith("submit") else "",
         "ranges": "",
         "numbers": "",
@@ -87,6 +88,8 @@ SUBMIT_RANGES = {
     )
     for name in ("submit", "submit_wide", "submit_long")
 }
+# As "leave_ready" of whole ranges, but of those that no other transaction has locked.
+LEAVE_UNLOCKED = _filled("leave_ready", unlocked=" SKIP LOCKED")
 # As "claim", where some of the jobs become live rows.
 CLAIM_MIXED = _filled("claim", alone="{claimed_alone}")
 RENUMBER = [
@@ -147,3 +150,12 @@ def said(values: Sequence[T], silent: T | None = None) -> list[T] | None:
     None is cheaper to send and to read than a list of equal values.
     """
     return None if all(value == silent for value in values) else list(values)
+
+
+def columns(rows: Any, width: int) -> list[list[Any]]:
+    """Return rows as one list for each column, in the form that ``unnest`` takes."""
+    found: list[list[Any]] = [[] for _ in range(width)]
+    for row in rows:
+        for column, value in zip(found, row, strict=True):
+            column.append(value)
+    return found
