@@ -34,7 +34,7 @@ class Held:
 
 def hold(rig: Rig, submits: int) -> Held:
     held = Held(rig.memory.jobs, submits)
-    rig.store.jobs = held
+    rig.store.jobs = held  # type: ignore[attr-defined]
     return held
 
 

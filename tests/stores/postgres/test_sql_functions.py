@@ -276,7 +276,7 @@ async def test_a_job_that_would_expire_before_its_start_is_refused(store, db, de
     assert (status == "accepted") is allowed
     if not allowed:
         assert (status, field) == ("invalid", "delay")
-        assert "its queue's ttl ends 5 s after the submit" in message
+        assert "its queue's ttl ends 5 s after the submit" in str(message)
 
 
 async def test_a_server_writes_its_limits_for_the_function(open_store, db):
@@ -332,11 +332,11 @@ async def test_equal_submits_under_one_key_are_one_job(store, db, key):
 
 @pytest.mark.parametrize("change", [{"payload": b"other"}, {"type": "other"}])
 async def test_another_job_under_a_key_is_a_conflict(store, db, change):
-    said = {"payload": b"1", "type": "t", "key": "k"}
+    said: dict[str, Any] = {"payload": b"1", "type": "t", "key": "k"}
     first = (await store.jobs.submit(new(spec(**said)))).results[0].unwrap()
     ((status, job_id, field, message),) = await submit(db, spec(**(said | change)))
     assert (status, job_id, field) == ("key_conflict", first, "idempotency_key")
-    assert "another payload or type" in message
+    assert "another payload or type" in str(message)
     second = await accepted(db, spec(**(said | {"key": "k2"})))
     (refused,) = (await store.jobs.submit(new(spec(**(said | change | {"key": "k2"}))))).results
     assert isinstance(refused.error, KeyConflict)

@@ -435,16 +435,16 @@ class Submitting:
         apart = self._held_keys.of(wanted)
         while wanted:
             if wait == _FOR_KEYS and not apart:
-                rows = await self._insert_keys(db, wanted, wait)
+                taken = await self._insert_keys(db, wanted, wait)
             else:
                 rest = {key: job for key, job in wanted.items() if key not in apart}
-                rows = await self._insert_free_keys(db, rest, held) if rest else []
-                for key in apart:
-                    rows += await self._insert_free_keys(db, {key: wanted[key]}, held)
+                taken = await self._insert_free_keys(db, rest, held) if rest else []
+                for one in apart:
+                    taken += await self._insert_free_keys(db, {one: wanted[one]}, held)
                 apart = []
                 self._held_keys.add(held)
-            for key in [*rows, *held]:
-                wanted.pop(key, None)
+            for one in [*taken, *held]:
+                wanted.pop(one, None)
             if not wanted:
                 break
             # In a new snapshot: the holder of the key may have committed a moment ago. What is
