@@ -11,6 +11,7 @@ from typing import (
     Concatenate,
     Generic,
     ParamSpec,
+    Protocol,
     TypeAlias,
     TypeVar,
     TypeVarTuple,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 Ts = TypeVarTuple("Ts")
 F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
 S_co = TypeVar("S_co", bound=Callable[..., Any], covariant=True)
@@ -53,6 +55,28 @@ S_co = TypeVar("S_co", bound=Callable[..., Any], covariant=True)
 Exceptions: TypeAlias = type[BaseException] | Iterable[type[BaseException]]
 Coro: TypeAlias = Coroutine[Any, Any, R]
 Submitting: TypeAlias = Coroutine[Any, Any, JobHandle[R]]
+CONNECTION = "connection"
+
+# Python's types cannot add a keyword to the parameters of a function. So a call with a connection
+# has a signature of its own, and its other arguments are checked when it runs.
+
+
+class Submit(Protocol[P, R_co]):
+    """Declares the type of ``Task.submit``."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Submitting[R_co]: ...
+    @overload
+    def __call__(self, *args: Any, connection: object, **kwargs: Any) -> Submitting[R_co]: ...
+
+
+class SubmitByPlace(Protocol[R_co, *Ts]):
+    """Declares the type of ``Task.submit`` for a task whose last parameter is the Context."""
+
+    @overload
+    def __call__(self, *args: *Ts) -> Submitting[R_co]: ...
+    @overload
+    def __call__(self, *args: Any, connection: object, **kwargs: Any) -> Submitting[R_co]: ...
 
 
 class Task(Generic[F_co, S_co]):
@@ -67,10 +91,12 @@ class Task(Generic[F_co, S_co]):
         definition: TaskDefinition,
         sender: Sender,
         overrides: SubmitOptions = NO_OPTIONS,
+        connection: object = None,
     ) -> None:
         self.definition = definition
         self._sender = sender
         self._overrides = overrides
+        self._connection = connection
         # A process pool imports this Task and finds the function in ``__wrapped__``.
         functools.update_wrapper(self, definition.fn)
 
@@ -91,18 +117,31 @@ class Task(Generic[F_co, S_co]):
     def submit(self) -> S_co:
         """Return the method that submits a call as a job: ``await task.submit(*args)``.
 
-        When the call returns, the job is stored; in a durable store it survives a crash.
+        When the call returns, the job is stored; in a durable store it survives a crash. With
+        ``connection=``, the job is part of the transaction on the user's own connection to the
+        database of the jobs: it exists if and only if that transaction commits. A parameter of the
+        function that has this name, or ``**kwargs``, gets the value instead; then use
+        ``task.options(connection=...)``.
         """
         return cast("S_co", self._submit)
 
     async def submit_many(
-        self: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
+        self: Task[Any, Callable[..., Submitting[R]]],
+        calls: Iterable[tuple[Any, ...]],
+        *,
+        connection: object = None,
     ) -> list[JobHandle[R]]:
         """Submit many calls as jobs, and return the jobs' handles in order.
 
         Each call is a tuple of arguments. All arguments are checked before the first job is sent.
-        Raises BatchRefused if the engine refuses some of the jobs.
+        Raises BatchRefused if the engine refuses some of the jobs. ``connection`` is as in
+        ``submit``.
         """
+        specs = self.specs(calls)
+        return await self._sender.send_many(specs, self.decode, self.connection_of(connection))
+
+    def specs(self, calls: Iterable[tuple[Any, ...]]) -> list[JobSpec]:
+        """Return the specs of the jobs that ``submit_many`` would send for these calls."""
         if self._overrides.key is not None:
             raise InvalidArgument(
                 "key", "a key identifies only one job; submit the jobs one by one"
@@ -117,18 +156,33 @@ class Task(Generic[F_co, S_co]):
                 specs.append(self.spec(*args))
             except InvalidArgument as error:
                 raise InvalidArgument(f"calls[{index}]", error.message) from error
-        return await self._sender.send_many(specs, self.decode)
+        return specs
 
-    def options(self, **said: Unpack[SubmitSaid]) -> Task[F_co, S_co]:
-        """Return a copy of this task that submits jobs with the given options (``SubmitSaid``)."""
-        return Task(self.definition, self._sender, submit_options(**said).over(self._overrides))
+    def options(self, *, connection: object = None, **said: Unpack[SubmitSaid]) -> Task[F_co, S_co]:
+        """Return a copy of this task that submits jobs with the given options (``SubmitSaid``).
+
+        With ``connection``, ``submit`` is as if it were called with it.
+        """
+        overrides = submit_options(**said).over(self._overrides)
+        return Task(self.definition, self._sender, overrides, self.connection_of(connection))
 
     def decode(self, job: Job) -> Any:
         """Decode a job's result to the type of the function's return annotation."""
         return self.definition.decode_result(job.result)
 
     async def _submit(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
-        return await self._sender.send(self.spec(*args, **kwargs), self.decode)
+        connection = self.take_connection(kwargs)
+        return await self._sender.send(self.spec(*args, **kwargs), self.decode, connection)
+
+    def take_connection(self, kwargs: dict[str, Any]) -> object:
+        """Remove the user's connection from the arguments of ``submit``, and return it, or None."""
+        if CONNECTION in kwargs and not self.definition.takes(CONNECTION):
+            return self.connection_of(kwargs.pop(CONNECTION))
+        return self._connection
+
+    def connection_of(self, connection: object) -> object:
+        """Return the connection, or else that of ``options``, or None."""
+        return self._connection if connection is None else connection
 
     def spec(self, *args: Any, **kwargs: Any) -> JobSpec:
         """Return the spec of the job that ``submit`` would send for these arguments."""
@@ -185,27 +239,23 @@ class TaskDecorator:
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Coro[R]], /
-    ) -> Task[Callable[Concatenate[Context, P], Coro[R]], Callable[P, Submitting[R]]]: ...
+    ) -> Task[Callable[Concatenate[Context, P], Coro[R]], Submit[P, R]]: ...
     @overload
     def __call__(
         self, fn: Callable[Concatenate[Context, P], R], /
-    ) -> Task[Callable[Concatenate[Context, P], R], Callable[P, Submitting[R]]]: ...
+    ) -> Task[Callable[Concatenate[Context, P], R], Submit[P, R]]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[[*Ts, Context], Coro[R]], /
-    ) -> Task[Callable[..., Coro[R]], Callable[[*Ts], Submitting[R]]]: ...
+    ) -> Task[Callable[..., Coro[R]], SubmitByPlace[R, *Ts]]: ...
     @overload
     def __call__(
         self, fn: Callable[[*Ts, Context], R], /
-    ) -> Task[Callable[..., R], Callable[[*Ts], Submitting[R]]]: ...
+    ) -> Task[Callable[..., R], SubmitByPlace[R, *Ts]]: ...
     @overload
-    def __call__(
-        self, fn: Callable[P, Coro[R]], /
-    ) -> Task[Callable[P, Coro[R]], Callable[P, Submitting[R]]]: ...
+    def __call__(self, fn: Callable[P, Coro[R]], /) -> Task[Callable[P, Coro[R]], Submit[P, R]]: ...
     @overload
-    def __call__(
-        self, fn: Callable[P, R], /
-    ) -> Task[Callable[P, R], Callable[P, Submitting[R]]]: ...
+    def __call__(self, fn: Callable[P, R], /) -> Task[Callable[P, R], Submit[P, R]]: ...
     @overload
     def __call__(
         self,

@@ -206,7 +206,8 @@ class JobStore(Protocol):
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         """Accept or refuse each job on its own, then fill the claims, all in one write.
 
-        A refused job is not stored, and has no effect on the other jobs.
+        A refused job is not stored, and has no effect on the other jobs. KeyHeld refuses a job for
+        the moment, because an open transaction of another program has its key.
         """
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:

@@ -18,6 +18,7 @@ from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
     JobQueueError,
+    KeyHeld,
     no_such_job,
     not_your_worker,
 )
@@ -47,7 +48,14 @@ from jobqueue.core.observer import Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
-from jobqueue.core.waiting import JOB, give_answer_room_back, in_turns, take_answer_room, turn
+from jobqueue.core.waiting import (
+    JOB,
+    GrowingPause,
+    give_answer_room_back,
+    in_turns,
+    take_answer_room,
+    turn,
+)
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
@@ -67,6 +75,8 @@ from jobqueue.engine.worker_names import WorkerNames
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine")
 _LANES = 2  # batches in progress, if the store's writes run in parallel
+_KEY_PATIENCE = 4.0  # seconds
+_KEY_PAUSES = 0.05, 0.5
 _CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
 
 
@@ -263,7 +273,7 @@ class Engine(OperatorCalls):
         group = self._settings.submit_group
         for start in range(0, len(jobs), group):
             try:
-                answers = await self._submits.add(jobs[start : start + group])
+                answers = await self._write_jobs(jobs[start : start + group])
             except JobQueueError as error:
                 if start == 0:
                     raise
@@ -272,6 +282,25 @@ class Engine(OperatorCalls):
             for place, answer in zip(places[start : start + group], answers, strict=True):
                 results[place] = answer
         return [result for result in results if result is not None]
+
+    async def _write_jobs(self, jobs: Sequence[NewJob]) -> list[SubmitResult]:
+        """Submit jobs in a batch. Wait a while for the keys that open transactions have."""
+        answers = await self._submits.add(jobs)
+        held = _held(answers)
+        if not held:
+            return answers
+        give_up = time.monotonic() + _KEY_PATIENCE
+        pause = GrowingPause(*_KEY_PAUSES)
+        while held and time.monotonic() < give_up:
+            await pause.wait()
+            try:
+                again = await self._submits.add([jobs[n] for n in held])
+            except JobQueueError as error:  # the others are written
+                again = [SubmitResult.refused(error)] * len(held)
+            for n, answer in zip(held, again, strict=True):
+                answers[n] = answer
+            held = _held(answers)
+        return answers
 
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
@@ -594,6 +623,11 @@ class Engine(OperatorCalls):
 def _note_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and task.exception() is not None:
         _log.debug("a write of transitions failed: %s", task.exception())  # the caller got it, too
+
+
+def _held(answers: Sequence[SubmitResult]) -> list[int]:
+    """Return the places of jobs whose keys open transactions of other programs have."""
+    return [n for n, one in enumerate(answers) if isinstance(one.error, KeyHeld)]
 
 
 def _split(answers: list[T], sizes: list[int]) -> list[list[T]]:

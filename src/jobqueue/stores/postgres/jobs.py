@@ -20,7 +20,7 @@ from jobqueue.stores.postgres.leases import new_row_lease
 from jobqueue.stores.postgres.notices import Heard, Speaker, returned
 from jobqueue.stores.postgres.queue_cache import QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import SQL
-from jobqueue.stores.postgres.submitting import Slot, Submitting, fit
+from jobqueue.stores.postgres.submitting import HeldKeys, Slot, Submitting, fit
 from jobqueue.stores.postgres.upkeep import Chores
 from jobqueue.stores.rows import held_row
 
@@ -53,11 +53,18 @@ class Jobs:
         self._speaker = speaker
         self._hear = hear
         self._rules = rules
+        self._held_keys = HeldKeys()
 
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         slots = await self._slots(jobs, claims) if claims else {}
         batch = Submitting(
-            jobs, self._database.now(), self._rules, self._queue_cache, self._heads, slots
+            jobs,
+            self._database.now(),
+            self._rules,
+            self._queue_cache,
+            self._heads,
+            self._held_keys,
+            slots,
         )
         try:
             with self._database.unanswered.write():

@@ -264,17 +264,21 @@ SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR 
 -- name: take_keys
 -- Gives keys to jobs, in the order of the keys, and returns the given ones. An expired key is replaced.
 -- A key is not given while it is valid, or while the equal key of all callers ($7, or null) is valid.
-INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint)
-SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint
-FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[])
-     AS t(queue, key, id, fingerprint, shared)
+-- $8 has a hash that SQL functions can compute. The statement waits at most $9 milliseconds for an open
+-- transaction that has the same key.
+INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint, sha256)
+SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint, t.sha256
+FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[], $8::bytea[])
+     AS t(queue, key, id, fingerprint, shared, sha256)
+CROSS JOIN (SELECT set_config('lock_timeout', $9::text, true)) AS w
 CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
 -- A scalar subquery: it is looked up by the key, where NOT EXISTS may read the whole table.
 WHERE t.shared IS NULL OR (SELECT s.id FROM job_key AS s WHERE s.queue = t.queue
                            AND s.key = t.shared AND s.expires_at > c.now) IS NULL
 ORDER BY t.queue, t.key
 ON CONFLICT (queue, key) DO UPDATE
-SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint
+SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint,
+    sha256 = excluded.sha256
 WHERE k.expires_at <= excluded.expires_at - $5::float8
 RETURNING queue, key
 
@@ -1415,7 +1419,13 @@ UPDATE queues SET ({settings}) = ({settings_from_2}) WHERE name = $1
 UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted AND paused <> $2 RETURNING id
 
 -- name: lock_queue
-SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR UPDATE
+-- Waits for all transactions that submit jobs to the queue. Users' own may stay open, so the wait ends.
+SELECT q.id FROM (SELECT set_config('lock_timeout', '2000', true)) AS w CROSS JOIN queues AS q
+WHERE q.name = $1 AND NOT q.deleted FOR UPDATE OF q
+
+-- name: lock_settings
+-- Waits for other changes of the queue, and for no submit.
+SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR NO KEY UPDATE
 
 -- name: count_unfinished
 SELECT (SELECT count(*) FROM job_live WHERE queue = $1)
@@ -1684,6 +1694,11 @@ SELECT layout FROM instance
 
 -- name: restore_instance
 UPDATE instance SET id = $1, generation = $2, continues = $3
+
+-- name: write_limits
+-- The limits that functions of the schema jq apply: those of the server that started last.
+UPDATE instance SET key_ttl = $1, max_payload_bytes = $2
+WHERE (key_ttl, max_payload_bytes) IS DISTINCT FROM ($1::float8, $2::bigint)
 
 -- name: touch
 -- Changes nothing, but its commit must reach the disk before it is answered.

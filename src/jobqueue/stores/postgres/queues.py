@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import asyncpg
+
+from jobqueue.core.errors import Conflict
 from jobqueue.core.queue import Queue, QueueStats, WaitingType
 from jobqueue.core.store import Change
 from jobqueue.core.stream import QueueChange
@@ -57,7 +60,7 @@ class Queues:
 
         async def work(db: Db) -> Queue | None:
             async with db.transaction():
-                if await db.fetchval(SQL["lock_queue"], name) is None:
+                if await db.fetchval(SQL["lock_settings"], name) is None:
                     return None
                 (found,) = await reads.stats(db, name)
                 changed = replace(found.queue, **values)
@@ -90,7 +93,13 @@ class Queues:
 
         async def work(db: Db) -> int | None:
             async with db.transaction():
-                queue = await db.fetchval(SQL["lock_queue"], name)  # submits wait from here on
+                try:
+                    queue = await db.fetchval(SQL["lock_queue"], name)  # submits wait from here on
+                except asyncpg.LockNotAvailableError:
+                    raise Conflict(
+                        f"queue {name!r} cannot be deleted now: a database transaction that has not"
+                        " ended has submitted jobs to it; try again when it has ended"
+                    ) from None
                 if queue is None:
                     return None
                 left: int = await db.fetchval(SQL["count_unfinished"], queue)

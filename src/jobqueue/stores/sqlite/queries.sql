@@ -5,6 +5,12 @@
 SELECT name, id, max_retries, ttl, timeout, capacity, pending FROM queue
 WHERE deleted = 0 AND name IN ({marks})
 
+-- name: take_write_lock
+UPDATE probe SET at = at WHERE id = 1
+
+-- name: cancelled_lease
+SELECT 1 FROM live WHERE seq = ? AND lease = ? AND cancel = 1
+
 -- name: last_seq
 SELECT seq FROM sqlite_sequence WHERE name = 'rec'
 
