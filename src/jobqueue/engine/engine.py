@@ -60,6 +60,7 @@ from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
 from jobqueue.engine.health import leader_check, store_check, stream_check
+from jobqueue.engine.held_back import HeldBackJobs
 from jobqueue.engine.links import ENDING, EngineLink, Pulses, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.paging import Pages
@@ -154,6 +155,7 @@ class Engine(OperatorCalls):
             observer=self._observer,
         )
         self._unserved = Unserved(self._store, self._scheduler.sessions, self._leads_under)
+        self._held_back = HeldBackJobs(self._store.queues)
         self._pulses = Pulses(self._store.workers, self._scheduler, self._lose)
         self._control = Control(self._store.workers, self._scheduler)
         await self._store.queues.create(dataclasses.replace(self._settings.queue))
@@ -349,8 +351,15 @@ class Engine(OperatorCalls):
 
     async def get(self, job_id: str) -> Job:
         job = await self._get(job_id)
-        job.hint = await self._unserved.hint(job, self._clock.now())
+        job.hint = await self._hint(job)
         return job
+
+    async def _hint(self, job: Job) -> str:
+        """Return why a job waits although it could be claimed, or an empty text."""
+        now = self._clock.now()
+        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
+            return ""
+        return await self._unserved.hint(job) or await self._held_back.hint(job)
 
     async def _get(self, job_id: str) -> Job:
         job = await self._store.reads.get(parse_job_id(job_id))
@@ -371,7 +380,7 @@ class Engine(OperatorCalls):
                     return job
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    job.hint = await self._unserved.hint(job, self._clock.now())
+                    job.hint = await self._hint(job)
                     return job
                 seq, version = job.seq, job.version
                 del job  # free its payload during the wait
@@ -584,6 +593,8 @@ class Engine(OperatorCalls):
         for session, count in (freed or {}).items():
             session.free += count
         self._scheduler.settle(plan, application.assigned)
+        if application.freed:
+            self._scheduler.freed(application.freed, plan.scopes)
         self._after_apply(application.outcomes, by_worker)
         return application.outcomes
 

@@ -175,6 +175,7 @@ unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
 -- only if some job waits.
 WITH RECURSIVE home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout, {closed_until} AS closed_until,
+           {limited} AS limited,
            NOT EXISTS (
                SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle,
            CASE WHEN NOT EXISTS (SELECT FROM job_ready AS l WHERE l.queue = queues.id) THEN true
@@ -212,7 +213,8 @@ WITH RECURSIVE home AS MATERIALIZED (
     RETURNING {record_returned}
 ), g AS MATERIALIZED (
     SELECT r.*, h.name, t.lease, t.worker,
-           t.lease > 0 AND h.closed_until <= r.created_at AND h.no_range AND (h.idle OR NOT EXISTS (
+           t.lease > 0 AND h.closed_until <= r.created_at AND NOT h.limited AND h.no_range
+           AND (h.idle OR NOT EXISTS (
                SELECT FROM waiting AS w WHERE w.queue = h.id
                AND (coalesce(w.kind = ANY ($20::bigint[]), true) OR w.nth = 20))) AS given
     FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
@@ -459,8 +461,8 @@ GROUP BY q.name, r.type
 -- $1 now.
 SELECT id, name,
        {closed_until} > coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8),
-       deleted, (SELECT layout FROM instance), priority_weights::text, retry_profile, retry_base,
-       retry_max, retry_jitter
+       deleted, (SELECT layout FROM instance), priority_weights::text, more::text, retry_profile,
+       retry_base, retry_max, retry_jitter
 FROM queues
 
 -- name: candidates
@@ -520,7 +522,8 @@ CROSS JOIN LATERAL (
 -- name: assign
 -- PENDING -> ASSIGNED. $1 seq and $2 attempt of the candidates in claim order, $3 how many are
 -- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. Left out are jobs that are locked or
--- were changed since they were read, and jobs of a queue that was paused since then.
+-- were changed since they were read, and jobs of a queue that was paused or limited since then. With
+-- limits ($8 queues), the caller holds the locks of these queues and has counted (limiting.py).
 WITH clock AS MATERIALIZED (
     SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
            $4::text::bigint[] AS leases, $5::text::int[] AS workers
@@ -530,7 +533,8 @@ WITH clock AS MATERIALIZED (
     JOIN job_live AS l ON l.seq = ANY (ARRAY[c.seq])
     WHERE l.ready + 0 > 0 AND l.attempt = c.attempt
       AND l.queue + 0 = ANY (ARRAY(
-          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
+          SELECT id FROM queues
+          WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted AND {let_through}))
     ORDER BY c.n LIMIT $3 FOR UPDATE OF l SKIP LOCKED
 ), numbered AS MATERIALIZED (
     SELECT seq, (row_number() OVER ())::int AS n FROM won
@@ -556,6 +560,36 @@ SELECT u.n, u.seq, r.id, u.queue, r.type, r.payload, u.attempt, u.lease, u.prio,
        u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text, r.more::text, u.deaths
 FROM u JOIN job_record AS r ON r.seq = u.seq
 
+-- name: lock_limits
+-- Waits for the locks of the queues $2, in order, at most as long as $1 says. One claim at a time counts
+-- against the limits of a queue.
+WITH t AS MATERIALIZED (SELECT set_config('lock_timeout', $1, true) AS set)
+SELECT pg_advisory_xact_lock(1785818221, q.id)
+FROM t CROSS JOIN unnest($2::int[]) AS q(id) WHERE t.set IS NOT NULL
+
+-- name: limit_state
+-- The number of held jobs of each queue, the state of its bucket, and the time. $1 queues, $2 now.
+SELECT q.id, coalesce((SELECT sum(assigned + running) FROM queue_tally AS t WHERE t.queue = q.id), 0)::bigint,
+       coalesce((SELECT full_at FROM queue_bucket AS b WHERE b.queue = q.id AND b.key = 0), 0)::float8,
+       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM unnest($1::int[]) AS q(id)
+
+-- name: limited_queues
+-- The queues that have limits; $1 the name of one of them, or NULL.
+SELECT id, name FROM queues
+WHERE NOT deleted AND {limited} AND ($1::text IS NULL OR name = $1) ORDER BY name
+
+-- name: shorten_buckets
+-- Without the locks of the queues: a claim that has them may write at the same time.
+UPDATE queue_bucket AS b SET full_at = least(b.full_at, t.full_at)
+FROM unnest($1::int[], $2::bigint[], $3::float8[]) AS t(queue, key, full_at)
+WHERE b.queue = t.queue AND b.key = t.key
+
+-- name: put_buckets
+INSERT INTO queue_bucket (queue, key, full_at)
+SELECT * FROM unnest($1::int[], $2::bigint[], $3::float8[]) AS t(queue, key, full_at)
+ON CONFLICT (queue, key) DO UPDATE SET full_at = excluded.full_at
+
 -- name: claimed
 -- After a claim whose answer was lost: the jobs that it assigned.
 SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.payload, l.attempt,
@@ -580,7 +614,8 @@ WITH clock AS MATERIALIZED (
     JOIN job_ready AS r ON r.hi = ANY (ARRAY[c.hi])
     WHERE r.nxt = c.nxt AND c.upto <= r.hi AND (r.expires_at IS NULL OR r.expires_at > clock.now)
       AND r.queue + 0 = ANY (ARRAY(
-          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
+          SELECT id FROM queues
+          WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted AND {let_through}))
     FOR UPDATE OF r SKIP LOCKED
 ), d AS (
     DELETE FROM job_ready AS r USING won WHERE r.hi = ANY (ARRAY[won.hi]) AND won.upto = won.hi

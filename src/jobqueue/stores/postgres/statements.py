@@ -11,7 +11,11 @@ from jobqueue.stores.named_sql import load_statements
 from jobqueue.stores.queue_rows import queue_statements
 
 _PLACE = re.compile(r"\{(\w+)\}")
-_TEXTS = load_statements(__package__, queue_statements(lambda n, _: f"${n}"))
+_FRAGMENTS = queue_statements(lambda n, _: f"${n}")
+_TEXTS = load_statements(__package__, _FRAGMENTS)
+# Claims let through the jobs of queues without limits; and those of some queues with limits.
+_UNLIMITED = f"NOT {_FRAGMENTS['limited']}"
+_WITHIN_LIMITS = f"(NOT {_FRAGMENTS['limited']} OR id = ANY (${{}}::int[]))"
 
 
 def _filled(name: str, **places: str) -> str:
@@ -32,6 +36,7 @@ def _filled(name: str, **places: str) -> str:
         "seq": "",
         "t_seq": "",
         "numbered": "",
+        "let_through": _UNLIMITED,
         f"jobs_{name}": _TEXTS.get(f"new_{name}", ""),
         **places,
     }
@@ -43,7 +48,7 @@ def _filled(name: str, **places: str) -> str:
     return text
 
 
-def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at") -> str:
+def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at", **places: str) -> str:
     """Return the form of a statement that writes one row for the same event of many jobs.
 
     ``step`` is the version of the event.
@@ -58,6 +63,7 @@ def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at") -> str
         rows=rows,
         at=at,
         worker=worker,
+        **places,
     )
 
 
@@ -92,6 +98,14 @@ SUBMIT_RANGES = {
 LEAVE_UNLOCKED = _filled("leave_ready", unlocked=" SKIP LOCKED")
 # As "claim", where some of the jobs become live rows.
 CLAIM_MIXED = _filled("claim", alone="{claimed_alone}")
+# The forms of the statements that make claims for callers that hold the locks of the queues in
+# their last argument, and have counted (limiting.py).
+WITHIN: Mapping[str, str] = {
+    SQL["assign"]: _filled("assign", let_through=_WITHIN_LIMITS.format(8)),
+    BATCH["assign"]: _steps("assign", 2, let_through=_WITHIN_LIMITS.format(8)),
+    SQL["claim"]: _filled("claim", let_through=_WITHIN_LIMITS.format(13)),
+    CLAIM_MIXED: _filled("claim", alone="{claimed_alone}", let_through=_WITHIN_LIMITS.format(17)),
+}
 RENUMBER = [
     _filled("renumber_events", table=table, last=last)
     for table, last in (

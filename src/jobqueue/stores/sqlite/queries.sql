@@ -39,10 +39,26 @@ INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, work
 VALUES {rows}
 
 -- name: queue_policies
-SELECT id, name, deleted, retry_profile, retry_base, retry_max, retry_jitter FROM queue
+SELECT id, name, deleted, more, retry_profile, retry_base, retry_max, retry_jitter FROM queue
 
 -- name: claimable_queues
-SELECT id, name, priority_weights FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
+SELECT id, name, priority_weights, more FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
+
+-- name: limit_state
+-- The number of held jobs of a queue, without those that this transaction has not counted yet, and the
+-- state of its bucket.
+SELECT q.assigned + q.running,
+       coalesce((SELECT full_at FROM bucket AS b WHERE b.queue = q.id AND b.key = ''), 0)
+FROM queue AS q WHERE q.id = ?
+
+-- name: limit_state_of
+-- As "limit_state", by the name of the queue.
+SELECT q.assigned + q.running,
+       coalesce((SELECT full_at FROM bucket AS b WHERE b.queue = q.id AND b.key = ''), 0)
+FROM queue AS q WHERE q.name = ?
+
+-- name: put_bucket
+INSERT OR REPLACE INTO bucket (queue, key, full_at) VALUES (?, ?, ?)
 
 -- name: types_of
 -- A fragment: the types of a queue's claimable jobs. It steps from each type to the next one in
