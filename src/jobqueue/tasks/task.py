@@ -53,6 +53,7 @@ class TaskDefinition:
     options: TaskOptions
     is_async: bool
     codec: Codec = field(repr=False)
+    runs: Literal["coroutine", "thread", "batch", "process"] = field(init=False)
     # The codec's methods, looked up once, because every job calls them.
     context_parameter: str | None = field(init=False)
     decode: Callable[[bytes], dict[str, Any]] = field(init=False, repr=False)
@@ -67,6 +68,12 @@ class TaskDefinition:
         return DEFAULT_WAIT if wait is None else wait
 
     def __post_init__(self) -> None:
+        if self.options.batch is not None:
+            self.runs = "batch"
+        elif self.options.executor == "process":
+            self.runs = "process"
+        else:
+            self.runs = "coroutine" if self.is_async else "thread"
         self.context_parameter = self.codec.context_parameter
         self.decode = self.codec.decode
         self.encode_result = self.codec.encode_result

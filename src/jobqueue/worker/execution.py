@@ -85,9 +85,7 @@ class Execution:
 
         In a batch, this is the shortest timeout of its jobs.
         """
-        if self.batch is not None:
-            return self.batch.timeout
-        return self.own_timeout
+        return self.own_timeout if self.batch is None else self.batch.timeout
 
     @property
     def own_timeout(self) -> float | None:

@@ -21,6 +21,12 @@ class ExecutorSet:
         self.processes = ProcessExecutor(
             host, endings, settings.process_start_timeout, settings.cancel_grace
         )
+        self._members: dict[str, Executor] = {
+            "coroutine": self.coroutines,
+            "thread": self.threads,
+            "batch": self.batches,
+            "process": self.processes,
+        }
         self.program = (
             ProgramExecutor(host, endings, settings.exec_command, settings.cancel_grace)
             if settings.exec_command
@@ -29,12 +35,7 @@ class ExecutorSet:
 
     def of(self, definition: TaskDefinition) -> Executor:
         """Return the executor that runs this task."""
-        options = definition.options
-        if options.batch is not None:
-            return self.batches
-        if options.executor == "process":
-            return self.processes
-        return self.coroutines if definition.is_async else self.threads
+        return self._members[definition.runs]
 
     async def close(self) -> None:
         """Close all executors."""
