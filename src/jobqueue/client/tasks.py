@@ -48,12 +48,15 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
 Ts = TypeVarTuple("Ts")
 F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
 S_co = TypeVar("S_co", bound=Callable[..., Any], covariant=True)
 
 Exceptions: TypeAlias = type[BaseException] | Iterable[type[BaseException]]
 Coro: TypeAlias = Coroutine[Any, Any, R]
+Results: TypeAlias = Sequence[R | BaseException]
 Submitting: TypeAlias = Coroutine[Any, Any, JobHandle[R]]
 CONNECTION = "connection"
 
@@ -195,6 +198,46 @@ class _Unknown:
     """Selects overloads: only a parameter annotated Any, object or not at all accepts this type."""
 
 
+class BatchDecorator(Protocol):
+    """The decorator ``@app.task(batch=100)``: its function gets lists, and runs many jobs at once.
+
+    ``submit`` takes the arguments of one job, and returns the handle of its result.
+    """
+
+    # Overloads for type checkers: one or two lists of arguments, with or without the contexts at
+    # the end, each without results and with results. The last one accepts every other function.
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A]], Coro[None] | None], /
+    ) -> Task[Callable[[list[A]], Any], Callable[[A], Submitting[None]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A]], Coro[Results[R]] | Results[R]], /
+    ) -> Task[Callable[[list[A]], Any], Callable[[A], Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A], list[Context]], Coro[None] | None], /
+    ) -> Task[Callable[[list[A], list[Context]], Any], Callable[[A], Submitting[None]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A], list[Context]], Coro[Results[R]] | Results[R]], /
+    ) -> Task[Callable[[list[A], list[Context]], Any], Callable[[A], Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A], list[B]], Coro[None] | None], /
+    ) -> Task[Callable[[list[A], list[B]], Any], Callable[[A, B], Submitting[None]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A], list[B]], Coro[Results[R]] | Results[R]], /
+    ) -> Task[Callable[[list[A], list[B]], Any], Callable[[A, B], Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., Any], /
+    ) -> Task[Callable[..., Any], Callable[..., Submitting[Any]]]: ...
+    @overload
+    def __call__(self, /, **options: Any) -> BatchDecorator: ...
+
+
 class TaskDecorator:
     """The decorator ``@app.task`` or ``@app.task(queue="mail", ...)``, which makes tasks.
 
@@ -206,6 +249,10 @@ class TaskDecorator:
     number of seconds, a list like ``[1, 10, 60]`` (the last number applies to all further retries),
     or a ``Backoff``, whose waits double. Only exceptions in ``retry_on`` are retried. Exceptions in
     ``abort_on`` are never retried, even if they are in ``retry_on``.
+
+    ``batch=100`` collects up to 100 jobs for one call of the function, which gets a list in place
+    of each argument, and returns a list with a result or an exception for each job. A call waits at
+    most ``batch_wait`` seconds (0.1) for jobs after its first one. Each job takes a slot.
 
     ``cron="*/5 * * * *"`` submits the task at these times, in UTC or in ``timezone``, while any
     worker of the app runs. Such a task must not need arguments.
@@ -227,7 +274,8 @@ class TaskDecorator:
 
     # Overloads for type checkers, in order. 1 and 2: the first or last parameter accepts anything;
     # it might be a Context, so the task is untyped. 3 and 4: the Context is first. 5 and 6: the
-    # Context is last; arguments only by position. 7 and 8: no Context. 9: the call with options.
+    # Context is last; arguments only by position. 7 and 8: no Context. 9 and 10: the call with
+    # options, without and with batches.
     @overload
     def __call__(
         self, fn: Callable[Concatenate[_Unknown, P], Any], /
@@ -275,6 +323,26 @@ class TaskDecorator:
         timezone: str | None = None,
         default: bool = False,
     ) -> TaskDecorator: ...
+    @overload
+    def __call__(
+        self,
+        /,
+        *,
+        batch: int,
+        batch_wait: Seconds | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        max_retries: int | None = None,
+        timeout: Seconds | None = None,
+        priority: int | None = None,
+        ttl: Seconds | None = None,
+        backoff: Seconds | Sequence[Seconds] | Backoff | None = None,
+        retry_on: Exceptions | None = None,
+        abort_on: Exceptions | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        default: bool = False,
+    ) -> BatchDecorator: ...
 
     def __call__(
         self,
@@ -317,7 +385,7 @@ def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
             unknown[0], f"is not an option of a task; allowed: {', '.join(sorted(known | _OTHERS))}"
         )
     changes = {name: value for name, value in said.items() if value is not None}
-    for name in ("timeout", "ttl"):
+    for name in ("timeout", "ttl", "batch_wait"):
         if name in changes:
             changes[name] = seconds(name, changes[name])
     if "backoff" in changes:
