@@ -25,6 +25,7 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
     Assignment,
     ComponentHealth,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -288,6 +289,13 @@ class JobReads(Protocol):
 
         The limit bounds the dead letters that are read, not the matches. So a rare match among a
         million dead letters is found by many short calls. ``wanted.states`` has no effect.
+        """
+
+    async def describe(self, numbers: Sequence[int]) -> list[DeadLetterCause]:
+        """Return the dead letters with these numbers, newest first.
+
+        Jobs that are no dead letters are left out. The call reads all of them at once, without
+        their payloads, so the caller must bound their number.
         """
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:

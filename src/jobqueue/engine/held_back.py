@@ -10,7 +10,7 @@ from jobqueue.core.job import Job
 from jobqueue.core.limits import SECOND
 from jobqueue.core.queue import COUNTED_TO, HeldBack, LimitState, QueueSettings, QueueStats, reached
 from jobqueue.core.store import QueueStore
-from jobqueue.engine.recent import Recent
+from jobqueue.core.waiting import Recent
 
 _log = logging.getLogger("jobqueue.engine.held_back")
 

@@ -16,8 +16,7 @@ from jobqueue.core.job import Job, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Store, Term
-from jobqueue.core.waiting import Background
-from jobqueue.engine.recent import Recent
+from jobqueue.core.waiting import Background, Recent
 from jobqueue.engine.sessions import Scope, Sessions
 
 _log = logging.getLogger("jobqueue.engine.unserved")

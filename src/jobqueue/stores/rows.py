@@ -17,6 +17,7 @@ from jobqueue.core.ids import read_key
 from jobqueue.core.job import (
     MORE,
     NO_LABELS,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -111,6 +112,20 @@ class Rows:
     job_id: Callable[[Any], str]
     reasons: Mapping[Any, Reason]
     names: Callable[[Any], Iterable[str]]
+
+    def dead_letter(self, row: Any) -> DeadLetterCause:
+        """Return the dead letter in a row of ``describe``."""
+        seq, version, job_id, queue, type, reason, error, at = row
+        return DeadLetterCause(
+            seq=seq,
+            version=version,
+            id=self.job_id(job_id),
+            queue=queue,
+            type=type,
+            reason=self.reasons[reason],
+            error=error or "",
+            at=at,
+        )
 
     def job(self, row: Any) -> Job:
         """Return the job in a row with the columns of ``job_columns``."""

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from jobqueue.api.http.bodies import SETTING_TYPES
 from jobqueue.api.http.errors import ErrorDetail, detail
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Event,
     Job,
@@ -33,6 +34,7 @@ from jobqueue.documents import (
     event_document,
     job_fields,
     queue_document,
+    rfc3339,
     worker_document,
 )
 
@@ -187,6 +189,44 @@ class RetryAnswer(Struct, kw_only=True):
     next_page_token: str
 
 
+class DeleteAnswer(Struct, kw_only=True):
+    """Describes the dead letters that one call has deleted.
+
+    Repeat the call with ``next_page_token`` until the token is empty.
+    """
+
+    looked_at: int
+    matched: int
+    deleted: int
+    refused: list[RefusedView]
+    next_page_token: str
+
+
+class GroupView(Struct, kw_only=True):
+    """Describes dead letters of one type and reason, with errors that differ in numbers only."""
+
+    type: str
+    reason: str
+    error: str  # the first line of the errors, with … in place of numbers and ids
+    part: str  # a text that all errors of the group contain; empty: none
+    jobs: int
+    queues: list[str]  # at most ten
+    first_at: _Time
+    last_at: _Time
+    newest: str  # the id of the newest job
+    by_time: list[int]  # jobs in each of 24 equal parts of the time from `since` to `until`
+
+
+class GroupsAnswer(Struct, kw_only=True):
+    """Holds the groups of the newest 10,000 dead letters, largest first."""
+
+    groups: list[GroupView]
+    looked_at: int
+    complete: bool  # false: there are older dead letters, which were not read
+    since: _Time
+    until: _Time
+
+
 class UnservedView(Struct, kw_only=True):
     """Counts the jobs of one type that wait because no connected worker serves the type."""
 
@@ -301,6 +341,22 @@ class StatusView(Struct, kw_only=True):
     missing: dict[str, str]  # the reason for each list that could not be read
 
 
+class SettingView(Struct, kw_only=True):
+    """Describes one setting of the server. The values of secrets are masked."""
+
+    name: str
+    value: str
+    source: str  # "default", or the file, variable or flag that gave the value
+
+
+class ConfigurationView(Struct, kw_only=True):
+    """Describes the server that answers: its version, its start and its settings."""
+
+    version: str
+    started_at: _Time
+    settings: list[SettingView]
+
+
 class Ready(Struct, kw_only=True):
     """Says whether the server is ready for requests, with the health of each part."""
 
@@ -403,6 +459,30 @@ def queue_view(stats: QueueStats, view: str) -> Document:
     for state, count in stats.depth.items():
         depth[VIEWS[view][state]] += count
     return {**queue_document(stats), "depth": depth}
+
+
+def groups_view(found: DeadLetterGroups) -> GroupsAnswer:
+    return GroupsAnswer(
+        groups=[
+            GroupView(
+                type=one.type,
+                reason=one.reason.value,
+                error=one.error,
+                part=one.part,
+                jobs=one.jobs,
+                queues=one.queues,
+                first_at=rfc3339(one.first_at),
+                last_at=rfc3339(one.last_at),
+                newest=one.newest,
+                by_time=one.by_time,
+            )
+            for one in found.groups
+        ],
+        looked_at=found.looked_at,
+        complete=found.complete,
+        since=rfc3339(found.since) if found.groups else None,
+        until=rfc3339(found.until) if found.groups else None,
+    )
 
 
 def worker_status(worker: Worker, view: str) -> str:

@@ -1114,6 +1114,12 @@ FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
         ORDER BY queue DESC, seq DESC LIMIT $3) AS d
       WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
 
+-- name: describe
+-- What tells of the dead letters with the numbers $1, with $2 characters of their errors.
+SELECT e.seq, e.version, r.id, q.name, r.type, e.reason, left(e.error, $2::int), e.completed_at
+FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq JOIN queues AS q ON q.id = r.queue
+WHERE e.seq = ANY ($1::text::bigint[]) AND e.state = 6 ORDER BY e.seq DESC
+
 -- name: moved_on
 -- Those of the jobs $1, seen at the versions $2 (0: any), that have ended or have another version. Only
 -- these are returned, because most of the jobs that callers wait for have not changed.

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, TimeQuery, Worker
+from jobqueue.core.job import (
+    MAX_ERROR_HEAD,
+    MAX_HISTORY,
+    DeadLetterCause,
+    Event,
+    Held,
+    Job,
+    TimeQuery,
+    Worker,
+)
 from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
 from jobqueue.core.queue import QueueStats, WaitingType
 from jobqueue.core.store import DeadLetters, JobFilter
@@ -160,6 +169,12 @@ async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
     return looked(rows, wanted.limit)
 
 
+async def describe(db: Db, numbers: Sequence[int]) -> list[DeadLetterCause]:
+    """Read what tells of the dead letters with these numbers."""
+    rows = await db.fetch(SQL["describe"], array(numbers), MAX_ERROR_HEAD)
+    return [ROWS.dead_letter(row) for row in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Names the tables with the jobs of some states, and the condition that selects these jobs."""
@@ -286,6 +301,9 @@ class Reads:
 
     async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
         return await self._reading.read("dead_letters", lambda db: dead_letters(db, wanted))
+
+    async def describe(self, numbers: Sequence[int]) -> list[DeadLetterCause]:
+        return await self._reading.read("describe", lambda db: describe(db, numbers))
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         return await self._reading.read("list_by_time", lambda db: list_by_time(db, wanted))

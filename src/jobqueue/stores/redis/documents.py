@@ -21,7 +21,9 @@ import msgspec
 from jobqueue.core.decide import Entry, Live
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
+    MAX_ERROR_HEAD,
     Assignment,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -303,6 +305,21 @@ def job(found: Fields) -> Job:
         error=get(b"error", b"").decode(),
         reason=REASONS[found[b"reason"]],
         progress=_progress(found),
+    )
+
+
+def dead_letter(row: Sequence[bytes]) -> DeadLetterCause:
+    """Return the dead letter in a row of the script ``describe``."""
+    seq, version, job_id, queue, type, reason, error, at = row
+    return DeadLetterCause(
+        seq=int(seq),
+        version=int(version),
+        id=job_id.decode(),
+        queue=queue.decode(),
+        type=type.decode(),
+        reason=REASONS[reason],
+        error=error.decode(errors="ignore")[:MAX_ERROR_HEAD],
+        at=float(at),
     )
 
 

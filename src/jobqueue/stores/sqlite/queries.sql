@@ -223,6 +223,11 @@ SELECT seq FROM rec WHERE id = ?
 -- name: live_versions
 SELECT seq, version FROM live WHERE seq IN (SELECT value FROM json_each(?))
 
+-- name: describe
+SELECT r.seq, r.version, r.id, q.name, r.type, r.reason, substr(r.error, 1, ?1), r.completed_at
+FROM rec AS r JOIN queue AS q ON q.id = r.queue
+WHERE r.seq IN (SELECT value FROM json_each(?2)) AND r.state = 6 ORDER BY r.seq DESC
+
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,
        q.name
