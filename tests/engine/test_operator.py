@@ -423,6 +423,10 @@ async def test_an_update_is_checked_as_a_creation_is(rig: Rig):
         "retention": -1.0,
         "dead_letter_retention": float("nan"),
         "priority_weights": {10: 1},
+        "max_running": -1,
+        "rate": 2_000_000_000,
+        "rate_period": 60.0,  # without a rate
+        "rate_burst": -1,
     }
     assert set(wrong) == set(SETTINGS)
     for name, value in wrong.items():

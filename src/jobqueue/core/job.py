@@ -79,11 +79,19 @@ class JobSpec:
     def fingerprint(self) -> bytes:
         """Return a hash of the type and the payload.
 
-        Two submits under one idempotency key are the same job if their fingerprints are equal.
+        Two submits under one idempotency key are the same job if their fingerprints are equal. If a
+        function in a database wrote the key, its fingerprint is the hash of ``sha256``.
         """
         digest = hashlib.blake2b(self.payload, digest_size=16)
         digest.update(b"\0" + self.type.encode())
         return digest.digest()
+
+    def sha256(self) -> bytes:
+        """Return a hash of the same data as ``fingerprint``, which SQL can compute as well.
+
+        It is longer, so the two are never equal.
+        """
+        return hashlib.sha256(self.payload + b"\0" + self.type.encode()).digest()
 
 
 COMMON = (

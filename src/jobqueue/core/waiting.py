@@ -111,7 +111,7 @@ class Background:
 class Recent(Generic[T]):
     """Caches an answer for a short time. Concurrent callers share one read."""
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], fresh: float) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[T]], fresh: float = 1.0) -> None:
         """Set the function that reads the answer, and for how many seconds the answer is cached."""
         self._ask = ask
         self._fresh = fresh

@@ -37,6 +37,7 @@ from jobqueue.core.store import DeadLetters, JobFilter, Store
 from jobqueue.core.waiting import TURN, turn
 from jobqueue.engine import admission
 from jobqueue.engine.health import Check
+from jobqueue.engine.held_back import HeldBackJobs
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.engine.unserved import Unserved
@@ -62,6 +63,7 @@ class OperatorCalls:
     _stream_check: Check | None
     _scheduler: Scheduler
     _unserved: Unserved
+    _held_back: HeldBackJobs
     _apply: Callable[[Sequence[Transition]], Awaitable[list[Outcome]]]
     get: Callable[[str], Awaitable[Job]]
 
@@ -136,6 +138,7 @@ class OperatorCalls:
         for stats in found:
             stats.queue = self._settings.complete(stats.queue)
         await self._unserved.complete(found)
+        await self._held_back.complete(found)
 
     async def list_workers(self) -> list[Worker]:
         return await shorten(await self._store.workers.all())

@@ -20,7 +20,6 @@ from jobqueue.core.waiting import Background, Recent
 from jobqueue.engine.sessions import Scope, Sessions
 
 _log = logging.getLogger("jobqueue.engine.unserved")
-_FRESH = 1.0  # seconds for which an answer of the store is cached
 _LOOK_EVERY = 2.0
 _SHARE = 10  # the pause between two reads, as a multiple of the duration of one
 _MOST_SHOWN = 100  # types of a queue; clients choose their number
@@ -73,8 +72,8 @@ class Unserved(Background):
         self._store = store
         self._sessions = sessions
         self._term = term
-        self._takers = Recent(self._read_takers, _FRESH)
-        self._waiting = Recent(lambda: store.queues.waiting_types(COUNTED_TO), _FRESH)
+        self._takers = Recent(self._read_takers)
+        self._waiting = Recent(lambda: store.queues.waiting_types(COUNTED_TO))
         self._seen: set[tuple[str, str]] = set()  # found by the last ``tell``, not logged yet
         self._told: set[tuple[str, str]] = set()  # logged and not served since
         self._too_many = False
@@ -87,10 +86,11 @@ class Unserved(Background):
         """Discard the cached workers, because a worker has registered at this server."""
         self._takers.forget()
 
-    async def hint(self, job: Job, now: float) -> str:
-        """Return why the job waits if no worker takes it, else an empty text."""
-        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
-            return ""
+    async def hint(self, job: Job) -> str:
+        """Return why the job waits if no worker takes it, else an empty text.
+
+        The job must be claimable.
+        """
         try:
             return reason(await self._takers.read(), job.queue, job.type)
         except JobQueueError:  # the job is shown without the hint

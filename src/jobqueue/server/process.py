@@ -76,6 +76,7 @@ class ServerProcess:
             locks=options.locks(settings, self.metrics),
             pool_size=settings.db.pool_size,
             partitions=stream.partitions(settings),
+            max_payload_bytes=settings.queue.max_payload_bytes,
         )
         engine = Engine(
             store,

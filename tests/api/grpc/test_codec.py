@@ -73,7 +73,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import REPORTABLE, Move, Reason, State
 from jobqueue.core.progress import Progress
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
+from jobqueue.core.queue import HeldBack, Queue, QueueStats, WaitingType
 from jobqueue.pb.jq.v1 import operator_pb2, types_pb2, worker_pb2
 from jobqueue.wire import STATES, seconds, stamp
 
@@ -166,6 +166,10 @@ queues = st.builds(
     priority_weights=maybe(st.dictionaries(st.integers(0, 9), int32, min_size=1)),
     retention=maybe(positive),
     dead_letter_retention=maybe(positive),
+    max_running=maybe(int63),
+    rate=maybe(int63),
+    rate_period=maybe(positive),
+    rate_burst=maybe(int63),
     paused=st.booleans(),
     created_at=times,
 )
@@ -187,6 +191,7 @@ stats = st.builds(
     run_seconds=positive,
     timed=int63,
     unserved=st.lists(st.tuples(text, int63), max_size=2).map(tuple),
+    held_back=st.lists(st.builds(HeldBack, text, int63, maybe(positive)), max_size=2).map(tuple),
 ).map(of_its_queue)
 infos = st.builds(
     WorkerInfo,

@@ -34,6 +34,7 @@ from jobqueue.core.job import (
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import (
     SETTINGS,
+    HeldBack,
     Queue,
     QueueSpec,
     QueueStats,
@@ -230,6 +231,10 @@ def stats_to_pb(stats: QueueStats) -> types_pb2.QueueStats:
             for state, count in stats.depth.items()
         ],
         unserved=[types_pb2.UnservedType(type=one.type, jobs=one.jobs) for one in stats.unserved],
+        held_back=[
+            types_pb2.HeldBack(limit=one.limit, jobs=one.jobs, opens_in_seconds=one.opens_in)
+            for one in stats.held_back
+        ],
         **message_fields(stats, types_pb2.QueueStats),
     )
 
@@ -240,6 +245,14 @@ def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
         queue=queue,
         depth={STATES.from_pb(item.state): item.count for item in message.depth},
         unserved=tuple(WaitingType(queue.name, one.type, one.jobs) for one in message.unserved),
+        held_back=tuple(
+            HeldBack(
+                one.limit,
+                one.jobs,
+                one.opens_in_seconds if one.HasField("opens_in_seconds") else None,
+            )
+            for one in message.held_back
+        ),
         **record_fields(message, QueueStats),
     )
 

@@ -27,7 +27,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import VIEWS, State, project
-from jobqueue.core.queue import SETTINGS, Kind, QueueStats
+from jobqueue.core.queue import SETTINGS, Kind, QueueSettings, QueueStats, Setting
 from jobqueue.core.waiting import JOB, WORKER, in_turns
 from jobqueue.documents import (
     Document,
@@ -234,15 +234,24 @@ class UnservedView(Struct, kw_only=True):
     jobs: int  # at most 10000 are counted
 
 
-def _setting_type(kind: Kind) -> Any:
-    if kind is Kind.WEIGHTS:
+class HeldBackView(Struct, kw_only=True):
+    """Counts the claimable jobs that wait because of a limit of their queue."""
+
+    limit: str  # the name of the setting
+    jobs: int  # at most 10000 are counted
+    opens_in: float | None  # seconds until the next start; null: a held job must end first
+
+
+def _setting_type(setting: Setting) -> Any:
+    if setting.kind is Kind.WEIGHTS:
         return dict[str, int] | None
-    always = kind in (Kind.WHOLE, Kind.PROFILE)
-    return SETTING_TYPES[kind] if always else SETTING_TYPES[kind] | None
+    always = getattr(_DEFAULTS, setting.name) is not None
+    return SETTING_TYPES[setting.kind] if always else SETTING_TYPES[setting.kind] | None
 
 
+_DEFAULTS = QueueSettings()
 _QueueSettings = msgspec.defstruct(
-    "_QueueSettings", [(one.name, _setting_type(one.kind)) for one in SETTINGS.values()]
+    "_QueueSettings", [(one.name, _setting_type(one)) for one in SETTINGS.values()]
 )
 
 
@@ -260,6 +269,7 @@ class QueueView(_QueueSettings, kw_only=True):  # type: ignore[valid-type,misc,c
     average_seconds: float
     error_rate: float
     unserved: list[UnservedView]  # types with the most jobs first; at most 100 types
+    held_back: list[HeldBackView]  # by the queue's limits, at present
 
 
 class QueueList(Struct, kw_only=True):

@@ -122,11 +122,7 @@ async def _unpack_ranges(db: Db) -> None:
 
 
 async def _unpack(db: Db) -> None:
-    """Convert the rows for many jobs to rows for single jobs.
-
-    Each transaction converts the rows of one window: 1,024 job numbers.
-    """
-    window: int | None
+    """Convert the rows for many jobs to rows for single jobs, one window in a transaction."""
     while True:
         async with db.transaction():
             window = await db.fetchval(
@@ -135,9 +131,14 @@ async def _unpack(db: Db) -> None:
             )
             if window is None:
                 return
-            await db.execute("SET LOCAL jobqueue.retention = 'on'")
-            await db.execute("LOCK TABLE job_steps, job_done IN SHARE ROW EXCLUSIVE MODE")
-            await db.execute(_EVENTS, window)
-            await db.execute(_ENDS, window)
-            for table in ("job_steps", "job_done"):
-                await db.execute(f"DELETE FROM {table} WHERE {_WINDOW}", window)
+            await unpack_window(db, window)
+
+
+async def unpack_window(db: Db, window: int) -> None:
+    """Convert the rows of one window (1,024 job numbers) within the caller's transaction."""
+    await db.execute("SET LOCAL jobqueue.retention = 'on'")
+    await db.execute("LOCK TABLE job_steps, job_done IN SHARE ROW EXCLUSIVE MODE")
+    await db.execute(_EVENTS, window)
+    await db.execute(_ENDS, window)
+    for table in ("job_steps", "job_done"):
+        await db.execute(f"DELETE FROM {table} WHERE {_WINDOW}", window)

@@ -175,6 +175,7 @@ unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
 -- only if some job waits.
 WITH RECURSIVE home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout, {closed_until} AS closed_until,
+           {limited} AS limited,
            NOT EXISTS (
                SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle,
            CASE WHEN NOT EXISTS (SELECT FROM job_ready AS l WHERE l.queue = queues.id) THEN true
@@ -212,7 +213,8 @@ WITH RECURSIVE home AS MATERIALIZED (
     RETURNING {record_returned}
 ), g AS MATERIALIZED (
     SELECT r.*, h.name, t.lease, t.worker,
-           t.lease > 0 AND h.closed_until <= r.created_at AND h.no_range AND (h.idle OR NOT EXISTS (
+           t.lease > 0 AND h.closed_until <= r.created_at AND NOT h.limited AND h.no_range
+           AND (h.idle OR NOT EXISTS (
                SELECT FROM waiting AS w WHERE w.queue = h.id
                AND (coalesce(w.kind = ANY ($20::bigint[]), true) OR w.nth = 20))) AS given
     FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
@@ -264,17 +266,21 @@ SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR 
 -- name: take_keys
 -- Gives keys to jobs, in the order of the keys, and returns the given ones. An expired key is replaced.
 -- A key is not given while it is valid, or while the equal key of all callers ($7, or null) is valid.
-INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint)
-SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint
-FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[])
-     AS t(queue, key, id, fingerprint, shared)
+-- $8 has a hash that SQL functions can compute. The statement waits at most $9 milliseconds for an open
+-- transaction that has the same key.
+INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint, sha256)
+SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint, t.sha256
+FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[], $8::bytea[])
+     AS t(queue, key, id, fingerprint, shared, sha256)
+CROSS JOIN (SELECT set_config('lock_timeout', $9::text, true)) AS w
 CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
 -- A scalar subquery: it is looked up by the key, where NOT EXISTS may read the whole table.
 WHERE t.shared IS NULL OR (SELECT s.id FROM job_key AS s WHERE s.queue = t.queue
                            AND s.key = t.shared AND s.expires_at > c.now) IS NULL
 ORDER BY t.queue, t.key
 ON CONFLICT (queue, key) DO UPDATE
-SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint
+SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint,
+    sha256 = excluded.sha256
 WHERE k.expires_at <= excluded.expires_at - $5::float8
 RETURNING queue, key
 
@@ -455,14 +461,14 @@ GROUP BY q.name, r.type
 -- $1 now.
 SELECT id, name,
        {closed_until} > coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8),
-       deleted, (SELECT layout FROM instance), priority_weights::text, retry_profile, retry_base,
-       retry_max, retry_jitter
+       deleted, (SELECT layout FROM instance), priority_weights::text, more::text, retry_profile,
+       retry_base, retry_max, retry_jitter
 FROM queues
 
 -- name: candidates
 -- Jobs that may be claimed next, without locks. For each head ($1 queue, $2 prio, $3 type, $4 floor) up
--- to $5 live rows and, if $8, ranges with up to as many jobs, each with its first number. $6 now, $7 jobs
--- and first numbers of ranges to leave out. The condition on the type is a BETWEEN: with "=", the primary
+-- to $5 live rows, and ranges with up to as many jobs, each with its first number. $6 now, $7 jobs and
+-- first numbers of ranges to leave out. The condition on the type is a BETWEEN: with "=", the primary
 -- key would have the wanted order, too, and the planner might read it through jobs of all types.
 SELECT c.queue, c.prio, c.kind, c.seq, c.attempt, 0::bigint AS hi
 FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
@@ -494,7 +500,7 @@ CROSS JOIN LATERAL (
     SELECT l.hi, l.nxt, l.hi - l.nxt + 1 AS jobs FROM job_ready AS l
     WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
       AND l.hi >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
-      AND l.nxt <> ALL ($7::bigint[]) AND $8::boolean
+      AND l.nxt <> ALL ($7::bigint[])
     ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1
 ) AS f
 CROSS JOIN LATERAL (
@@ -516,7 +522,8 @@ CROSS JOIN LATERAL (
 -- name: assign
 -- PENDING -> ASSIGNED. $1 seq and $2 attempt of the candidates in claim order, $3 how many are
 -- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. Left out are jobs that are locked or
--- were changed since they were read, and jobs of a queue that was paused since then.
+-- were changed since they were read, and jobs of a queue that was paused or limited since then. With
+-- limits ($8 queues), the caller holds the locks of these queues and has counted (limiting.py).
 WITH clock AS MATERIALIZED (
     SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
            $4::text::bigint[] AS leases, $5::text::int[] AS workers
@@ -526,7 +533,8 @@ WITH clock AS MATERIALIZED (
     JOIN job_live AS l ON l.seq = ANY (ARRAY[c.seq])
     WHERE l.ready + 0 > 0 AND l.attempt = c.attempt
       AND l.queue + 0 = ANY (ARRAY(
-          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
+          SELECT id FROM queues
+          WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted AND {let_through}))
     ORDER BY c.n LIMIT $3 FOR UPDATE OF l SKIP LOCKED
 ), numbered AS MATERIALIZED (
     SELECT seq, (row_number() OVER ())::int AS n FROM won
@@ -552,6 +560,36 @@ SELECT u.n, u.seq, r.id, u.queue, r.type, r.payload, u.attempt, u.lease, u.prio,
        u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text, r.more::text, u.deaths
 FROM u JOIN job_record AS r ON r.seq = u.seq
 
+-- name: lock_limits
+-- Waits for the locks of the queues $2, in order, at most as long as $1 says. One claim at a time counts
+-- against the limits of a queue.
+WITH t AS MATERIALIZED (SELECT set_config('lock_timeout', $1, true) AS set)
+SELECT pg_advisory_xact_lock(1785818221, q.id)
+FROM t CROSS JOIN unnest($2::int[]) AS q(id) WHERE t.set IS NOT NULL
+
+-- name: limit_state
+-- The number of held jobs of each queue, the state of its bucket, and the time. $1 queues, $2 now.
+SELECT q.id, coalesce((SELECT sum(assigned + running) FROM queue_tally AS t WHERE t.queue = q.id), 0)::bigint,
+       coalesce((SELECT full_at FROM queue_bucket AS b WHERE b.queue = q.id AND b.key = 0), 0)::float8,
+       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM unnest($1::int[]) AS q(id)
+
+-- name: limited_queues
+-- The queues that have limits; $1 the name of one of them, or NULL.
+SELECT id, name FROM queues
+WHERE NOT deleted AND {limited} AND ($1::text IS NULL OR name = $1) ORDER BY name
+
+-- name: shorten_buckets
+-- Without the locks of the queues: a claim that has them may write at the same time.
+UPDATE queue_bucket AS b SET full_at = least(b.full_at, t.full_at)
+FROM unnest($1::int[], $2::bigint[], $3::float8[]) AS t(queue, key, full_at)
+WHERE b.queue = t.queue AND b.key = t.key
+
+-- name: put_buckets
+INSERT INTO queue_bucket (queue, key, full_at)
+SELECT * FROM unnest($1::int[], $2::bigint[], $3::float8[]) AS t(queue, key, full_at)
+ON CONFLICT (queue, key) DO UPDATE SET full_at = excluded.full_at
+
 -- name: claimed
 -- After a claim whose answer was lost: the jobs that it assigned.
 SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.payload, l.attempt,
@@ -576,7 +614,8 @@ WITH clock AS MATERIALIZED (
     JOIN job_ready AS r ON r.hi = ANY (ARRAY[c.hi])
     WHERE r.nxt = c.nxt AND c.upto <= r.hi AND (r.expires_at IS NULL OR r.expires_at > clock.now)
       AND r.queue + 0 = ANY (ARRAY(
-          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
+          SELECT id FROM queues
+          WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted AND {let_through}))
     FOR UPDATE OF r SKIP LOCKED
 ), d AS (
     DELETE FROM job_ready AS r USING won WHERE r.hi = ANY (ARRAY[won.hi]) AND won.upto = won.hi
@@ -846,7 +885,7 @@ WITH f AS MATERIALIZED (
     WHERE hi = ANY (ARRAY(SELECT (SELECT hi FROM job_ready WHERE hi BETWEEN t.seq AND (t.seq | 1023) ORDER BY hi LIMIT 1)
                           FROM unnest($1::bigint[]) AS t(seq)))
       AND EXISTS (SELECT FROM unnest($1::bigint[]) AS t(seq) WHERE t.seq BETWEEN nxt AND hi)
-    ORDER BY hi FOR UPDATE
+    ORDER BY hi FOR UPDATE{unlocked}
 ), o AS MATERIALIZED (
     SELECT f.*, t.seq, lag(t.seq, 1, f.nxt - 1) OVER (PARTITION BY f.hi ORDER BY t.seq) + 1 AS lo
     FROM f CROSS JOIN {leaving} AS t(seq) WHERE t.seq BETWEEN f.nxt AND f.hi
@@ -1150,11 +1189,11 @@ SELECT xid FROM (
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)
         UNION ALL
-        (SELECT xid, hi - lo + 1 FROM job_steps
+        (SELECT xid, coalesce(length(replace(jobs::text, '0', '')), hi - lo + 1) FROM job_steps
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)
         UNION ALL
-        (SELECT xid, 2 * (hi - lo + 1) FROM job_done
+        (SELECT xid, cardinality(offs) * (4 - from_state) FROM job_done
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)) AS e) AS e
 WHERE sum > $4::bigint ORDER BY xid LIMIT 1
@@ -1352,12 +1391,21 @@ SET offs = d.offs[:n - 1] || d.offs[n + 1:], leases = d.leases[:n - 1] || d.leas
     began = d.began[:n - 1] || d.began[n + 1:], results = d.results[:n - 1] || d.results[n + 1:]
 FROM p WHERE d.ctid = p.place AND cardinality(d.offs) > 1
 
--- name: forget_steps
--- Deletes the rows of job_steps of which no job is left, where the jobs $1 were deleted.
-DELETE FROM job_steps AS s
-USING (SELECT min(seq) AS first, max(seq) AS last FROM unnest($1::bigint[]) AS t(seq)
+-- name: with_windows
+-- Rows s of job_steps that may have events of the jobs $1, one row w for each window: a fragment.
+(SELECT min(seq) AS first, max(seq) AS last FROM unnest($1::bigint[]) AS t(seq)
        GROUP BY seq >> 10) AS w
 WHERE s.lo BETWEEN w.first >> 10 << 10 AND w.last AND s.hi >= w.first
+
+-- name: lock_steps
+-- Makes deletions of jobs that share rows of job_steps wait for each other. A statement of its own:
+-- "forget_steps" must see what the other one deleted.
+SELECT FROM job_steps AS s, {with_windows}
+ORDER BY s.lo, s.ctid FOR UPDATE OF s
+
+-- name: forget_steps
+-- Deletes the rows of job_steps of which no job is left, where the jobs $1 were deleted.
+DELETE FROM job_steps AS s USING {with_windows}
   AND NOT EXISTS (SELECT FROM job_record AS r WHERE r.seq BETWEEN s.lo AND s.hi)
 
 -- name: old_done
@@ -1412,7 +1460,13 @@ UPDATE queues SET ({settings}) = ({settings_from_2}) WHERE name = $1
 UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted AND paused <> $2 RETURNING id
 
 -- name: lock_queue
-SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR UPDATE
+-- Waits for all transactions that submit jobs to the queue. Users' own may stay open, so the wait ends.
+SELECT q.id FROM (SELECT set_config('lock_timeout', '2000', true)) AS w CROSS JOIN queues AS q
+WHERE q.name = $1 AND NOT q.deleted FOR UPDATE OF q
+
+-- name: lock_settings
+-- Waits for other changes of the queue, and for no submit.
+SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR NO KEY UPDATE
 
 -- name: count_unfinished
 SELECT (SELECT count(*) FROM job_live WHERE queue = $1)
@@ -1681,6 +1735,11 @@ SELECT layout FROM instance
 
 -- name: restore_instance
 UPDATE instance SET id = $1, generation = $2, continues = $3
+
+-- name: write_limits
+-- The limits that functions of the schema jq apply: those of the server that started last.
+UPDATE instance SET key_ttl = $1, max_payload_bytes = $2
+WHERE (key_ttl, max_payload_bytes) IS DISTINCT FROM ($1::float8, $2::bigint)
 
 -- name: touch
 -- Changes nothing, but its commit must reach the disk before it is answered.

@@ -24,7 +24,11 @@ from jobqueue.stores.rows import STATES
 _EVERY = 1.0  # seconds; expired keys and differences disturb no caller
 _KEYS_AT_ONCE = 10_000
 _FOLD_EVERY = 500  # writes of this process
-_RETENTION = "SET LOCAL jobqueue.retention = 'on'"
+# The lock keeps a lowering of the layout, which moves the ends of jobs to another table, apart from
+# a removal.
+_RETENTION = (
+    "SET LOCAL jobqueue.retention = 'on'; LOCK TABLE job_steps, job_done IN ROW EXCLUSIVE MODE"
+)
 _TO_DELETE = "SELECT e.state, e.queue, r.key, e.version FROM job_record AS r JOIN"
 
 
@@ -149,6 +153,7 @@ class PostgresUpkeep:
     async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         async def work(db: Db) -> State | None:
             async with db.transaction():
+                await db.execute(_RETENTION)
                 seq = await reads.find(db, job_id)
                 if seq is None:
                     return None
@@ -175,7 +180,6 @@ class PostgresUpkeep:
                     "DELETE FROM job_key WHERE queue = $1 AND key = $2 AND id = $3",
                     queue, key, job_id,
                 )  # fmt: skip
-                await db.execute(_RETENTION)
                 if in_batch:
                     await db.execute(SQL["lock_batch"], seq)
                     await db.execute(SQL["take_out"], seq)
@@ -207,4 +211,5 @@ class PostgresUpkeep:
 
     async def _remove(self, db: Db, seqs: list[int], batch: list[int], *, key_freed: bool) -> None:
         await db.execute(SQL["remove"], seqs, key_freed, self._database.now(), batch)
+        await db.execute(SQL["lock_steps"], seqs)
         await db.execute(SQL["forget_steps"], seqs)

@@ -294,3 +294,13 @@ ALTER TABLE worker ADD COLUMN overrun INTEGER NOT NULL DEFAULT 0;
 -- What later versions keep of a queue or a job without a column of its own.
 ALTER TABLE queue ADD COLUMN more TEXT;
 ALTER TABLE rec ADD COLUMN more TEXT;
+
+-- schema: 14
+-- The buckets of rate limits (core/limits.py); the key is empty for the limit of a queue. A bucket
+-- without a row is full.
+CREATE TABLE bucket (
+    queue   INTEGER NOT NULL,
+    key     TEXT    NOT NULL,
+    full_at REAL    NOT NULL, -- when the bucket is full again
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
