@@ -8,6 +8,7 @@ from jobqueue.core.job import JobSpec
 from jobqueue.core.queue import QueueSpec
 from jobqueue.server.process import ServerProcess
 from tests.console.person import Person, at
+from tests.console.played import Played
 
 
 async def test_the_root_leads_a_browser_to_the_console(person: Person):
@@ -136,6 +137,18 @@ async def test_the_overview_says_what_an_operator_should_look_at(stored: ServerP
     assert "Paused: default." in page.text
     assert "Full, and refusing jobs: mail." in page.text
     assert "In mail jobs wait that no connected worker takes: send." in page.text
+
+
+async def test_jobs_that_a_limit_holds_back_are_told_of(person: Person, server: ServerProcess):
+    backend = server.backend
+    await backend.create_queue(QueueSpec("mail", max_running=1))
+    await backend.submit([JobSpec(payload=b"1", queue="mail", type="send")] * 3)
+    async with Played(server) as played:
+        await played.take("send")
+        page = await person.open("/ui/queues/mail")
+        assert "2 jobs wait because of the limit “Max running”, until a running job ends." in (
+            page.text
+        )
 
 
 async def test_the_system_page_shows_settings_without_secrets(keyed: ServerProcess):

@@ -56,7 +56,8 @@ let looking = false;
 
 async function look() {
   const regions = [...document.querySelectorAll("[data-live]")];
-  if (looking || document.hidden || !regions.length) return;
+  // A form that was refused is shown at an address that has no page.
+  if (looking || document.hidden || !regions.length || document.querySelector("main[data-still]")) return;
   looking = true;
   try {
     const answer = await fetch(location.href, {headers: {Accept: "text/html"}});
@@ -91,6 +92,11 @@ async function goOn(form) {
     const fresh = page.getElementById("bulk") ?? page.querySelector("main .panel");
     const shown = document.getElementById("bulk");
     if (!fresh || !shown) { location.reload(); return; }
+    for (const name of ["href", "action"]) { // they are relative to the answer's address
+      for (const one of fresh.querySelectorAll(`[${name}]`)) {
+        one.setAttribute(name, new URL(one.getAttribute(name), answer.url));
+      }
+    }
     shown.replaceWith(fresh);
     form = fresh.querySelector("form[data-go-on=now]");
     if (!answer.ok) return;
