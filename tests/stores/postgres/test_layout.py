@@ -15,7 +15,7 @@ from jobqueue.core.job import TimeQuery, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import BEGINNING, Claim, JobFilter
-from jobqueue.stores.postgres import connections, layout
+from jobqueue.stores.postgres import connections, layout, runner
 from jobqueue.stores.postgres.applying import _ROW
 from jobqueue.stores.postgres.migrate import _NEW, bring_up, migrations
 from jobqueue.stores.postgres.statements import LAYOUT, SQL
@@ -463,7 +463,10 @@ class Storm:
 
 
 @pytest.mark.parametrize("few", [1, 16])
-async def test_after_a_storm_the_books_are_right(open_store, db, few):
+async def test_after_a_storm_the_books_are_right(open_store, db, few, monkeypatch):
+    # On a busy machine a slow answer would count as lost. A repeated report under the lease of one
+    # that was written counts as written, too.
+    monkeypatch.setattr(runner, "_ANSWER", 60.0)
     stores = [await open_store(few=few) for _ in range(3)]
     await stores[0].queues.create(Queue(name="other"))
     await stores[0].workers.register(worker("v"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from typing import Any
 
 import asyncpg
@@ -16,7 +17,7 @@ import pytest
 from jobqueue.core.store import Claim
 from jobqueue.stores.postgres.connections import FIXED_PLANS
 from jobqueue.stores.postgres.leases import bits, new_base, new_row_lease
-from jobqueue.stores.postgres.statements import BATCH, CLAIM_MIXED, LAYOUT, SQL
+from jobqueue.stores.postgres.statements import BATCH, CLAIM_MIXED, LAYOUT, SQL, array
 from tests.stores.driver import new, spec
 from tests.stores.postgres.waiting import until
 
@@ -95,7 +96,7 @@ def leave_held(jobs: Jobs, places: list[int], *, by_lease: bool) -> Move:
 def start(jobs: Jobs, places: list[int]) -> Move:
     seqs = sorted(row[n].seq for row in jobs.held for n in places)
     leases = [jobs.leases[n] for n in seqs]
-    return BATCH["start_held"], [seqs, leases, [0.1] * len(seqs), 10.0, None, None]
+    return BATCH["start_held"], [array(seqs), array(leases), [0.1] * len(seqs), 10.0, None, None]
 
 
 def finish(jobs: Jobs, places: list[int]) -> Move:
@@ -147,10 +148,14 @@ PAIRS = [
 
 def gated(text: str) -> str:
     """Let a statement wait for the gate between its snapshot and its first lock."""
-    assert "$1::bigint[]" in text
-    return text.replace(
-        "$1::bigint[]", f"(SELECT $1::bigint[] FROM pg_advisory_xact_lock({_GATE}))", 1
+    gated, count = re.subn(
+        r"\$1(::text)?::bigint\[\]",
+        rf"(SELECT $1\1::bigint[] FROM pg_advisory_xact_lock({_GATE}))",
+        text,
+        count=1,
     )
+    assert count
+    return gated
 
 
 async def waiting(db, backend: int) -> bool:

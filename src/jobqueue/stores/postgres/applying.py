@@ -23,9 +23,9 @@ from jobqueue.stores.postgres.statements import BATCH, RANGES, SQL, array, colum
 
 _STARTED: Step = (State.RUNNING, Reason.STARTED)
 _SUCCEEDED: Step = (State.DONE, Reason.SUCCEEDED)
-_WITH_START = (_STARTED, _SUCCEEDED)
-_WITHOUT_START = (_SUCCEEDED,)
-_ONLY_START = (_STARTED,)
+_WITH_START: tuple[Step, ...] = (_STARTED, _SUCCEEDED)
+_WITHOUT_START: tuple[Step, ...] = (_SUCCEEDED,)
+_ONLY_START: tuple[Step, ...] = (_STARTED,)
 _NO_WORKER = -1  # no worker has this number
 _ROW = 6_000  # bytes of results in one row, beside 24 for each job: such a row fits into its page
 
@@ -103,13 +103,17 @@ class Applying:
             rest += [n for n in ends if self.outcomes[n] is None]
         if starts:
             await self._start_held(db, starts)
-            await self._start(db, [n for n in starts if self.outcomes[n] is None])
+            if left := [n for n in starts if self.outcomes[n] is None]:
+                texts = await self._queue_cache.texts(db, len(left), self._now)
+                await self._start(db, texts["start"], left)
             rest += [n for n in starts if self.outcomes[n] is None]
         if rest:
             rest.sort()
             moves = [asked[n] for n in rest]
             written = {place for place, n in enumerate(rest) if n in self._written}
-            outcomes = await self._deciding.decide(db, moves, written, repeated=repeated)
+            async with db.transaction():
+                outcomes = await self._deciding.decide(db, moves, written, repeated=repeated)
+            # Only now: a transaction that fails half-way has decided nothing.
             for n, outcome in zip(rest, outcomes, strict=True):
                 self.outcomes[n] = outcome
 
@@ -206,17 +210,8 @@ class Applying:
             home = await self._queue_cache.resolve(db, queue, self._now)
             for n in part.places:
                 one = asked[n]
-                self.outcomes[n] = Outcome(
-                    None,
-                    State.DONE,
-                    Reason.SUCCEEDED,
-                    ids[one.seq],
-                    home.name,
-                    one.lease,
-                    workers.get(worker),
-                    one.ran_for or 0.0,
-                    None,
-                    _WITH_START,
+                self._applied(
+                    n, ids[one.seq], home, workers.get(worker), one.ran_for or 0.0, _WITH_START
                 )
             self._holding.left(part.base, [asked[n].seq for n in part.places], all=over)
         return again
@@ -246,20 +241,8 @@ class Applying:
         bases = await self._held(db, places)
         if not bases:
             return
-        places = sorted(bases, key=lambda n: self._asked[n].seq)
-        asked = [self._asked[n] for n in places]
-        rows = await db.fetch(
-            BATCH["start_held"],
-            [one.seq for one in asked],
-            [one.lease for one in asked],
-            [one.ran_for for one in asked],
-            self._rules.watchdog_grace,
-            self._now,
-            self._holders(asked),
-        )
-        place = {one.seq: n for n, one in enumerate(asked, 1)}
-        rows = [(place[seq], *row) for seq, *row in rows]
-        await self._tell(db, places, rows, State.RUNNING, Reason.STARTED)
+        places = list(bases)
+        await self._start(db, BATCH["start_held"], places)
         for n in places:
             if self.outcomes[n] is not None:
                 self._holding.left(bases[n], [self._asked[n].seq])
@@ -281,16 +264,13 @@ class Applying:
             self._holders(asked),
             _parts([one.result for one in asked]),
         )
-        await self._tell(db, places, rows, State.DONE, Reason.SUCCEEDED)
+        await self._tell(db, places, rows)
 
-    async def _start(self, db: Db, places: list[int]) -> None:
-        if not places:
-            return
+    async def _start(self, db: Db, text: str, places: list[int]) -> None:
         places = sorted(places, key=lambda n: self._asked[n].seq)
         asked = [self._asked[n] for n in places]
-        texts = await self._queue_cache.texts(db, len(places), self._now)
         rows = await db.fetch(
-            texts["start"],
+            text,
             array(one.seq for one in asked),
             array(one.lease or 0 for one in asked),
             said([one.ran_for for one in asked]),
@@ -298,7 +278,7 @@ class Applying:
             self._now,
             self._holders(asked),
         )
-        await self._tell(db, places, rows, State.RUNNING, Reason.STARTED)
+        await self._tell(db, places, rows)
 
     def _holders(self, asked: Sequence[Transition]) -> str | None:
         """Return an array with the number of the worker that must hold each lease.
@@ -314,33 +294,33 @@ class Applying:
             for one in asked
         )
 
-    async def _tell(
-        self, db: Db, places: list[int], rows: Any, state: State, reason: Reason
-    ) -> None:
-        self._written.update(places[row[0] - 1] for row in rows)
-        homes: dict[int, Home] = {}
+    async def _tell(self, db: Db, places: list[int], rows: Any) -> None:
+        """Record the outcomes of moves that a statement wrote for live rows, or made live rows."""
+        place_of = {self._asked[n].seq: n for n in places}
+        self._written.update(place_of[row[0]] for row in rows)
         workers = await self._names.of(db, [row[4] for row in rows]) if rows else {}
-        for n, before, job_id, queue, worker, ran_for in rows:
-            home = homes.get(queue)
-            if home is None:
-                home = homes[queue] = await self._queue_cache.resolve(db, queue, self._now)
-            if state is State.RUNNING:
-                steps: tuple[Step, ...] = _ONLY_START
+        for seq, before, job_id, queue, worker, ran_for in rows:
+            n = place_of[seq]
+            if self._asked[n].move is Move.START:
+                steps = _ONLY_START
             else:
                 steps = _WITH_START if before == State.ASSIGNED else _WITHOUT_START
-            place = places[n - 1]
-            self.outcomes[place] = Outcome(
-                None,
-                state,
-                reason,
-                str(job_id),
-                home.name,
-                self._asked[place].lease,
-                workers.get(worker),
-                ran_for,
-                None,
-                steps,
-            )
+            home = await self._queue_cache.resolve(db, queue, self._now)
+            self._applied(n, str(job_id), home, workers.get(worker), ran_for, steps)
+
+    def _applied(
+        self,
+        n: int,
+        job_id: str,
+        home: Home,
+        worker: str | None,
+        ran_for: float | None,
+        steps: tuple[Step, ...],
+    ) -> None:
+        lease = self._asked[n].lease
+        self.outcomes[n] = Outcome(
+            None, *steps[-1], job_id, home.name, lease, worker, ran_for, None, steps
+        )
 
 
 @dataclass(slots=True)

@@ -55,17 +55,11 @@ class Deciding:
     async def decide(
         self, db: Db, asked: Sequence[Transition], written: Container[int], *, repeated: bool
     ) -> list[Outcome]:
-        """Decide transitions in one transaction, and return their outcomes in the same order.
+        """Decide transitions in the caller's transaction, and return their outcomes in this order.
 
         The transitions at the places ``written`` were written before, by this very batch. With
         ``repeated``, any transition may have been written before: its answer was lost.
         """
-        async with db.transaction():
-            return await self._decide(db, asked, written, repeated)
-
-    async def _decide(
-        self, db: Db, asked: Sequence[Transition], written: Container[int], repeated: bool
-    ) -> list[Outcome]:
         rows = await self._lock(db, asked)
         deleted = await self._deleted_queues(db, asked, rows)
         workers = await self._names.of(db, [row.worker for row in rows.values()])
@@ -138,12 +132,7 @@ class Deciding:
                 break
             # Between two statements a job may have come back. One that is in neither and has
             # no record either is not there.
-            missing = [
-                row[0]
-                for row in await db.fetch(
-                    "SELECT seq FROM job_record WHERE seq = ANY ($1::bigint[])", missing
-                )
-            ]
+            missing = [row[0] for row in await db.fetch(SQL["ids"], missing)]
         return rows
 
     async def _leave(self, db: Db, asked: list[Transition]) -> bool:

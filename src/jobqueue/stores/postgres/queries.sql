@@ -57,10 +57,11 @@ d AS MATERIALIZED (
 
 -- name: ranged
 -- The ranges of the new jobs r. $17 has a number for each job, in the order in which the seqs were
--- drawn: jobs that may share a range have the same number, the others 0. A range has no gap and lies
--- within a window.
+-- drawn, or a single number for all: jobs that may share a range have the same number, the others 0.
+-- A range has no gap and lies within a window.
 x AS MATERIALIZED (
-    SELECT r.*, ($17::int[])[width_bucket(r.seq, (SELECT array_agg(seq ORDER BY n) FROM d))] AS run
+    SELECT r.*, ($17::int[])[CASE WHEN cardinality($17::int[]) = 1 THEN 1 ELSE
+           width_bucket(r.seq, (SELECT array_agg(seq ORDER BY n) FROM d)) END] AS run
     FROM r
 ), o AS MATERIALIZED (
     SELECT * FROM x WHERE run = 0
@@ -679,7 +680,7 @@ WITH clock AS MATERIALIZED (
     DELETE FROM job_live AS l
     USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[],
                  $6::text::int[], $7::text::int[])
-          WITH ORDINALITY AS t(seq, lease, result, ran_for, worker, part, n), clock AS c
+          AS t(seq, lease, result, ran_for, worker, part), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 IN (2, 3)
       AND NOT l.cancel AND (t.worker IS NULL OR l.worker + 0 = t.worker)
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
@@ -688,7 +689,7 @@ WITH clock AS MATERIALIZED (
                    ELSE least(l.started_at, c.now - t.ran_for) END AS started_at,
               coalesce(t.ran_for, CASE WHEN l.state = 2 THEN 0
                                        ELSE greatest(0, c.now - l.started_at) END) AS ran_for,
-              t.result, t.n, c.now, t.part, l.version = l.state AS first
+              t.result, c.now, t.part, l.version = l.state AS first
 ), r AS (
     INSERT INTO job_ended (seq, completed_at, started_at, run_at, lease, queue, version, attempt,
                            retry_count, worker, state, reason, cancel, result)
@@ -709,7 +710,7 @@ WITH clock AS MATERIALIZED (
            count(*), sum(ran_for)
     FROM d GROUP BY queue
 )
-SELECT n, state, id, queue, worker, ran_for FROM d
+SELECT seq, state, id, queue, worker, ran_for FROM d
 
 -- name: finish_held
 -- ASSIGNED -> DONE, of jobs of held rows. Parts, in the order of base: $1 base, $2 window's first number,
@@ -760,7 +761,7 @@ SELECT seq, id FROM job_record WHERE seq = ANY ($1::bigint[])
 WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), t AS MATERIALIZED (
-    SELECT t.* FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $6::text::int[])
+    SELECT t.* FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[], $6::text::int[])
          AS t(seq, lease, ran_for, holder)
     JOIN job_held AS k ON k.base = ANY (ARRAY[t.lease - t.seq])
     WHERE t.holder IS NULL OR k.worker = t.holder
@@ -793,7 +794,7 @@ WITH clock AS MATERIALIZED (
          WITH ORDINALITY AS t(seq, lease, ran_for, worker, n), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
       AND (t.worker IS NULL OR l.worker + 0 = t.worker)
-    RETURNING t.n, l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at
+    RETURNING l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
@@ -803,7 +804,7 @@ WITH clock AS MATERIALIZED (
     INSERT INTO queue_tally (queue, assigned, running)
     SELECT queue, -count(*), count(*) FROM u GROUP BY queue
 )
-SELECT n, 2::smallint, id, queue, worker, NULL::float8 FROM u
+SELECT seq, 2::smallint, id, queue, worker, NULL::float8 FROM u
 
 -- name: lock_live
 -- Locks live rows and returns what a decision needs.
@@ -813,20 +814,21 @@ SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lea
        l.prio, l.kind, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
 FROM job_live AS l WHERE l.seq = ANY ($1::bigint[]) ORDER BY l.seq FOR UPDATE
 
--- name: lock_ended
-SELECT e.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
+-- name: of_ended
+-- As "lock_live", of a job that ended: a fragment.
+r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
        e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
        e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
        coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+
+-- name: lock_ended
+SELECT {of_ended}
 FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq
 WHERE e.seq = ANY ($1::bigint[]) ORDER BY e.seq FOR UPDATE OF e
 
 -- name: lock_done
 -- As "lock_ended", of jobs that ended in batches. Their ends never change, so they are not locked.
-SELECT r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
-       e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
-       e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
-       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+SELECT {of_ended}
 FROM unnest($1::bigint[]) AS t(seq) JOIN job_record AS r ON r.seq = t.seq
 CROSS JOIN LATERAL job_done_of(t.seq) AS e
 
@@ -1027,18 +1029,19 @@ SELECT worker, min(seq) FROM (
     UNION ALL SELECT worker, lo FROM job_held) AS h
 GROUP BY worker
 
--- name: holding_from
--- The jobs that the workers $1 hold, each from $2 on. OFFSET keeps the planner from merging the inner
--- query, which begins at a worker's floor. Merged, it might read the whole index with all dead entries,
--- if the index was counted while it was empty.
-SELECT h.worker, l.seq, l.state, l.version, l.lease, l.due
-FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
+-- name: held_from
+-- As "held", from floors on ($1 workers, $2 floors), with the numbers of the workers, the versions of the
+-- jobs and the times when they are due. OFFSET keeps the planner from merging the inner query, which
+-- begins at a worker's floor. Merged, it might read the whole index with all dead entries, if the index
+-- was counted while it was empty.
+SELECT l.seq, l.lease, w.name, l.state, l.cancel, h.worker, l.version, l.due
+FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor) JOIN worker_name AS w ON w.id = h.worker
 CROSS JOIN LATERAL (
-    SELECT seq, state, version, lease, due FROM job_live
+    SELECT seq, lease, state, cancel, version, due FROM job_live
     WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 UNION ALL
-SELECT h.worker, l.seq, 2, 2, l.lease, l.due
-FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
+SELECT l.seq, l.lease, w.name, 2, false, h.worker, 2, l.due
+FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor) JOIN worker_name AS w ON w.id = h.worker
 CROSS JOIN LATERAL (
     SELECT seq, lease, due FROM held_job WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 
@@ -1595,21 +1598,6 @@ SELECT l.seq, l.lease, w.name, l.state, l.cancel
 FROM (SELECT seq, lease, state, cancel, worker FROM job_live WHERE worker IS NOT NULL
       UNION ALL SELECT seq, lease, 2, false, worker FROM held_job) AS l
 JOIN worker_name AS w ON w.id = l.worker
-
--- name: held_from
--- As "held", from floors on. For OFFSET see "holding_from".
-SELECT l.seq, l.lease, w.name, l.state, l.cancel
-FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
-JOIN worker_name AS w ON w.id = h.worker
-CROSS JOIN LATERAL (
-    SELECT seq, lease, state, cancel FROM job_live
-    WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
-UNION ALL
-SELECT l.seq, l.lease, w.name, 2, false
-FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
-JOIN worker_name AS w ON w.id = h.worker
-CROSS JOIN LATERAL (
-    SELECT seq, lease FROM held_job WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 
 -- name: held_by
 -- The jobs that one worker holds, from $2 on.

@@ -91,7 +91,10 @@ class PostgresUpkeep:
                 self._holding.measured(time.perf_counter() - began)
                 return waiting, held, await db.fetchrow(SQL["next_due"], now)
             if self._holding.wants_look():
-                await self._look_at_holding(db)
+                self._holding.begin()
+                began = time.perf_counter()
+                rows = await db.fetch(SQL["held_floors"])
+                self._holding.looked(map(tuple, rows), time.perf_counter() - began)
             return waiting, *await self._read_holding(db, now, limit)
 
         waiting, held, (at, *times) = await self._database.writing.read("due", look)
@@ -112,12 +115,6 @@ class PostgresUpkeep:
             next_at += here - at  # the caller sleeps by the clock of this machine
         return Overdue(found[:limit], promoted, next_at)
 
-    async def _look_at_holding(self, db: Db) -> None:
-        self._holding.begin()
-        began = time.perf_counter()
-        rows = await db.fetch(SQL["held_floors"])
-        self._holding.looked(((row[0], row[1]) for row in rows), time.perf_counter() - began)
-
     async def _read_holding(self, db: Db, now: float | None, limit: int) -> tuple[Any, Any]:
         """Read held jobs from the floors on. Return the due ones, the time, and the next times."""
         if pause := self._holding.pause():
@@ -125,11 +122,12 @@ class PostgresUpkeep:
             return [], (at, wake, at + pause)
         self._holding.begin()
         began = time.perf_counter()
-        rows = await db.fetch(SQL["holding_from"], *self._holding.columns())
-        self._holding.read(((row[0], row[1]) for row in rows), time.perf_counter() - began)
+        rows = await db.fetch(SQL["held_from"], *self._holding.columns())
+        self._holding.read(((row[5], row[0]) for row in rows), time.perf_counter() - began)
         ((at, wake),) = await db.fetch(SQL["next_wake"], now)
-        due = [(*row[1:5], False) for row in rows if row[5] is not None and row[5] <= at]
-        later = min((row[5] for row in rows if row[5] is not None and row[5] > at), default=None)
+        timed = [row for row in rows if row[7] is not None]
+        due = [(row[0], row[3], row[6], row[1], False) for row in timed if row[7] <= at]
+        later = min((row[7] for row in timed if row[7] > at), default=None)
         return due[:limit], (at, wake, later)
 
     async def _promote(self, limit: int) -> int:
