@@ -140,7 +140,7 @@ class KafkaSection(Section):
     topic_dead_letters: Topic = setting(
         "job.dead-lettered", "Topic that dead letters are published to as well."
     )
-    topic_queues: Topic = setting("jq.queue-events", "Topic of changes of queues.")
+    topic_queues: Topic = setting("jq.queue-events", "Topic of changes of queues and schedules.")
     dispatch: bool = setting(
         False,
         "The jq-server that leads tells workers their jobs by Kafka, and they connect to no server:"
@@ -354,9 +354,9 @@ class SchedulerSection(Section):
 class CronSection(Section):
     catch_up: Seconds | None = setting(
         None,
-        "Longest delay after which the tick of a periodic task is still submitted, after a stop or"
-        " an outage; 0 = late ticks are skipped; nothing = as the app sets it, 3600 by default."
-        " Never more than `queue.key_ttl`.",
+        "Longest delay after which the newest missed tick of a schedule is still submitted, after a"
+        " stop or an outage; 0 = missed ticks are skipped; nothing = as the app sets it, 3600 by"
+        " default. Never more than `queue.key_ttl`.",
         "s",
         ge=0,
         le=_DAY,

@@ -23,6 +23,7 @@ ROLES = {
     "guest": "viewer",
     "night": "client+worker",
     "day": "client+worker",
+    "hands": "worker",
 }
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobqueue.access.callers import Role
+from jobqueue.core.schedule import MAX_DECLARED
 
 
 class BudgetKind(enum.Enum):
@@ -113,6 +114,19 @@ RULES: dict[str, Rule] = {
     "queue.delete": Rule(_OPERATOR, changes=True),
     "queue.pause": Rule(_OPERATOR, changes=True),
     "queue.resume": Rule(_OPERATOR, changes=True),
+    "schedule.list": Rule(_READER, reads=True),
+    "schedule.read": Rule(_READER, reads=True),
+    "schedule.create": Rule(_OPERATOR, items={"schedule.job.labels": MAX_JOB_LABELS}, changes=True),
+    "schedule.pause": Rule(_OPERATOR, changes=True),
+    "schedule.resume": Rule(_OPERATOR, changes=True),
+    "schedule.run": Rule(_OPERATOR, changes=True),
+    "schedule.remove": Rule(_OPERATOR, changes=True),
+    # A worker needs the role client as well, because schedules submit jobs.
+    "schedule.declare": Rule(
+        _WORKER,
+        items={"schedules": MAX_DECLARED, "schedules.job.labels": 32 * MAX_DECLARED},
+        changes=True,
+    ),
     "worker.connect": Rule(
         _WORKER,
         BudgetKind.STREAM,
@@ -185,6 +199,14 @@ GRPC: dict[str, str] = {
     "/jq.v1.OperatorService/DeleteJob": "job.delete",
     "/jq.v1.OperatorService/DeleteDeadLetters": "job.delete_all",
     "/jq.v1.OperatorService/GetHealth": "server.status",
+    "/jq.v1.ScheduleService/CreateSchedule": "schedule.create",
+    "/jq.v1.ScheduleService/GetSchedule": "schedule.read",
+    "/jq.v1.ScheduleService/ListSchedules": "schedule.list",
+    "/jq.v1.ScheduleService/PauseSchedule": "schedule.pause",
+    "/jq.v1.ScheduleService/ResumeSchedule": "schedule.resume",
+    "/jq.v1.ScheduleService/RunSchedule": "schedule.run",
+    "/jq.v1.ScheduleService/RemoveSchedule": "schedule.remove",
+    "/jq.v1.ScheduleService/DeclareSchedules": "schedule.declare",
     f"{_PUBLIC}/SubmitJob": "task.submit",
     f"{_PUBLIC}/GetJobStatus": "job.read",
     f"{_PUBLIC}/GetJobResult": "job.result",
@@ -271,6 +293,13 @@ HTTP: dict[tuple[str, str], str] = {
     ("DELETE", "/queues/{name}"): "queue.delete",
     ("POST", "/queues/{name}/pause"): "queue.pause",
     ("POST", "/queues/{name}/resume"): "queue.resume",
+    ("GET", "/schedules"): "schedule.list",
+    ("POST", "/schedules"): "schedule.create",
+    ("GET", "/schedules/{name}"): "schedule.read",
+    ("DELETE", "/schedules/{name}"): "schedule.remove",
+    ("POST", "/schedules/{name}/pause"): "schedule.pause",
+    ("POST", "/schedules/{name}/resume"): "schedule.resume",
+    ("POST", "/schedules/{name}/run"): "schedule.run",
     ("GET", "/workers"): "worker.list",
     ("POST", "/workers/{worker_id}/drain"): "worker.drain",
     ("POST", "/workers/{worker_id}/undrain"): "worker.undrain",

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
-from jobqueue.core.errors import DeadlineExceeded, OutcomeUnknown, Unavailable
+from jobqueue.core.errors import DeadlineExceeded, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Assignment,
@@ -35,6 +35,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
+from jobqueue.core.schedule import Schedule, SchedulePage, ScheduleSpec
 
 T = TypeVar("T")
 # In seconds. A failing store may still return data (if its disk is full), or it may never return.
@@ -213,6 +214,14 @@ class AttendanceApi(Protocol):
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
         """Return the names for which no queue exists, in the order given."""
 
+    async def declare_schedules(self, specs: Sequence[ScheduleSpec]) -> list[JobQueueError | None]:
+        """Create the schedules that a worker's code defines, or change their definitions.
+
+        The call may be repeated. A paused schedule stays paused. Return for each schedule None, or
+        the error that refused it: InvalidArgument, or Conflict if an operator made a schedule with
+        this name.
+        """
+
 
 class StatusApi(Protocol):
     """Declares the calls that show the state of a system: its parts, queues and workers."""
@@ -297,7 +306,41 @@ class OperatorApi(StatusApi, Protocol):
         """
 
 
-class Backend(ClientApi, OperatorApi, DispatchApi, AttendanceApi, Protocol):
+class ScheduleApi(Protocol):
+    """Declares the calls of an operator for schedules."""
+
+    async def create_schedule(self, spec: ScheduleSpec) -> Schedule:
+        """Create a schedule, whose first tick is the next one from now on.
+
+        Raises AlreadyExists if the name is taken, and NotFound if there is no such queue.
+        """
+
+    async def get_schedule(self, name: str) -> Schedule:
+        """Return a schedule. Raises NotFound if no schedule has this name."""
+
+    async def list_schedules(self, limit: int = 100, page_token: str = "") -> SchedulePage:
+        """Return a page of schedules, sorted by name, without their payloads.
+
+        A page may have fewer schedules than the limit although more pages follow.
+        """
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        """Submit no more jobs of a schedule. Its ticks are skipped until it is resumed."""
+
+    async def resume_schedule(self, name: str) -> Schedule:
+        """Submit the jobs of a paused schedule again, from its next tick on."""
+
+    async def run_schedule(self, name: str) -> str:
+        """Submit the job of a schedule now, also of a paused one, and return the job's id."""
+
+    async def remove_schedule(self, name: str) -> None:
+        """Remove a schedule; its jobs stay. Raises NotFound if no schedule has this name.
+
+        A schedule that code declares is created again when a worker with that code starts.
+        """
+
+
+class Backend(ClientApi, OperatorApi, ScheduleApi, DispatchApi, AttendanceApi, Protocol):
     """Combines the APIs of producers, operators and workers with ``start`` and ``stop``."""
 
     async def start(self) -> None:

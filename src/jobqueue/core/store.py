@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from jobqueue.core.dispatch import DispatchStore
     from jobqueue.core.identity import Identity
     from jobqueue.core.rebuild import Restored, Told
+    from jobqueue.core.schedule import Schedule
     from jobqueue.core.stream import Changes
 
 ALL_QUEUES = "*"
@@ -170,6 +171,7 @@ class Change(enum.Flag):
     CONTROL = 4
     # Jobs were assigned while no hints are published: the workers read their jobs from the store.
     ASSIGNED = 8
+    SCHEDULES = 16  # a schedule was created, changed or removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,6 +463,49 @@ class LeaderStore(Protocol):
         """End the term, so that another process can lead. Do nothing if the term is over."""
 
 
+@dataclass(frozen=True, slots=True)
+class DueSchedules:
+    """The schedules that the leader must look at now, and when the next one follows."""
+
+    names: tuple[str, ...]
+    next_at: float | None  # later than now; None: no other schedule has a next tick
+
+
+class ScheduleStore(Protocol):
+    """Stores schedules. ``core.schedule`` has their rules."""
+
+    async def due(self, now: float) -> DueSchedules:
+        """Return the names of the schedules whose ``due_at`` is not later than ``now``."""
+
+    async def get(self, names: Sequence[str]) -> list[Schedule]:
+        """Return the schedules with these names, sorted by name. Unknown names are left out."""
+
+    async def page(self, after: str, limit: int) -> list[Schedule]:
+        """Return schedules whose names follow ``after``, sorted by name, without their payloads."""
+
+    async def count(self) -> int:
+        """Return the number of schedules."""
+
+    async def create(self, schedule: Schedule) -> bool:
+        """Store a new schedule; return False if the name is taken."""
+
+    async def change(self, schedule: Schedule) -> bool:
+        """Replace a schedule by its next revision.
+
+        Return False, without effect, if the store does not have the revision before.
+        """
+
+    async def advance(self, schedules: Sequence[Schedule], term: Term | None = None) -> list[bool]:
+        """Replace the states of schedules by those of the next revisions, each on its own.
+
+        The definitions stay. Return for each schedule whether the store had the revision before;
+        otherwise it is not changed. With ``term``, the call is fenced by the term.
+        """
+
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule; return False if there is none with this name."""
+
+
 class EventStream(Protocol):
     """Reads a store's events in the order of their commits.
 
@@ -478,8 +523,9 @@ class EventStream(Protocol):
         """Return the mark: the position up to which the events are published.
 
         The first call creates the mark, at the beginning of the events, and writes a creation event
-        for every existing queue. From then on, the store keeps jobs, changes of queues, removals
-        and cancel flags until the mark has passed them. The call is fenced by the term.
+        for every existing queue and schedule. From then on, the store keeps jobs, changes of queues
+        and schedules, removals and cancel flags until the mark has passed them. The call is fenced
+        by the term.
         """
 
     async def end(self, term: Term) -> None:
@@ -537,6 +583,10 @@ class Store(Protocol):
         """Return the part that elects the leader."""
 
     @property
+    def schedules(self) -> ScheduleStore:
+        """Return the part that stores schedules."""
+
+    @property
     def stream(self) -> EventStream:
         """Return the part that reads events for publication."""
 
@@ -592,11 +642,11 @@ class Store(Protocol):
     async def restore(self, state: Restored, told: Told) -> None:
         """Write the complete content of a store, rebuilt from the event stream, into this store.
 
-        This store must be empty: without jobs, keys and a leader, and with no other queue than an
-        unused default queue. Otherwise Conflict is raised, without effect. Jobs, events and queues
-        keep their numbers, and new ones get higher numbers. The store adopts the identity in
-        ``state``. An interrupted call leaves an empty store, or a store that cannot be opened and
-        whose error says why. ``told`` is called with the number of jobs written so far.
+        This store must be empty: without jobs, keys, schedules and a leader, and with no other
+        queue than an unused default queue. Otherwise Conflict is raised, without effect. Jobs,
+        events and queues keep their numbers, and new ones get higher numbers. The store adopts the
+        identity in ``state``. An interrupted call leaves an empty store, or a store that cannot be
+        opened and whose error says why. ``told`` is called with the number of jobs written so far.
         """
 
 

@@ -66,9 +66,11 @@ from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.paging import Pages
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
+from jobqueue.engine.schedules import ScheduleCalls
 from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
+from jobqueue.engine.ticker import Ticker
 from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.watching import Watchers
 from jobqueue.engine.worker_names import WorkerNames
@@ -81,7 +83,7 @@ _KEY_PAUSES = 0.05, 0.5
 _CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
 
 
-class Engine(OperatorCalls):
+class Engine(OperatorCalls, ScheduleCalls):
     """Implements ``core.api.Backend`` on a store."""
 
     def __init__(
@@ -154,6 +156,14 @@ class Engine(OperatorCalls):
             gives_way=self._another_publishes if self._stream is None else None,
             observer=self._observer,
         )
+        self._ticker = Ticker(
+            self._store,
+            self._clock,
+            self._settings.ticks,
+            self.submit,
+            self._leads_under,
+            self._sweeper.term_ended,
+        )
         self._unserved = Unserved(self._store, self._scheduler.sessions, self._leads_under)
         self._held_back = HeldBackJobs(self._store.queues)
         self._pulses = Pulses(self._store.workers, self._scheduler, self._lose)
@@ -169,6 +179,7 @@ class Engine(OperatorCalls):
         if self._settings.dispatch is not Dispatch.ELSEWHERE:
             self._scheduler.start()
             self._sweeper.start()
+            self._ticker.start()
             self._unserved.start()
         if self._stream is not None:  # without a term it only measures the leader's lag
             self._stream.start(self._store.stream, self._leads_under)
@@ -190,6 +201,7 @@ class Engine(OperatorCalls):
             await self._store.close()
             return
         self._started = False
+        await self._ticker.stop()  # before the submits end
         for check in (self._store_check, self._leader_check, self._stream_check):
             if check is not None:
                 await check.stop()
@@ -239,6 +251,8 @@ class Engine(OperatorCalls):
         if Change.CONTROL in changed:
             self._control.heard()
             self._sweeper.lead()
+        if Change.SCHEDULES in changed:
+            self._ticker.nudge()
         if self._roster is not None:
             if Change.CONTROL in changed:
                 self._roster.look()

@@ -39,6 +39,7 @@ from jobqueue.core.stream import (
     QueueEvent,
     StreamItem,
 )
+from jobqueue.stores import schedule_rows
 from jobqueue.stores.queue_rows import read_queue_body
 
 MAX_SEQ = 2**63 - 1
@@ -50,6 +51,7 @@ REASONS: dict[str, Reason] = {reason.value: reason for reason in Reason}
 # they must not change.
 CANCEL = 4
 DELETED = 5
+SCHEDULES = 10  # 11 to 14: this and the number of a ScheduleChange
 
 
 def write_labels(spec: JobSpec) -> str | None:
@@ -229,6 +231,8 @@ def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
         return CancelRequested(said["job_id"], said["queue"], said["version"], at)
     if kind == DELETED:
         return JobDeleted(said["job_id"], said["queue"], said["version"], at, said["key_freed"])
+    if kind > SCHEDULES:
+        return schedule_rows.read_event(kind - SCHEDULES, number, at, said)
     return QueueEvent(QueueChange(kind), read_queue_body(said), number, at)
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.core.errors import AlreadyExists, NotFound
+from jobqueue.core.errors import AlreadyExists, JobQueueError, NotFound
 from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import (
@@ -31,6 +31,14 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
+from jobqueue.core.schedule import (
+    Schedule,
+    SchedulePage,
+    ScheduleSpec,
+    Source,
+    create,
+    no_such_schedule,
+)
 from tests.records import made
 
 CREATED = 1_800_000_000.0
@@ -78,6 +86,7 @@ class FakeBackend:
         self.components = [ComponentHealth("store", True)]
         self.depth = {State.PENDING: 2}
         self.queues = {"default": Queue(name="default", created_at=CREATED)}
+        self.schedules: dict[str, Schedule] = {}
         self.page = Page([])
         self.cancellation = Cancellation(State.DEAD_LETTERED, requested=False)
 
@@ -235,6 +244,39 @@ class FakeBackend:
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
         await self._call()
         return [name for name in names if name not in self.queues]
+
+    async def declare_schedules(self, specs: Sequence[ScheduleSpec]) -> list[JobQueueError | None]:
+        await self._call()
+        return [None for _ in specs]
+
+    async def create_schedule(self, spec: ScheduleSpec) -> Schedule:
+        await self._call()
+        self.schedules[spec.name] = create(spec, Source.OPERATOR, CREATED, 0.0)
+        return self.schedules[spec.name]
+
+    async def get_schedule(self, name: str) -> Schedule:
+        await self._call()
+        if name not in self.schedules:
+            raise no_such_schedule(name)
+        return self.schedules[name]
+
+    async def list_schedules(self, limit: int = 100, page_token: str = "") -> SchedulePage:
+        await self._call()
+        return SchedulePage(list(self.schedules.values())[:limit])
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        return await self.get_schedule(name)
+
+    async def resume_schedule(self, name: str) -> Schedule:
+        return await self.get_schedule(name)
+
+    async def run_schedule(self, name: str) -> str:
+        await self.get_schedule(name)
+        return new_job_ids(1)[0]
+
+    async def remove_schedule(self, name: str) -> None:
+        await self.get_schedule(name)
+        del self.schedules[name]
 
     async def shutdown_worker(self, worker_id: str) -> None:
         await self._call()

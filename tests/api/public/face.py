@@ -157,6 +157,30 @@ class WorkerSeen:
     running: int
 
 
+@dataclass(kw_only=True)
+class ScheduleSeen:
+    """A schedule."""
+
+    name: str
+    cron: str
+    every: int | None
+    timezone: str
+    overlap: str
+    catch_up: float | None
+    source: str
+    paused: bool
+    next_at: float | None
+    last_at: float | None
+    last_job_id: str
+    skipped: int
+    problem: str
+    queue: str
+    type: str
+    payload: bytes
+    priority: int
+    labels: Mapping[str, str]
+
+
 class PublicFace(Protocol):
     """Every call returns what it saw, or raises Refused."""
 
@@ -211,6 +235,22 @@ class PublicFace(Protocol):
     async def undrain_worker(self, worker_id: str) -> None: ...
 
     async def shutdown_worker(self, worker_id: str) -> None: ...
+
+    async def create_schedule(self, name: str, job: Spec, **settings: Any) -> ScheduleSeen: ...
+
+    async def schedule(self, name: str) -> ScheduleSeen: ...
+
+    async def schedules(
+        self, limit: int | None = None, page_token: str = ""
+    ) -> tuple[Sequence[ScheduleSeen], str]: ...
+
+    async def pause_schedule(self, name: str) -> ScheduleSeen: ...
+
+    async def resume_schedule(self, name: str) -> ScheduleSeen: ...
+
+    async def run_schedule(self, name: str) -> str: ...
+
+    async def remove_schedule(self, name: str) -> None: ...
 
     async def healthy(self) -> bool: ...
 

@@ -42,16 +42,20 @@ from jobqueue.core.queue import (
     SettingsSaid,
     WaitingType,
 )
-from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, types_pb2
+from jobqueue.core.schedule import Overlap, ScheduleSpec
+from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, schedules_pb2, types_pb2
 from jobqueue.wire import (
+    OVERLAPS,
     REASONS,
     STATES,
     message_fields,
     put_settings,
     read_more,
+    read_schedule_spec,
     read_settings,
     read_spec,
     record_fields,
+    schedule_spec_fields,
     seconds,
     stamp,
 )
@@ -255,6 +259,27 @@ def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
         ),
         **record_fields(message, QueueStats),
     )
+
+
+# -- schedules -------------------------------------------------------------------------------------
+
+
+def schedule_spec_to_pb(spec: ScheduleSpec) -> schedules_pb2.ScheduleSpec:
+    try:
+        return schedules_pb2.ScheduleSpec(**schedule_spec_fields(spec))
+    except _NOT_CARRIED as error:
+        spec_to_pb(spec.job)  # raises the better error for a field of the job
+        raise InvalidArgument("schedule", str(error)) from None
+
+
+def schedule_spec_from_pb(message: schedules_pb2.ScheduleSpec) -> ScheduleSpec:
+    """Convert a definition without checking its values; the engine checks them."""
+    if not message.HasField("job"):
+        raise InvalidArgument("job", "is missing")
+    if not message.overlap:
+        message.overlap = OVERLAPS.to_pb[Overlap.ALLOW]
+    OVERLAPS.asked([message.overlap], "overlap")
+    return read_schedule_spec(message, spec_from_pb(message.job))
 
 
 # -- dead letters ----------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import VIEWS, State, project
 from jobqueue.core.queue import SETTINGS, Kind, QueueSettings, QueueStats, Setting
+from jobqueue.core.schedule import Schedule, SchedulePage
 from jobqueue.core.waiting import JOB, WORKER, in_turns
 from jobqueue.documents import (
     Document,
@@ -35,6 +36,7 @@ from jobqueue.documents import (
     job_fields,
     queue_document,
     rfc3339,
+    schedule_document,
     worker_document,
 )
 
@@ -321,6 +323,67 @@ class ChangedWorker(Struct, kw_only=True):
     status: str
 
 
+class ScheduleJobView(Struct, kw_only=True):
+    """Describes the job that a schedule submits at each tick. Lists leave out its payload."""
+
+    queue: str
+    type: str
+    payload: Raw | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+    priority: int
+    max_retries: int | None  # null: the queue's setting, like ttl and timeout
+    ttl: float | None
+    delay: float | None
+    timeout: float | None
+    labels: dict[str, str]
+
+
+class ScheduleView(Struct, kw_only=True):
+    """Describes a schedule: its definition, what has become of it, and what comes next."""
+
+    name: str
+    cron: str  # empty: every
+    every: int | None
+    timezone: str
+    overlap: str
+    catch_up: float | None  # null: the server's setting
+    source: str  # code: a worker declared it; operator
+    created_at: _Time
+    updated_at: _Time
+    revision: int
+    paused: bool
+    next_at: _Time  # null while it is paused
+    waiting_at: _Time  # the tick that waits for the end of the last job
+    last_at: _Time
+    last_job_id: str | None
+    skipped: int  # ticks without a job
+    skipped_at: _Time
+    skipped_why: str
+    problem: str  # why the due tick cannot be submitted; empty: no problem
+    job: ScheduleJobView
+
+
+class ScheduleList(Struct, kw_only=True):
+    """Holds a page of schedules by name. With an empty ``next_page_token`` it is the last page."""
+
+    schedules: list[ScheduleView]
+    next_page_token: str
+
+
+class StartedSchedule(Struct, kw_only=True):
+    """Names the job of a schedule that was submitted by hand."""
+
+    name: str
+    job_id: str
+
+
+class RemovedSchedule(Struct, kw_only=True):
+    """Says that a schedule is removed."""
+
+    name: str
+    removed: bool = True
+
+
 class ComponentView(Struct, kw_only=True):
     """Describes the health of one part of the system."""
 
@@ -483,6 +546,18 @@ def groups_view(found: DeadLetterGroups) -> GroupsAnswer:
         since=rfc3339(found.since) if found.groups else None,
         until=rfc3339(found.until) if found.groups else None,
     )
+
+
+async def schedule_page_view(page: SchedulePage) -> Document:
+    shown = await in_turns(schedule_document, page.schedules, JOB)
+    return {"schedules": shown, "next_page_token": page.next_page_token}
+
+
+def schedule_view(schedule: Schedule) -> Document:
+    """Return the document of a schedule, with the payload of its job."""
+    document = schedule_document(schedule)
+    _put_bytes(document["job"], "payload", schedule.spec.job.payload)
+    return document
 
 
 def worker_status(worker: Worker, view: str) -> str:

@@ -16,6 +16,7 @@ from jobqueue.api.http.guard import Guard
 from jobqueue.api.http.jobs import event_routes, job_routes, list_routes, submit_routes
 from jobqueue.api.http.operators import queue_routes, system_routes, worker_routes
 from jobqueue.api.http.pages import page_routes
+from jobqueue.api.http.schedules import schedule_routes
 from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import JobQueueError
@@ -50,6 +51,7 @@ def create_app(backend: Backend, *, settings: HttpFaceSettings | None = None) ->
         list_routes(context),
         event_routes(context),
         queue_routes(context),
+        schedule_routes(context),
         worker_routes(context),
         system_routes(context),
         page_routes(app, context),

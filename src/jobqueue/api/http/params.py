@@ -14,6 +14,7 @@ from starlette.responses import Response
 from jobqueue.api.http.bodies import EPOCH, NAME, RFC3339
 from jobqueue.core.job import MAX_PAGE, MAX_VERSION
 from jobqueue.core.lifecycle import DEATH_WORDS, VIEWS, Reason
+from jobqueue.core.schedule import MAX_NAME_LENGTH
 from jobqueue.core.texts import MAX_ERROR_FILTER_LENGTH
 
 # The type of a missing parameter. A URL cannot contain null, so the OpenAPI document hides it.
@@ -131,6 +132,17 @@ class _DeleteQueueParams(_NoParams):
     force: bool = Field(False, description="dead-letter its unfinished jobs first")
 
 
+class _ScheduleListParams(_NoParams):
+    limit: int = Field(
+        100, ge=1, le=MAX_PAGE, description="schedules on a page; many labels make it shorter"
+    )
+    page_token: str = Field(
+        "",
+        description="`next_page_token` of the answer before",
+        json_schema_extra={"maxLength": MAX_NAME_LENGTH},
+    )
+
+
 JobParams = Annotated[_JobParams, Query()]
 NoParams = Annotated[_NoParams, Query()]
 DeadLetterParams = Annotated[_DeadLetterParams, Query()]
@@ -141,6 +153,7 @@ ListParams = Annotated[_ListParams, Query()]
 WaitParams = Annotated[_WaitParams, Query()]
 EventParams = Annotated[_EventParams, Query()]
 DeleteQueueParams = Annotated[_DeleteQueueParams, Query()]
+ScheduleListParams = Annotated[_ScheduleListParams, Query()]
 
 
 class QuickRoute(APIRoute):

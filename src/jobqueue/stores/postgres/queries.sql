@@ -1276,7 +1276,7 @@ FROM (
 SELECT number, kind, at, body FROM outbox WHERE number = ANY ($1::bigint[])
 
 -- name: put_queue
--- Adds a change of a queue to the outbox, if there is a stream. $1 kind, $2 now, $3 body
+-- Adds a change of a queue or schedule to the outbox, if there is a stream. $1 kind, $2 now, $3 body
 INSERT INTO outbox (xid, seq, version, kind, at, body)
 SELECT pg_current_xact_id()::text::bigint, 0, 0, $1::smallint,
        coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8), $3::text
@@ -1496,7 +1496,7 @@ GROUP BY q.id ORDER BY q.name
 -- name: restore_lock
 -- Other writers wait until the restore has ended.
 LOCK TABLE leader, queues, job_record, job_live, job_ended, job_ready, job_held, job_event, job_steps,
-           job_done, job_key, stream, outbox IN EXCLUSIVE MODE
+           job_done, job_key, schedules, stream, outbox IN EXCLUSIVE MODE
 
 -- name: led
 SELECT EXISTS (SELECT FROM leader
@@ -1741,3 +1741,62 @@ SELECT state = 'active' AND wait_event_type IS DISTINCT FROM 'Client' AS at_work
 
 -- name: still_there
 SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2
+
+-- name: due_schedules
+SELECT name FROM schedules WHERE due_at <= $1::float8 ORDER BY due_at, name
+
+-- name: next_schedule
+SELECT min(due_at) FROM schedules WHERE due_at > $1::float8
+
+-- name: schedule_columns
+name, revision, definition, state
+
+-- name: get_schedules
+SELECT {schedule_columns}, payload FROM schedules WHERE name = ANY ($1::text[]) ORDER BY name
+
+-- name: every_schedule
+SELECT {schedule_columns}, payload FROM schedules
+
+-- name: list_schedules
+-- Payloads are not read: they may be large.
+SELECT {schedule_columns}, ''::bytea FROM schedules
+WHERE name > $1::text COLLATE "C" ORDER BY name LIMIT $2
+
+-- name: create_schedule
+-- Returns a row if it was written, or if $7 and an earlier try wrote it.
+INSERT INTO schedules AS s (name, revision, due_at, payload, definition, state)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (name) DO UPDATE SET revision = excluded.revision
+WHERE $7::boolean AND s.revision = excluded.revision AND s.definition = excluded.definition
+RETURNING true
+
+-- name: change_schedule
+-- As "create_schedule".
+UPDATE schedules
+SET revision = $2, due_at = $3, payload = $4, definition = $5, state = $6
+WHERE name = $1
+  AND (revision = $2 - 1 OR $7::boolean AND revision = $2 AND definition = $5 AND state = $6)
+RETURNING true
+
+-- name: advance_schedules
+-- Of the schedules: $1 name, $2 revision, $3 due_at, $4 state, $5 body for the outbox. $6 kind of the
+-- outbox, $7 now, $8 an earlier try may have written them.
+WITH t AS (
+    SELECT * FROM unnest($1::text[], $2::bigint[], $3::float8[], $4::text[], $5::text[])
+        AS t(name, revision, due_at, state, body)
+), u AS (
+    UPDATE schedules AS s SET revision = t.revision, due_at = t.due_at, state = t.state FROM t
+    WHERE s.name = t.name
+      AND (s.revision = t.revision - 1
+           OR $8::boolean AND s.revision = t.revision AND s.state = t.state)
+    RETURNING s.name, t.body
+), o AS (
+    INSERT INTO outbox (xid, seq, version, kind, at, body)
+    SELECT pg_current_xact_id()::text::bigint, 0, 0, $6::smallint,
+           coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8), u.body
+    FROM u WHERE EXISTS (SELECT FROM stream)
+)
+SELECT name FROM u
+
+-- name: remove_schedule
+DELETE FROM schedules WHERE name = $1 RETURNING {schedule_columns}, payload

@@ -16,7 +16,7 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.job import Event
 from jobqueue.core.store import BEGINNING, Lag, Position, Term
-from jobqueue.core.stream import Changes, QueueChange, StreamItem
+from jobqueue.core.stream import Changes, QueueChange, ScheduleChange, StreamItem
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
@@ -24,7 +24,8 @@ from jobqueue.stores.postgres.following import Snapshot, StreamPlace, between, r
 from jobqueue.stores.postgres.leadership import PostgresLeadership
 from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.queue_rows import queue_body
-from jobqueue.stores.rows import job_event, outbox_item
+from jobqueue.stores.rows import SCHEDULES, job_event, outbox_item
+from jobqueue.stores.schedule_rows import event_body, read_schedule
 
 _KEYS_AT_ONCE = 200_000
 Key = tuple[int, int, int, int | None]
@@ -82,6 +83,10 @@ class Stream:
                 for stats in await reads.stats(db, None):
                     body = queue_body(stats.queue)
                     await db.execute(SQL["put_queue"], int(QueueChange.CREATED), now, body)
+                created = ScheduleChange.CREATED
+                for row in await db.fetch(SQL["every_schedule"]):
+                    body = event_body(created, read_schedule(*row))
+                    await db.execute(SQL["put_queue"], SCHEDULES + created, now, body)
                 await db.execute(SQL["flags_to_outbox"], now)
                 return BEGINNING
 

@@ -290,7 +290,7 @@ SELECT after, number, kind, at, body FROM outbox
 WHERE after > ?1 OR after = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 
 -- name: put_queue
--- Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
+-- For a schedule, too. Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
 INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2, ?3
 WHERE EXISTS (SELECT 1 FROM stream WHERE id = 1)
@@ -417,3 +417,34 @@ INSERT OR REPLACE INTO progress (lease, seq, value, text, at) VALUES (?, ?, ?, ?
 -- Progress of attempts that have ended.
 DELETE FROM progress WHERE NOT EXISTS (
     SELECT 1 FROM live WHERE live.seq = progress.seq AND live.lease = progress.lease)
+
+-- name: due_schedules
+SELECT name FROM schedule WHERE due_at <= ? ORDER BY due_at, name
+
+-- name: next_schedule
+SELECT min(due_at) FROM schedule WHERE due_at > ?
+
+-- name: get_schedules
+SELECT name, revision, definition, state, payload FROM schedule
+WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name
+
+-- name: every_schedule
+SELECT name, revision, definition, state, payload FROM schedule
+
+-- name: list_schedules
+-- Payloads are not read: they may be large.
+SELECT name, revision, definition, state, x'' FROM schedule WHERE name > ? ORDER BY name LIMIT ?
+
+-- name: create_schedule
+INSERT INTO schedule (name, revision, due_at, payload, definition, state)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: change_schedule
+UPDATE schedule SET revision = ?2, due_at = ?3, payload = ?4, definition = ?5, state = ?6
+WHERE name = ?1 AND revision = ?2 - 1
+
+-- name: advance_schedule
+UPDATE schedule SET revision = ?2, due_at = ?3, state = ?4 WHERE name = ?1 AND revision = ?2 - 1
+
+-- name: remove_schedule
+DELETE FROM schedule WHERE name = ? RETURNING name, revision, definition, state, payload

@@ -304,3 +304,16 @@ CREATE TABLE bucket (
     full_at REAL    NOT NULL, -- when the bucket is full again
     PRIMARY KEY (queue, key)
 ) WITHOUT ROWID;
+
+-- schema: 15
+-- Schedules (core/schedule.py). A tick changes the revision, the state and due_at alone.
+
+CREATE TABLE schedule (
+    name       TEXT    PRIMARY KEY,
+    revision   INTEGER NOT NULL, -- a write names the revision that it replaces
+    due_at     REAL, -- when the leader must look at it; NULL while it is paused
+    payload    BLOB    NOT NULL,
+    definition TEXT    NOT NULL,
+    state      TEXT    NOT NULL
+);
+CREATE INDEX schedule_due ON schedule (due_at) WHERE due_at IS NOT NULL;
