@@ -233,7 +233,8 @@ async def test_a_rate_and_a_number_of_running_jobs_hold_together(open_driver: Op
     driver = await open_driver(rate=1, rate_burst=2, max_running=3)
     await fill(driver)
     first = await driver.claim(9)
-    assert (len(first), held_back(first)) == (2, {"q": pytest.approx(1.0)})
+    assert len(first) == 2
+    assert held_back(first) == {"q": pytest.approx(1.0)}
     driver.clock.advance(10)
     second = await driver.claim(9)
     assert (len(second), held_back(second)) == (1, {"q": math.inf})
@@ -299,6 +300,7 @@ async def test_the_state_of_limits_is_read_for_one_queue_and_for_all(open_driver
     assert await driver.store.queues.limit_states("q") == [limited]
     rated, other = await driver.store.queues.limit_states()
     assert other == limited
-    assert (rated.queue, rated.held, rated.full_at) == ("p", 2, pytest.approx(now + 2))
+    assert (rated.queue, rated.held) == ("p", 2)
+    assert rated.full_at == pytest.approx(now + 2)
     assert await driver.store.queues.limit_states("plain") == []
     assert await driver.store.queues.limit_states("nowhere") == []

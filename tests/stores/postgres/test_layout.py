@@ -314,7 +314,7 @@ async def test_a_stretch_counts_events_and_not_numbers(store, db):
     events = await db.fetchval("SELECT count(*) FROM batch_event")
     assert events == 300 + 300 + 2 * 102
     last = await db.fetchval("SELECT max(xid) FROM job_done")
-    asked = 0, last + 1, []
+    asked: tuple[object, ...] = 0, last + 1, []
     assert await db.fetchval(SQL["end_of_stretch"], *asked, events - 1) == last
     assert await db.fetchval(SQL["end_of_stretch"], *asked, events) is None
 
