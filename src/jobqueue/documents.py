@@ -175,6 +175,10 @@ def queue_document(stats: QueueStats) -> Document:
         "average_seconds": stats.average_seconds,
         "error_rate": stats.error_rate,
         "unserved": [{"type": one.type, "jobs": one.jobs} for one in stats.unserved],
+        "held_back": [
+            {"limit": one.limit, "jobs": one.jobs, "opens_in": one.opens_in}
+            for one in stats.held_back
+        ],
     }
 
 

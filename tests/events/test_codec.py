@@ -88,6 +88,10 @@ QUEUES = st.builds(
     priority_weights=st.none() | st.dictionaries(st.integers(0, 9), COUNT, min_size=1),
     retention=st.none() | TIME,
     dead_letter_retention=st.none() | TIME,
+    max_running=st.none() | COUNT,
+    rate=st.none() | COUNT,
+    rate_period=st.none() | TIME,
+    rate_burst=st.none() | COUNT,
     paused=st.booleans(),
     created_at=TIME,
 )

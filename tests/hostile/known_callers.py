@@ -19,6 +19,8 @@ ROLES = {
     "web": "client",
     "shop": "client",
     "ops": "client+operator",
+    "boss": "operator",
+    "guest": "viewer",
     "night": "client+worker",
     "day": "client+worker",
     "hands": "worker",

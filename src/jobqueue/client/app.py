@@ -29,6 +29,7 @@ from jobqueue.client.tasks import (
 )
 from jobqueue.client.working import WorkerBlock, run_worker, work
 from jobqueue.connect.backends import create_backend, create_locks, orphaned
+from jobqueue.connect.transactions import OwnTransactions
 from jobqueue.connect.urls import check_redis_url, parse_url
 from jobqueue.core.api import Backend
 from jobqueue.core.bridge import Bridge
@@ -102,8 +103,12 @@ class JobQueue:
         for declared in map(_as_queue, _as_list(queues)):
             self.registry.declare(declared)
         self.shared = SharedBackend(self._create_backend, self._prepare, orphaned(scheme))
-        self._sender = Sender(
-            self.shared, self._port, self.registry.declared, at_open=scheme != "grpc"
+        self.sender = Sender(
+            self.shared,
+            self._port,
+            self.registry.declared,
+            OwnTransactions(url, rules, settings),
+            at_open=scheme != "grpc",
         )
         self._bridge = Bridge(
             instead="use `await task.submit(...)` and `await job.result()`",
@@ -142,7 +147,7 @@ class JobQueue:
             )
         except InvalidArgument as error:
             raise InvalidArgument(f"task {definition.name!r}", error.message) from None
-        task: Task[Any, Any] = Task(definition, self._sender)
+        task: Task[Any, Any] = Task(definition, self.sender)
         made = None if times is None else times.schedule(task)
         if made is not None:
             self.registry.check_schedule(made.name)
@@ -183,19 +188,24 @@ class JobQueue:
         self.registry.add_schedule(made)
 
     async def submit(
-        self, type: str, payload: Any = None, **said: Unpack[SubmitSaid]
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        connection: object = None,
+        **said: Unpack[SubmitSaid],
     ) -> JobHandle[Any]:
         """Submit a job for the task with the name ``type``, and return the job's handle.
 
         ``payload`` is any JSON value, or bytes. A dict holds the task's arguments by name. For a
         task of this app, prefer ``task.submit``, which checks the arguments. The options are the
-        same as those of ``Task.options``.
+        same as those of ``Task.options``; ``connection`` is that of ``task.submit``.
         """
         options = submit_options(**said)
         known = self._tasks.get(type)
         defaults = TaskOptions() if known is None else known.definition.options
         spec = options.spec(_encode(payload), type, defaults)
-        return await self._sender.send(spec, self._decode)
+        return await self.sender.send(spec, self._decode, connection)
 
     @overload
     def job(self, job_id: str) -> JobHandle[Any]: ...
@@ -315,7 +325,7 @@ class JobQueue:
         )
 
     async def _prepare(self, backend: Backend) -> None:
-        await self._sender.prepare(backend)
+        await self.sender.prepare(backend)
 
     def _decode(self, job: Job) -> Any:
         task = self._tasks.get(job.type)

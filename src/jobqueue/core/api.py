@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from jobqueue.core.errors import DeadlineExceeded, JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Assignment,
     Cancellation,
+    Deleted,
     Event,
     Health,
     Job,
@@ -221,7 +223,20 @@ class AttendanceApi(Protocol):
         """
 
 
-class OperatorApi(Protocol):
+class StatusApi(Protocol):
+    """Declares the calls that show the state of a system: its parts, queues and workers."""
+
+    async def list_queues(self) -> list[QueueStats]:
+        """Return the settings and counters of all queues, sorted by name."""
+
+    async def list_workers(self) -> list[Worker]:
+        """Return every worker that the store knows."""
+
+    async def health(self) -> Health:
+        """Return the health of each part of the system."""
+
+
+class OperatorApi(StatusApi, Protocol):
     """Declares the calls of an operator: manage queues, workers and dead letters."""
 
     async def create_queue(self, spec: QueueSpec) -> Queue:
@@ -250,12 +265,6 @@ class OperatorApi(Protocol):
     async def queue_stats(self, name: str) -> QueueStats:
         """Return the settings and counters of one queue."""
 
-    async def list_queues(self) -> list[QueueStats]:
-        """Return the settings and counters of all queues, sorted by name."""
-
-    async def list_workers(self) -> list[Worker]:
-        """Return every worker that the store knows."""
-
     async def drain_worker(self, worker_id: str) -> None:
         """Stop assigning jobs to a worker; the jobs that the worker holds go on."""
 
@@ -279,11 +288,22 @@ class OperatorApi(Protocol):
         calls is not read a second time.
         """
 
+    async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
+        """Group matching dead letters by type, reason and error.
+
+        At most the newest 10,000 dead letters are read. The page token and ``dry_run`` of the query
+        have no effect.
+        """
+
     async def delete_job(self, job_id: str) -> None:
         """Delete a terminal job permanently."""
 
-    async def health(self) -> Health:
-        """Return the health of each part of the system."""
+    async def delete_dead_letters(self, query: RetryQuery) -> Deleted:
+        """Delete matching dead letters permanently.
+
+        Each call reads a bounded number of dead letters, newest first. Repeat the call with the
+        returned token until the token is empty.
+        """
 
 
 class ScheduleApi(Protocol):
@@ -340,7 +360,7 @@ class Overview:
     missing: dict[str, str] = field(default_factory=dict)  # "queues" or "workers": the error
 
 
-async def overview(api: OperatorApi, timeout: float) -> Overview:
+async def overview(api: StatusApi, timeout: float) -> Overview:
     """Read the health, then the lists of queues and workers.
 
     A list that takes longer than ``timeout`` seconds is None, and ``missing`` has its error. If the

@@ -182,6 +182,13 @@ class Unreachable(Unavailable):
     """Reports that the call had no effect because the connection to the server is lost."""
 
 
+class KeyHeld(Unavailable):
+    """Reports that an open transaction of another program holds the idempotency key.
+
+    The job was not submitted. Whether the key becomes free is known when that transaction ends.
+    """
+
+
 class OutcomeUnknown(JobQueueError):
     """Reports that the answer to the call was lost, so the call may have had an effect.
 

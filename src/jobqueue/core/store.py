@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
     Assignment,
     ComponentHealth,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -40,7 +42,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import NO_PROGRESS, Progress
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
+from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
 
 if TYPE_CHECKING:
     from jobqueue.core.dispatch import DispatchStore
@@ -87,6 +89,31 @@ class Claim:
     types: frozenset[str] | None = None  # job types to claim; None: all
 
 
+NOT_HELD_BACK: Mapping[str, float] = MappingProxyType({})
+
+
+class Claimed(list[Assignment]):
+    """The jobs that a claim assigned.
+
+    ``held_back`` names the queues whose limits may have kept jobs from the claim's free slots. The
+    value is the number of seconds after which a rate limit allows the next start. It is infinite
+    if a held job must end first.
+    """
+
+    __slots__ = ("held_back",)
+
+    def __init__(
+        self, jobs: Iterable[Assignment] = (), held_back: Mapping[str, float] = NOT_HELD_BACK
+    ) -> None:
+        super().__init__(jobs)
+        self.held_back = held_back
+
+    @property
+    def opens_in(self) -> float:
+        """Return the seconds after which a rate limit allows the next start; it may be infinite."""
+        return min(self.held_back.values(), default=math.inf)
+
+
 @dataclass(slots=True)
 class Submission:
     """The results of a submit, in the batch's order, and the jobs claimed in the same write."""
@@ -97,10 +124,14 @@ class Submission:
 
 @dataclass(slots=True)
 class Application:
-    """The outcomes of moves, in the order of the batch, and the jobs claimed in the same write."""
+    """The outcomes of moves, in the order of the batch, and the jobs claimed in the same write.
+
+    ``freed`` names the queues with a limit of running jobs in which a lease ended.
+    """
 
     outcomes: list[Outcome]
     assigned: list[Assignment] = field(default_factory=list)
+    freed: Collection[str] = ()
 
 
 @dataclass(slots=True)
@@ -208,13 +239,16 @@ class JobStore(Protocol):
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         """Accept or refuse each job on its own, then fill the claims, all in one write.
 
-        A refused job is not stored, and has no effect on the other jobs.
+        A refused job is not stored, and has no effect on the other jobs. KeyHeld refuses a job for
+        the moment, because an open transaction of another program has its key.
         """
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
         """Move the next claimable jobs to ASSIGNED: by priority, then first in, first out.
 
-        Waiting jobs of types that a claim excludes do not make the claim slower.
+        Waiting jobs of types that a claim excludes do not make the claim slower. Limits of a queue
+        (``core.limits``) hold for all claims, of this call and of others. If they may have held
+        jobs back, the answer is a ``Claimed``, and so are the ``assigned`` jobs of other writes.
         """
 
     async def apply(
@@ -257,6 +291,13 @@ class JobReads(Protocol):
 
         The limit bounds the dead letters that are read, not the matches. So a rare match among a
         million dead letters is found by many short calls. ``wanted.states`` has no effect.
+        """
+
+    async def describe(self, numbers: Sequence[int]) -> list[DeadLetterCause]:
+        """Return the dead letters with these numbers, newest first.
+
+        Jobs that are no dead letters are left out. The call reads all of them at once, without
+        their payloads, so the caller must bound their number.
         """
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
@@ -330,6 +371,9 @@ class QueueStore(Protocol):
         At most ``count_to`` jobs of each type are counted, so the cost grows only with the number
         of types. Jobs of paused queues are included.
         """
+
+    async def limit_states(self, queue: str | None = None) -> list[LimitState]:
+        """Return the state of the limits of one queue, or of all queues, that has limits."""
 
 
 class WorkerStore(Protocol):

@@ -118,8 +118,11 @@ def check_queue_spec(spec: QueueSpec) -> None:
 
     Callers that do not know the settings of the server use this instead of ``check_queue``.
     """
-    # The retry base or maximum alone may fit the retry profile of the server.
-    check_queue(spec.resolve(QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS)))
+    # The retry base or maximum alone may fit the retry profile of the server, and the details of a
+    # rate limit alone may fit the queue.
+    check_queue(
+        spec.resolve(QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS, rate=1))
+    )
 
 
 def check_schedule(spec: ScheduleSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from jobqueue._version import __version__
@@ -14,7 +14,7 @@ from jobqueue.access.tls import ServerTls
 from jobqueue.api.http.connections import budgets_within, most_connections
 from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.api.listening import Endpoint
-from jobqueue.config import Settings
+from jobqueue.config import Loaded, Settings
 from jobqueue.connect.backends import create_locks
 from jobqueue.connect.urls import SHARED, parse_url, with_password
 from jobqueue.core.api import Backend
@@ -155,6 +155,7 @@ def http(
     access: Access,
     limiter: Limiter | None,
     tls: ServerTls | None,
+    sources: Mapping[str, str] | None = None,
 ) -> HttpFaceSettings:
     connections = most_connections(settings.http.max_connections)
     return HttpFaceSettings(
@@ -169,6 +170,8 @@ def http(
         limiter=limiter,
         budgets=budgets_within(connections, security.budgets(settings)),
         tls=tls,
+        console=settings.http.console,
+        configuration=Loaded(settings, sources=dict(sources or {})).shown(),
     )
 
 

@@ -9,6 +9,7 @@ import asyncio
 import enum
 import importlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -59,6 +60,7 @@ class Base:
     limiter: Limiter | None
     budgets: Budgets
     tls: ServerTls | None
+    sources: Mapping[str, str]  # of the settings that are not defaults, by name
 
     @property
     def pool_queues(self) -> tuple[str, ...]:
@@ -209,6 +211,7 @@ class Http(_OnHttpPort):
             access=base.access,
             limiter=base.limiter,
             tls=base.tls,
+            sources=base.sources,
         )
         face: HttpFace = loaded.HttpFace(base.engine, told)
         self._face = face

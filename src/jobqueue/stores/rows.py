@@ -17,6 +17,7 @@ from jobqueue.core.ids import read_key
 from jobqueue.core.job import (
     MORE,
     NO_LABELS,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -42,7 +43,7 @@ from jobqueue.stores import schedule_rows
 from jobqueue.stores.queue_rows import read_queue_body
 
 MAX_SEQ = 2**63 - 1
-_UNSAID = JobSpec(payload=b"")
+_UNSAID = JobSpec(payload=b"").more()
 STATES: dict[int, State] = {int(state): state for state in State}
 REASONS: dict[str, Reason] = {reason.value: reason for reason in Reason}
 
@@ -60,7 +61,7 @@ def write_labels(spec: JobSpec) -> str | None:
 
 def write_more(spec: JobSpec) -> str | None:
     """Return the job's fields that have no column of their own, as JSON for the column ``more``."""
-    more = {n: value for n, value in spec.more().items() if value != getattr(_UNSAID, n)}
+    more = {n: value for n in MORE if (value := getattr(spec, n)) != _UNSAID[n]}
     return json.dumps(more) if more else None
 
 
@@ -113,6 +114,20 @@ class Rows:
     job_id: Callable[[Any], str]
     reasons: Mapping[Any, Reason]
     names: Callable[[Any], Iterable[str]]
+
+    def dead_letter(self, row: Any) -> DeadLetterCause:
+        """Return the dead letter in a row of ``describe``."""
+        seq, version, job_id, queue, type, reason, error, at = row
+        return DeadLetterCause(
+            seq=seq,
+            version=version,
+            id=self.job_id(job_id),
+            queue=queue,
+            type=type,
+            reason=self.reasons[reason],
+            error=error or "",
+            at=at,
+        )
 
     def job(self, row: Any) -> Job:
         """Return the job in a row with the columns of ``job_columns``."""

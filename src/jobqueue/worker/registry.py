@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from jobqueue.core.errors import AlreadyExists, InvalidArgument
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.queue import QueueSpec
 from jobqueue.core.schedule import CATCH_UP, ScheduleSpec
+from jobqueue.core.store import ALL_QUEUES
 from jobqueue.tasks.context import Context
 from jobqueue.tasks.task import TaskDefinition, define
 
@@ -122,6 +123,15 @@ class Registry:
     def default(self) -> TaskDefinition:
         """Return the task for jobs without a type: the user's default task, else ``echo``."""
         return self._default or self._tasks.get("echo") or self._builtin["echo"]
+
+    def batches(self, queues: Collection[str]) -> list[TaskDefinition]:
+        """Return the user's batch tasks whose own queue is among ``queues``."""
+        return [
+            task
+            for task in self._tasks.values()
+            if task.options.batch is not None
+            and (task.options.queue in queues or ALL_QUEUES in queues)
+        ]
 
     def names(self) -> list[str]:
         """Return the sorted names of the user's tasks and of the built-in tasks."""

@@ -8,10 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.errors import AlreadyExists, JobQueueError, NotFound
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import (
     Cancellation,
     ComponentHealth,
+    Deleted,
     Event,
     Health,
     Job,
@@ -73,6 +75,8 @@ class FakeBackend:
         self.queries: list[JobQuery] = []
         self.retry_queries: list[RetryQuery] = []
         self.retried = Retried(0, 0, 0)
+        self.deleted = Deleted(0, 0, 0)
+        self.groups = DeadLetterGroups()
         self.failure: Exception | None = None
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()
@@ -286,6 +290,16 @@ class FakeBackend:
         await self._call()
         self.retry_queries.append(query)
         return self.retried
+
+    async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
+        await self._call()
+        self.retry_queries.append(query)
+        return self.groups
+
+    async def delete_dead_letters(self, query: RetryQuery) -> Deleted:
+        await self._call()
+        self.retry_queries.append(query)
+        return self.deleted
 
     async def delete_job(self, job_id: str) -> None:
         await self.get(job_id)

@@ -24,6 +24,7 @@ from jobqueue.api.http.bodies import (
 from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.job import JobSpec, Page
 from jobqueue.core.schedule import ScheduleSpec
+from tests.api.http.conftest import Serve
 from tests.api.http.fake import FakeBackend
 
 ROUTES = {
@@ -36,6 +37,8 @@ ROUTES = {
     "/jobs/{job_id}/wait": {"get"},
     "/dlq": {"get"},
     "/dlq/retry": {"post"},
+    "/dlq/delete": {"post"},
+    "/dlq/groups": {"get"},
     "/dlq/{job_id}/retry": {"post"},
     "/queues": {"get", "post"},
     "/queues/{name}": {"get", "patch", "delete"},
@@ -54,6 +57,7 @@ ROUTES = {
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/status": {"get"},
+    "/configuration": {"get"},
 }
 
 
@@ -194,7 +198,8 @@ async def test_the_page_lists_every_route_without_a_script(http: httpx.AsyncClie
         assert f"<code>{path}</code>" in text
 
 
-async def test_the_root_says_what_is_here(http: httpx.AsyncClient) -> None:
+async def test_the_root_says_what_is_here(serve: Serve) -> None:
+    http = await serve(HttpFaceSettings(console=False))
     index = (await http.get("/")).json()
     assert (index["name"], index["version"]) == ("jobqueue", __version__)
     assert index["links"]["docs"] == "/docs"

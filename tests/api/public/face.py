@@ -132,12 +132,17 @@ class QueueSeen:
     retry_jitter: float | None
     retention: float | None
     dead_letter_retention: float | None
+    max_running: int | None
+    rate: int | None
+    rate_period: float | None
+    rate_burst: int | None
     priority_weights: Mapping[int, int] | None
     depth: Mapping[str, int]  # states without jobs may be missing
     processed: int
     average_seconds: float
     error_rate: float
     unserved: Sequence[tuple[str, int]]  # type, jobs
+    held_back: Sequence[tuple[str, int, float | None]]  # limit, jobs, seconds to the next start
 
 
 @dataclass(kw_only=True)

@@ -113,12 +113,17 @@ def _queue(stats: QueueStats) -> QueueSeen:
         retry_jitter=queue.retry_jitter,
         retention=queue.retention,
         dead_letter_retention=queue.dead_letter_retention,
+        max_running=queue.max_running,
+        rate=queue.rate,
+        rate_period=queue.rate_period,
+        rate_burst=queue.rate_burst,
         priority_weights=dict(queue.priority_weights) if queue.priority_weights else None,
         depth={state.name: count for state, count in stats.depth.items()},
         processed=stats.processed,
         average_seconds=stats.average_seconds,
         error_rate=stats.error_rate,
         unserved=[(one.type, one.jobs) for one in stats.unserved],
+        held_back=[(one.limit, one.jobs, one.opens_in) for one in stats.held_back],
     )
 
 

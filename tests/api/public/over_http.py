@@ -141,12 +141,17 @@ def _queue(queue: dict[str, Any]) -> QueueSeen:
         retry_jitter=queue["retry_jitter"],
         retention=queue["retention"],
         dead_letter_retention=queue["dead_letter_retention"],
+        max_running=queue["max_running"],
+        rate=queue["rate"],
+        rate_period=queue["rate_period"],
+        rate_burst=queue["rate_burst"],
         priority_weights=None if weights is None else {int(p): w for p, w in weights.items()},
         depth=queue["depth"],
         processed=queue["processed"],
         average_seconds=queue["average_seconds"],
         error_rate=queue["error_rate"],
         unserved=[(one["type"], one["jobs"]) for one in queue["unserved"]],
+        held_back=[(one["limit"], one["jobs"], one["opens_in"]) for one in queue["held_back"]],
     )
 
 

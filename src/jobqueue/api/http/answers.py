@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from jobqueue.api.http.bodies import SETTING_TYPES
 from jobqueue.api.http.errors import ErrorDetail, detail
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Event,
     Job,
@@ -26,7 +27,7 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import VIEWS, State, project
-from jobqueue.core.queue import SETTINGS, Kind, QueueStats
+from jobqueue.core.queue import SETTINGS, Kind, QueueSettings, QueueStats, Setting
 from jobqueue.core.schedule import Schedule, SchedulePage
 from jobqueue.core.waiting import JOB, WORKER, in_turns
 from jobqueue.documents import (
@@ -34,6 +35,7 @@ from jobqueue.documents import (
     event_document,
     job_fields,
     queue_document,
+    rfc3339,
     schedule_document,
     worker_document,
 )
@@ -189,6 +191,44 @@ class RetryAnswer(Struct, kw_only=True):
     next_page_token: str
 
 
+class DeleteAnswer(Struct, kw_only=True):
+    """Describes the dead letters that one call has deleted.
+
+    Repeat the call with ``next_page_token`` until the token is empty.
+    """
+
+    looked_at: int
+    matched: int
+    deleted: int
+    refused: list[RefusedView]
+    next_page_token: str
+
+
+class GroupView(Struct, kw_only=True):
+    """Describes dead letters of one type and reason, with errors that differ in numbers only."""
+
+    type: str
+    reason: str
+    error: str  # the first line of the errors, with … in place of numbers and ids
+    part: str  # a text that all errors of the group contain; empty: none
+    jobs: int
+    queues: list[str]  # at most ten
+    first_at: _Time
+    last_at: _Time
+    newest: str  # the id of the newest job
+    by_time: list[int]  # jobs in each of 24 equal parts of the time from `since` to `until`
+
+
+class GroupsAnswer(Struct, kw_only=True):
+    """Holds the groups of the newest 10,000 dead letters, largest first."""
+
+    groups: list[GroupView]
+    looked_at: int
+    complete: bool  # false: there are older dead letters, which were not read
+    since: _Time
+    until: _Time
+
+
 class UnservedView(Struct, kw_only=True):
     """Counts the jobs of one type that wait because no connected worker serves the type."""
 
@@ -196,15 +236,24 @@ class UnservedView(Struct, kw_only=True):
     jobs: int  # at most 10000 are counted
 
 
-def _setting_type(kind: Kind) -> Any:
-    if kind is Kind.WEIGHTS:
+class HeldBackView(Struct, kw_only=True):
+    """Counts the claimable jobs that wait because of a limit of their queue."""
+
+    limit: str  # the name of the setting
+    jobs: int  # at most 10000 are counted
+    opens_in: float | None  # seconds until the next start; null: a held job must end first
+
+
+def _setting_type(setting: Setting) -> Any:
+    if setting.kind is Kind.WEIGHTS:
         return dict[str, int] | None
-    always = kind in (Kind.WHOLE, Kind.PROFILE)
-    return SETTING_TYPES[kind] if always else SETTING_TYPES[kind] | None
+    always = getattr(_DEFAULTS, setting.name) is not None
+    return SETTING_TYPES[setting.kind] if always else SETTING_TYPES[setting.kind] | None
 
 
+_DEFAULTS = QueueSettings()
 _QueueSettings = msgspec.defstruct(
-    "_QueueSettings", [(one.name, _setting_type(one.kind)) for one in SETTINGS.values()]
+    "_QueueSettings", [(one.name, _setting_type(one)) for one in SETTINGS.values()]
 )
 
 
@@ -222,6 +271,7 @@ class QueueView(_QueueSettings, kw_only=True):  # type: ignore[valid-type,misc,c
     average_seconds: float
     error_rate: float
     unserved: list[UnservedView]  # types with the most jobs first; at most 100 types
+    held_back: list[HeldBackView]  # by the queue's limits, at present
 
 
 class QueueList(Struct, kw_only=True):
@@ -354,6 +404,22 @@ class StatusView(Struct, kw_only=True):
     missing: dict[str, str]  # the reason for each list that could not be read
 
 
+class SettingView(Struct, kw_only=True):
+    """Describes one setting of the server. The values of secrets are masked."""
+
+    name: str
+    value: str
+    source: str  # "default", or the file, variable or flag that gave the value
+
+
+class ConfigurationView(Struct, kw_only=True):
+    """Describes the server that answers: its version, its start and its settings."""
+
+    version: str
+    started_at: _Time
+    settings: list[SettingView]
+
+
 class Ready(Struct, kw_only=True):
     """Says whether the server is ready for requests, with the health of each part."""
 
@@ -456,6 +522,30 @@ def queue_view(stats: QueueStats, view: str) -> Document:
     for state, count in stats.depth.items():
         depth[VIEWS[view][state]] += count
     return {**queue_document(stats), "depth": depth}
+
+
+def groups_view(found: DeadLetterGroups) -> GroupsAnswer:
+    return GroupsAnswer(
+        groups=[
+            GroupView(
+                type=one.type,
+                reason=one.reason.value,
+                error=one.error,
+                part=one.part,
+                jobs=one.jobs,
+                queues=one.queues,
+                first_at=rfc3339(one.first_at),
+                last_at=rfc3339(one.last_at),
+                newest=one.newest,
+                by_time=one.by_time,
+            )
+            for one in found.groups
+        ],
+        looked_at=found.looked_at,
+        complete=found.complete,
+        since=rfc3339(found.since) if found.groups else None,
+        until=rfc3339(found.until) if found.groups else None,
+    )
 
 
 async def schedule_page_view(page: SchedulePage) -> Document:

@@ -13,6 +13,7 @@ from jobqueue.core.decide import Entry, Live
 from jobqueue.core.identity import Identity
 from jobqueue.core.job import Held, Job, JobSpec
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.limits import Limits
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue, QueueStats
 from jobqueue.core.schedule import Schedule
@@ -76,15 +77,30 @@ class MemoryJob(Live):
 class MemoryQueue:
     """Holds a queue's settings, its claimable jobs and its figures."""
 
-    __slots__ = ("depth", "failed", "ready", "run_seconds", "settings", "succeeded")
+    __slots__ = (
+        "depth", "failed", "full_at", "limits", "ready", "run_seconds", "settings", "succeeded",
+    )  # fmt: skip
+    settings: Queue
+    limits: Limits | None  # of the settings
 
     def __init__(self, settings: Queue, type_of: Callable[[int], str | None]) -> None:
-        self.settings = settings
+        self.configure(settings)
+        self.full_at = 0.0  # the state of the bucket of the rate limit
         self.ready = ReadyJobs(type_of)
         self.depth = dict.fromkeys(State, 0)
         self.succeeded = 0
         self.failed = 0
         self.run_seconds = 0.0
+
+    def configure(self, settings: Queue) -> None:
+        """Replace the settings of the queue."""
+        self.settings = settings
+        self.limits = settings.limits
+
+    @property
+    def held(self) -> int:
+        """Return the number of jobs that are ASSIGNED or RUNNING."""
+        return self.depth[State.ASSIGNED] + self.depth[State.RUNNING]
 
     def stats(self) -> QueueStats:
         """Return the queue's settings and figures."""

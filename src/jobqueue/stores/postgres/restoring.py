@@ -13,20 +13,12 @@ from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.rebuild import Rebuilt, Restored, Told, led, not_empty, parts, standing, unused
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres import reads
-from jobqueue.stores.postgres.applying import (
-    END,
-    EVENT,
-    LIVE,
-    columns,
-    end_row,
-    event_row,
-    live_row,
-)
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
+from jobqueue.stores.postgres.deciding import END, EVENT, LIVE, end_row, event_row, live_row
 from jobqueue.stores.postgres.following import StreamPlace, including, snapshot
 from jobqueue.stores.postgres.schedules import row_of
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.statements import SQL, columns
 from jobqueue.stores.postgres.submitting import columns_of, field_with_nul
 from jobqueue.stores.queue_rows import settings_row
 from jobqueue.stores.rows import write_more

@@ -44,7 +44,11 @@ _SILENT = 2.0  # a store that leaves a write unanswered for longer is not well
 
 
 class PostgresStore:
-    """A store in a PostgreSQL database. With ``create=False`` the schema must exist."""
+    """A store in a PostgreSQL database. With ``create=False`` the schema must exist.
+
+    If ``max_payload_bytes`` is given, opening the store writes it and the lifetime of keys into the
+    database, for the functions of the schema jq.
+    """
 
     name = "postgresql"
     parallel = True
@@ -62,8 +66,10 @@ class PostgresStore:
         patience: float = _PATIENCE,
         create: bool = True,
         few: int = FEW,
+        max_payload_bytes: int | None = None,
     ) -> None:
         rules = rules or Rules()
+        self._limits = None if max_payload_bytes is None else (rules.key_ttl, max_payload_bytes)
         node = new_lease()
         self._dsn = dsn
         self.location = location(dsn)
@@ -112,6 +118,7 @@ class PostgresStore:
         self._database.open()
         try:
             await self._check_server()
+            await self._write_limits()
             if self._locks is not None:
                 await self._locks.open()
         except BaseException:
@@ -148,6 +155,16 @@ class PostgresStore:
                 " its machine fails",
                 " and ".join(lacking),
             )
+
+    async def _write_limits(self) -> None:
+        limits = self._limits
+        if limits is None:
+            return
+
+        async def work(db: Db) -> None:
+            await db.execute(SQL["write_limits"], *limits)
+
+        await self._database.writing.write("write_limits", work, again=work)
 
     async def close(self) -> None:
         """Send the last notification to other servers, then close all connections."""

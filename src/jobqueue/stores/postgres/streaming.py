@@ -115,7 +115,8 @@ class Stream:
                 items, passed = await _read(db, keys, size, now)
                 for _ in range(passed):
                     self._ahead.popleft()
-                self._ahead_of = here = _moved(here, keys[passed - 1])
+                seq, version, number, _ = keys[passed - 1]
+                self._ahead_of = here = replace(here, seq=seq, version=version, number=number)
                 if items:
                     return Changes(items, here.text())
 
@@ -197,11 +198,6 @@ async def _settle(db: Db) -> None:
     # Claims do not wait for the disk. A crash must not undo what was read, and must not give the
     # number of a transaction that counts as read to another transaction.
     await db.execute(SQL["touch"])
-
-
-def _moved(at: StreamPlace, key: Key) -> StreamPlace:
-    seq, version, number, _ = key
-    return replace(at, seq=seq, version=version, number=number)
 
 
 async def _stretch(db: Db, since: Snapshot) -> StreamPlace:

@@ -5,6 +5,12 @@
 SELECT name, id, max_retries, ttl, timeout, capacity, pending FROM queue
 WHERE deleted = 0 AND name IN ({marks})
 
+-- name: take_write_lock
+UPDATE probe SET at = at WHERE id = 1
+
+-- name: cancelled_lease
+SELECT 1 FROM live WHERE seq = ? AND lease = ? AND cancel = 1
+
 -- name: last_seq
 SELECT seq FROM sqlite_sequence WHERE name = 'rec'
 
@@ -33,10 +39,26 @@ INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, work
 VALUES {rows}
 
 -- name: queue_policies
-SELECT id, name, deleted, retry_profile, retry_base, retry_max, retry_jitter FROM queue
+SELECT id, name, deleted, more, retry_profile, retry_base, retry_max, retry_jitter FROM queue
 
 -- name: claimable_queues
-SELECT id, name, priority_weights FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
+SELECT id, name, priority_weights, more FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
+
+-- name: limit_state
+-- The number of held jobs of a queue, without those that this transaction has not counted yet, and the
+-- state of its bucket.
+SELECT q.assigned + q.running,
+       coalesce((SELECT full_at FROM bucket AS b WHERE b.queue = q.id AND b.key = ''), 0)
+FROM queue AS q WHERE q.id = ?
+
+-- name: limit_state_of
+-- As "limit_state", by the name of the queue.
+SELECT q.assigned + q.running,
+       coalesce((SELECT full_at FROM bucket AS b WHERE b.queue = q.id AND b.key = ''), 0)
+FROM queue AS q WHERE q.name = ?
+
+-- name: put_bucket
+INSERT OR REPLACE INTO bucket (queue, key, full_at) VALUES (?, ?, ?)
 
 -- name: types_of
 -- A fragment: the types of a queue's claimable jobs. It steps from each type to the next one in
@@ -200,6 +222,11 @@ SELECT seq FROM rec WHERE id = ?
 
 -- name: live_versions
 SELECT seq, version FROM live WHERE seq IN (SELECT value FROM json_each(?))
+
+-- name: describe
+SELECT r.seq, r.version, r.id, q.name, r.type, r.reason, substr(r.error, 1, ?1), r.completed_at
+FROM rec AS r JOIN queue AS q ON q.id = r.queue
+WHERE r.seq IN (SELECT value FROM json_each(?2)) AND r.state = 6 ORDER BY r.seq DESC
 
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,

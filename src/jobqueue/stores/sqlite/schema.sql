@@ -296,6 +296,16 @@ ALTER TABLE queue ADD COLUMN more TEXT;
 ALTER TABLE rec ADD COLUMN more TEXT;
 
 -- schema: 14
+-- The buckets of rate limits (core/limits.py); the key is empty for the limit of a queue. A bucket
+-- without a row is full.
+CREATE TABLE bucket (
+    queue   INTEGER NOT NULL,
+    key     TEXT    NOT NULL,
+    full_at REAL    NOT NULL, -- when the bucket is full again
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+
+-- schema: 15
 -- Schedules (core/schedule.py). A tick changes the revision, the state and due_at alone.
 
 CREATE TABLE schedule (

@@ -11,7 +11,9 @@ from jobqueue.access.tls import Credentials
 from jobqueue.api.grpc.channel import Dialer
 from jobqueue.api.grpc.client_servicer import MAX_WAIT
 from jobqueue.api.grpc.codec import (
+    deleted_from_pb,
     event_from_pb,
+    groups_from_pb,
     health_from_pb,
     job_from_pb,
     job_query_to_pb,
@@ -36,9 +38,11 @@ from jobqueue.core.errors import (
     JobQueueError,
     Unavailable,
 )
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     MAX_PAGE,
     Cancellation,
+    Deleted,
     Event,
     Health,
     Job,
@@ -270,14 +274,25 @@ class GrpcBackend:
         return job_from_pb(answer.job)
 
     async def retry_dead_letters(self, query: RetryQuery) -> Retried:
-        request = retry_query_to_pb(query)
+        request = retry_query_to_pb(query, operator_pb2.RetryDeadLettersRequest)
         effect = Effect.NONE if query.dry_run else Effect.ONCE
         answer = await self._servers.call(lambda at: at.operator.RetryDeadLetters, request, effect)
         return retried_from_pb(answer)
 
+    async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
+        request = retry_query_to_pb(query, operator_pb2.GroupDeadLettersRequest)
+        answer = await self._servers.call(lambda at: at.operator.GroupDeadLetters, request)
+        return groups_from_pb(answer)
+
     async def delete_job(self, job_id: str) -> None:
         request = operator_pb2.DeleteJobRequest(job_id=job_id)
         await self._servers.call(lambda at: at.operator.DeleteJob, request, Effect.ONCE)
+
+    async def delete_dead_letters(self, query: RetryQuery) -> Deleted:
+        request = retry_query_to_pb(query, operator_pb2.DeleteDeadLettersRequest)
+        effect = Effect.NONE if query.dry_run else Effect.ONCE
+        answer = await self._servers.call(lambda at: at.operator.DeleteDeadLetters, request, effect)
+        return deleted_from_pb(answer)
 
     async def health(self) -> Health:
         request = operator_pb2.GetHealthRequest()
