@@ -68,7 +68,10 @@ SERVICES = {
             # without it. It costs little where the folder is in memory (places.py). Shared memory
             # is made of files in the folder, too: a server that is killed leaves nothing elsewhere.
             settings={"max_wal_size": "256MB", "dynamic_shared_memory_type": "mmap"},
-            shared={"max_prepared_transactions": "8"},  # users' own transactions may be prepared
+            shared={
+                "max_prepared_transactions": "8",  # users' own transactions may be prepared
+                "max_connections": "400",  # each process of a run keeps some (kept.py)
+            },
         ),
         Service(
             name="redis",

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from jobqueue.core.clock import Clock
@@ -15,6 +16,7 @@ from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.redis.store import RedisStore
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
+from tests.services import kept
 from tests.services.run import Run
 
 Where = Callable[[], Any]
@@ -53,8 +55,10 @@ class Places:
         self._run: Run | None = None
         self._redis = ""
         self._made: list[str] = []
+        self._patch = pytest.MonkeyPatch()
         if store_name.startswith("postgres"):
             self._run = request.getfixturevalue("services")
+            self._patch.setattr(asyncpg, "connect", kept.connect)
         elif store_name == "redis":
             self._redis = request.getfixturevalue("redis_url")
 
@@ -65,7 +69,7 @@ class Places:
             return {"url": self._redis, "prefix": f"{{jq-{self._count}}}:"}
         if self._run is None:
             return str(self._folder / f"{self._count}.db")
-        name = self._run.databases.lend()
+        name = self._run.databases.lend(kept.KEEPER.pids())
         self._made.append(name)
         return self._run.databases.dsn(name)
 
@@ -74,3 +78,4 @@ class Places:
         while self._made:
             assert self._run is not None
             self._run.databases.give_back(self._made.pop())
+        self._patch.undo()

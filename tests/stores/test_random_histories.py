@@ -17,6 +17,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Claim, Rules
+from tests.services import kept
 from tests.stores.driver import NO_BACKOFF, Driver, new, spec, worker
 from tests.stores.every import STORES, Places
 from tests.stores.model import Model, ModelJob
@@ -249,4 +250,5 @@ async def run(store_name: str, places: Places, operations: list[tuple[str, int, 
 )
 @given(operations=OPERATIONS)
 def test_a_store_does_what_the_model_does(store_name: str, places: Places, operations):
-    asyncio.run(run(store_name, places, operations))
+    with asyncio.Runner(loop_factory=kept.KEEPER.loop) as runner:
+        runner.run(run(store_name, places, operations))

@@ -282,16 +282,17 @@ class Reads:
 
     def __init__(self, database: Database) -> None:
         self._reading = database.reading
+        self._looking_up = database.looking_up
 
     async def get(self, job_id: str) -> Job | None:
-        return await self._reading.read("get", lambda db: get(db, job_id))
+        return await self._looking_up.read("get", lambda db: get(db, job_id))
 
     async def seq_of(self, job_id: str) -> int | None:
-        return await self._reading.read("seq_of", lambda db: find(db, job_id))
+        return await self._looking_up.read("seq_of", lambda db: find(db, job_id))
 
     async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
         asked = array(seen), array(seen.values())
-        rows = await self._reading.read("moved_on", lambda db: db.fetch(SQL["moved_on"], *asked))
+        rows = await self._looking_up.read("moved_on", lambda db: db.fetch(SQL["moved_on"], *asked))
         return [row[0] for row in rows]
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
@@ -307,4 +308,4 @@ class Reads:
         return await self._reading.read("list_by_time", lambda db: list_by_time(db, wanted))
 
     async def history(self, job_id: str, before: int | None = None) -> list[Event]:
-        return await self._reading.read("history", lambda db: history(db, job_id, before))
+        return await self._looking_up.read("history", lambda db: history(db, job_id, before))
