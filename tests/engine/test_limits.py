@@ -21,7 +21,7 @@ NO_SAFETY_NET = 3_600.0
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobqueue.engine.recent._FRESH", -1.0)
+    monkeypatch.setattr("jobqueue.core.waiting.RECENT", -1.0)
 
 
 async def limited(open_rig: OpenRig, **limits: int | float | None) -> Rig:

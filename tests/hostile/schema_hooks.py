@@ -34,6 +34,7 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
             body["timezone"] = "UTC"
     if isinstance(body, dict) and "/queues" in case.path:
         _order(body)
+        _limit(body)
         ttl: Any = body.get("ttl")
         if _is_number(ttl) and ttl <= MAX_SECONDS:
             body["ttl"] = None  # jobs with a delay are sent to these queues, too
@@ -65,6 +66,20 @@ def _order(queue: dict[str, Any]) -> None:
         queue["retry_max"] = least
     elif _is_number(most) and not least:
         queue["retry_base"] = most
+
+
+def _limit(queue: dict[str, Any]) -> None:
+    """A period and a burst are for a rate only, and 100,000 starts in a second are the most."""
+    rate: Any = queue.get("rate")
+    if not _is_number(rate):
+        for name in ("rate_period", "rate_burst"):
+            if _is_number(queue.get(name)):
+                queue[name] = None
+    elif _is_number(queue.get("rate_period")):
+        queue["rate"] = 1
+        queue["rate_period"] = max(queue["rate_period"], 1)
+    elif rate > 100_000:
+        queue["rate"] = 100_000
 
 
 def _is_number(value: Any) -> bool:

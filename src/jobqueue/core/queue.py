@@ -313,7 +313,8 @@ def _normal(values: dict[str, Any], said: Collection[str]) -> dict[str, Any]:
             values[name] = values[name] or None
     for rate, details in _RATES.items():
         if rate in values and values[rate] is None:
-            values |= {name: None for name in details if not (name in said and values.get(name))}
+            said_too = [name for name in details if name in said and values[name] is not None]
+            values |= {name: None for name in details if name not in said_too}
     return values
 
 

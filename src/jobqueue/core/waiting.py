@@ -108,11 +108,15 @@ class Background:
             await asyncio.wait([task])
 
 
+RECENT = 1.0
+"""The seconds for which an answer that is shown to people is cached."""
+
+
 class Recent(Generic[T]):
     """Caches an answer for a short time. Concurrent callers share one read."""
 
-    def __init__(self, ask: Callable[[], Awaitable[T]], fresh: float = 1.0) -> None:
-        """Set the function that reads the answer, and for how many seconds the answer is cached."""
+    def __init__(self, ask: Callable[[], Awaitable[T]], fresh: float | None = None) -> None:
+        """Set the function that reads the answer, and the seconds for which it is cached."""
         self._ask = ask
         self._fresh = fresh
         self._asking = asyncio.Lock()
@@ -121,7 +125,8 @@ class Recent(Generic[T]):
     async def read(self) -> T:
         async with self._asking:
             known = self._known
-            if known is None or time.monotonic() - known[0] > self._fresh:
+            fresh = RECENT if self._fresh is None else self._fresh
+            if known is None or time.monotonic() - known[0] > fresh:
                 asked = time.monotonic()
                 known = self._known = (asked, await self._ask())
             return known[1]

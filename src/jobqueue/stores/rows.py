@@ -43,7 +43,7 @@ from jobqueue.stores import schedule_rows
 from jobqueue.stores.queue_rows import read_queue_body
 
 MAX_SEQ = 2**63 - 1
-_UNSAID = JobSpec(payload=b"").more()
+_UNSAID = JobSpec(payload=b"")
 STATES: dict[int, State] = {int(state): state for state in State}
 REASONS: dict[str, Reason] = {reason.value: reason for reason in Reason}
 
@@ -61,7 +61,7 @@ def write_labels(spec: JobSpec) -> str | None:
 
 def write_more(spec: JobSpec) -> str | None:
     """Return the job's fields that have no column of their own, as JSON for the column ``more``."""
-    more = {n: value for n in MORE if (value := getattr(spec, n)) != _UNSAID[n]}
+    more = {n: value for n in MORE if (value := getattr(spec, n)) != getattr(_UNSAID, n)}
     return json.dumps(more) if more else None
 
 
