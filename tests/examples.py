@@ -1,7 +1,7 @@
 """How many examples Hypothesis tries: few in `make test`, many times as many in the nightly run.
 
-    @settings(max_examples=examples(20))
-    @pytest.mark.timeout(60 * FACTOR)       where the usual limit is too short for that many
+@settings(max_examples=examples(20))
+@pytest.mark.timeout(60 * FACTOR)       where the usual limit is too short for that many
 """
 
 from __future__ import annotations
