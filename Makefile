@@ -163,10 +163,12 @@ test: services ## Run the tests, with coverage of core, engine, stores and confi
 test-fast: $(DEV_STAMP) ## Run the tests that need no server and start few programs, 2 minutes
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m "$(FAST)" $(FAST_WITHOUT) $(ARGS)
 
-# Not a step of .ci/run: each says in its marker why it is here.
+# Not a step of .ci/run: each says in its marker why it is here. Those of Hypothesis run in `make test`
+# as well, with a tenth of the examples.
 .PHONY: test-nightly
 test-nightly: services ## Run the tests that are too slow for every merge
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m nightly --durations=10 $(ARGS)
+	JQ_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile \
+		-m "(nightly or hypothesis) and not containers" --durations=10 $(ARGS)
 
 .PHONY: test-integration
 test-integration: services ## Run the tests that need a real PostgreSQL, Redis or Kafka

@@ -38,6 +38,7 @@ from jobqueue.core.stream import (
     ScheduleEvent,
     job_event,
 )
+from tests.examples import examples
 from tests.records import made
 
 
@@ -116,7 +117,7 @@ def test_a_cancel_counts_for_the_version_that_it_was_made_for():
 
 
 @pytest.mark.req("jq:FR-036")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     moves=st.lists(
         st.tuples(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from jobqueue.core.store import Rules, Store
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.redis.store import RedisStore
+from jobqueue.stores.sqlite import connection as sqlite
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
 from tests.services import kept
@@ -43,6 +47,16 @@ NAMES = [
 ]
 
 
+@functools.cache
+def _file_with_schema() -> bytes:
+    """An SQLite file as a store leaves it that has done nothing but open it for the first time."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "new.db")
+        with contextlib.closing(sqlite.connect(path)) as connection:
+            sqlite.prepare(path, connection)
+        return path.read_bytes()
+
+
 class Places:
     """Files, databases or key prefixes for the stores of one test.
 
@@ -68,7 +82,10 @@ class Places:
         if self._redis:
             return {"url": self._redis, "prefix": f"{{jq-{self._count}}}:"}
         if self._run is None:
-            return str(self._folder / f"{self._count}.db")
+            path = self._folder / f"{self._count}.db"
+            path.touch(0o600)
+            path.write_bytes(_file_with_schema())
+            return str(path)
         name = self._run.databases.lend(kept.KEEPER.pids())
         self._made.append(name)
         return self._run.databases.dsn(name)
