@@ -144,6 +144,10 @@ bench-recovery: services ## Measure recovery from killed, slow and silent server
 bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
 	@exec $(BIN)/jq-bench run streaming $(ARGS)
 
+.PHONY: screenshots
+screenshots: $(DEV_STAMP) ## Make the pictures of the console in docs/pictures (needs Chromium)
+	@exec $(BIN)/python -m tests.console.screenshots
+
 .PHONY: images
 images: $(DEV_STAMP) ## Build the container images; say where each MB goes (ARGS=--help)
 	@exec $(BIN)/python scripts/images.py $(ARGS)

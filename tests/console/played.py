@@ -77,10 +77,10 @@ class Played:
         self.held.append(one)
         return one.id, one.lease
 
-    async def fail(self, type: str, error: str) -> str:
+    async def fail(self, type: str, error: str, *, ran_for: float = 0.5) -> str:
         """Fail a job of the type. Returns its id."""
         one = await self._next(type)
-        await self._report(Transition.failed(one.seq, one.lease, error, ran_for=0.5))
+        await self._report(Transition.failed(one.seq, one.lease, error, ran_for=ran_for))
         return one.id
 
     async def succeed(self, type: str, result: bytes | None = None) -> str:
@@ -88,6 +88,19 @@ class Played:
         one = await self._next(type)
         await self._report(Transition.succeeded(one.seq, one.lease, result, 0.25))
         return one.id
+
+    async def succeed_all(self, jobs: int, ran_for: float) -> None:
+        """Finish that many jobs of any type."""
+        async with patience.timeout(60):
+            while jobs:
+                self._news.clear()
+                ended, self.held = self.held[:jobs], self.held[jobs:]
+                ends = [Transition.succeeded(one.seq, one.lease, None, ran_for) for one in ended]
+                if ends:
+                    assert all(await self.link.report(ends, len(ends)))
+                    jobs -= len(ends)
+                else:
+                    await self._news.wait()
 
     def progress(self, lease: int, value: float | None, text: str) -> None:
         """Say how far the job of a lease is."""

@@ -224,6 +224,14 @@ async def test_a_large_payload_is_cut_on_the_page_and_whole_in_the_file(stored: 
             assert again.payload == content
 
 
+async def test_the_words_of_an_event_are_apart(person: Person, server: ServerProcess):
+    [made] = await server.backend.submit([JobSpec(payload=b"1", type="send", max_retries=0)])
+    async with Played(server) as played:
+        await played.fail("send", "ConnectionError: refused")
+    page = await person.open(f"/ui/jobs/{made.job_id}")
+    assert "attempt 1 on played-1 ConnectionError: refused" in " ".join(page.text.split())
+
+
 async def test_a_long_history_is_read_in_parts(person: Person, server: ServerProcess):
     [made] = await server.backend.submit([JobSpec(payload=b"1", type="t")])
     for _ in range(260):
