@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
@@ -123,6 +123,32 @@ def jittered(seconds: float, draw: Callable[[], float] = random.random) -> float
     Random pauses prevent several processes from acting at the same moments.
     """
     return seconds * (1.0 - 0.5 * draw())
+
+
+class LatestWrite(Background, Generic[T]):
+    """Writes a value in the background: only the latest one, one write at a time.
+
+    ``write`` returns False if it must be repeated, and raises no error.
+    """
+
+    def __init__(self, write: Callable[[T], Awaitable[bool]]) -> None:
+        self._write = write
+        self._waiting: list[T] = []  # the value to write, if any
+
+    def put(self, value: T) -> None:
+        """Write this value soon, in place of a value that is not written yet."""
+        self._waiting = [value]
+        if self._task is None or self._task.done():
+            self._begin(self._run(), "latest-write")
+
+    async def _run(self) -> None:
+        pause = GrowingPause(0.1, 5.0)
+        while self._waiting:
+            value = self._waiting[0]
+            self._waiting = []
+            if not await self._write(value):
+                self._waiting = self._waiting or [value]
+                await pause.wait()
 
 
 class GrowingPause:

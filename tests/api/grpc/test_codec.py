@@ -43,6 +43,7 @@ from jobqueue.api.grpc.work_codec import (
     report_from_pb,
     report_to_pb,
 )
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.job import (
     IN_PROCESS,
@@ -203,6 +204,7 @@ workers = st.builds(
     overrun=int32,
     queues_left_out=int32,
     types_left_out=int32,
+    breakers=st.lists(st.builds(OpenBreaker, text, int32, times, int32), max_size=2).map(tuple),
 )
 healths = st.builds(
     Health,

@@ -294,3 +294,7 @@ ALTER TABLE worker ADD COLUMN overrun INTEGER NOT NULL DEFAULT 0;
 -- What later versions keep of a queue or a job without a column of its own.
 ALTER TABLE queue ADD COLUMN more TEXT;
 ALTER TABLE rec ADD COLUMN more TEXT;
+
+-- schema: 14
+-- Types that a worker has paused, because their jobs failed in a row (core/breaker.py), in JSON.
+ALTER TABLE worker ADD COLUMN breakers TEXT;
