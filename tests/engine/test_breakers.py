@@ -10,7 +10,8 @@ import pytest
 from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.job import Assignment, JobSpec, Transition
-from tests.engine.rig import Rig, Worker, until
+from jobqueue.core.queue import QueueSpec
+from tests.engine.rig import Rig, Worker
 
 NO_SAFETY_NET = 3_600.0
 TYPES = frozenset({"pay", "other"})
@@ -134,7 +135,7 @@ async def test_breakers_are_recorded_and_gone_with_the_next_registration(rig: Ri
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobqueue.engine.unserved._FRESH", -1.0)
+    monkeypatch.setattr("jobqueue.core.waiting.RECENT", -1.0)
 
 
 @pytest.mark.usefixtures("fresh")
@@ -149,6 +150,7 @@ async def test_a_waiting_job_says_that_its_type_is_paused_everywhere(rig: Rig) -
         return (await rig.engine.get(job_id)).hint
 
     assert await hint() == "", "another worker takes it"
+    elsewhere = await rig.worker("elsewhere", queues=("elsewhere",), types=TYPES)
     other.link.set_breakers([paused(until=rig.clock.now() + 20)])
     await quiet(worker)
     assert await hint() == (
@@ -157,9 +159,10 @@ async def test_a_waiting_job_says_that_its_type_is_paused_everywhere(rig: Rig) -
     )
     (stats,) = await rig.engine.list_queues()
     assert stats.unserved == (), "its workers are connected"
-    await other.link.close()
-    worker.link.set_breakers([paused(1)])
-    await until(lambda: bool(worker.got))
+    await rig.engine.create_queue(QueueSpec(name="far"))
+    far = await rig.submit(type="pay", queue="far")
+    assert "no connected worker takes jobs from queue 'far'" in (await rig.engine.get(far)).hint
+    await elsewhere.link.close()
 
 
 @pytest.mark.parametrize("until", [float("nan"), -1.0, 1e300])

@@ -155,22 +155,31 @@ async def results() -> None:
     assert_type(await (await send.submit("a", "b")).status(), Job)
     assert_type(await send.submit_many([("a", "b")]), list[JobHandle[dict[str, int]]])
     assert_type(await send.options(priority=9, delay=3).submit("a", "b"), JobHandle[dict[str, int]])
+    assert_type(await send.submit("a", "b", connection=object()), JobHandle[dict[str, int]])
+    assert_type(await first.submit("a", times=3, connection=None), JobHandle[list[str]])
+    assert_type(await nothing.submit(connection=object()), JobHandle[None])
+    within = send.options(key="k", connection=object())
+    assert_type(await within.submit("a", "b"), JobHandle[dict[str, int]])
+    assert_type(
+        await send.submit_many([("a", "b")], connection=object()), list[JobHandle[dict[str, int]]]
+    )
+    assert_type(await app.submit("send", connection=object()), JobHandle[Any])
     assert_type(app.job("id"), JobHandle[Any])
     assert_type(app.job("id", send), JobHandle[dict[str, int]])
 
 
 async def mistakes() -> None:
-    await send.submit("a@b.c")  # type: ignore[call-arg]
-    await send.submit("a@b.c", 3)  # type: ignore[arg-type]
-    await send.submit("a@b.c", "hello", "more")  # type: ignore[call-arg]
-    await send.submit("a@b.c", subject="hello")  # type: ignore[call-arg]
-    await first.submit(3)  # type: ignore[arg-type]
-    await first.submit("a", times="3")  # type: ignore[arg-type]
-    await first.submit("a", often=3)  # type: ignore[call-arg]
-    await plain.submit(1, "x")  # type: ignore[call-arg]
-    await sync_last.submit("1")  # type: ignore[arg-type]
-    await sync_first.submit()  # type: ignore[call-arg]
-    await nothing.submit(1)  # type: ignore[call-arg]
+    await send.submit("a@b.c")  # type: ignore[call-overload]
+    await send.submit("a@b.c", 3)  # type: ignore[call-overload]
+    await send.submit("a@b.c", "hello", "more")  # type: ignore[call-overload]
+    await send.submit("a@b.c", subject="hello")  # type: ignore[call-overload]
+    await first.submit(3)  # type: ignore[call-overload]
+    await first.submit("a", times="3")  # type: ignore[call-overload]
+    await first.submit("a", often=3)  # type: ignore[call-overload]
+    await plain.submit(1, "x")  # type: ignore[call-overload]
+    await sync_last.submit("1")  # type: ignore[call-overload]
+    await sync_first.submit()  # type: ignore[call-overload]
+    await nothing.submit(1)  # type: ignore[call-overload]
     await send.options(priority="high").submit("a", "b")  # type: ignore[arg-type]
     await send.options(prio=1).submit("a", "b")  # type: ignore[call-arg]
     app.task(queues="mail")  # type: ignore[call-overload]
@@ -192,7 +201,9 @@ def blocking() -> None:
         assert_type(q.submit(send, "a@b.c", "hello").result(timeout=10), dict[str, int])
         assert_type(q.submit(first.options(priority=3), "a", times=2).result(), list[str])
         assert_type(q.submit(sync_plain, 1).status(), Job)
-        q.submit(send, "a@b.c")  # type: ignore[arg-type]
+        assert_type(q.submit(sync_plain, 1, connection=object()).result(), tuple[int, int])
+        assert_type(q.submit(send, "a", "b", connection=object()).result(), dict[str, int])
+        q.submit(send, "a@b.c")  # type: ignore[call-overload]
         q.submit(first, "a", times="2")  # type: ignore[arg-type]
 
 

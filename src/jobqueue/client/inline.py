@@ -38,7 +38,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, State
 from jobqueue.core.progress import Progress
-from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.core.store import ALL_QUEUES, Claim, Claimed, Rules
 from jobqueue.engine.batching import Answer, Batcher, Call
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
@@ -341,9 +341,14 @@ class InlineBackend(Engine):
                 self._attempts.add(attempt)
                 attempt.add_done_callback(self._attempts.discard)
                 await asyncio.shield(attempt)
-            elif any(queue.depth.get(State.FAILED) for queue in await self._memory.queues.stats()):
+                continue
+            opens_in = assigned.opens_in if isinstance(assigned, Claimed) else math.inf
+            if any(queue.depth.get(State.FAILED) for queue in await self._memory.queues.stats()):
                 # A delayed job whose time is before the retry runs first, before its TTL ends.
-                await self._pass_to(min(self._times_to_come()))
+                at = min(self._times_to_come())
+                await self._pass_to(min(at, self._time.now() + opens_in))
+            elif opens_in < math.inf:
+                await self._pass_to(self._time.now() + opens_in)  # a rate limit
             else:
                 return
 

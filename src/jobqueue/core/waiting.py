@@ -108,6 +108,34 @@ class Background:
             await asyncio.wait([task])
 
 
+RECENT = 1.0
+"""The seconds for which an answer that is shown to people is cached."""
+
+
+class Recent(Generic[T]):
+    """Caches an answer for a short time. Concurrent callers share one read."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], fresh: float | None = None) -> None:
+        """Set the function that reads the answer, and the seconds for which it is cached."""
+        self._ask = ask
+        self._fresh = fresh
+        self._asking = asyncio.Lock()
+        self._known: tuple[float, T] | None = None
+
+    async def read(self) -> T:
+        async with self._asking:
+            known = self._known
+            fresh = RECENT if self._fresh is None else self._fresh
+            if known is None or time.monotonic() - known[0] > fresh:
+                asked = time.monotonic()
+                known = self._known = (asked, await self._ask())
+            return known[1]
+
+    def forget(self) -> None:
+        """Discard the cached answer."""
+        self._known = None
+
+
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
     """Wait for the event, at most ``seconds``. Return True if the event was set in time."""
     try:

@@ -57,7 +57,7 @@ class WorkerProcess:
         self._backend, workers_side = self._connect(credentials, redis_url)
         registry = registry or Registry()
         registry.provide(engine_job.task())
-        self._periodic = options.periodic(settings, registry, self._backend)
+        self._schedules = options.code_schedules(settings, registry, self._backend)
         self.runtime = WorkerRuntime(
             workers_side,
             registry,
@@ -121,7 +121,7 @@ class WorkerProcess:
             await when_reached(self._backend.start, self._settings.db.start_timeout, log)
             await self.runtime.start()
             await self._served.start()
-            self._periodic.start()
+            self._schedules.start()
         except BaseException:
             await self.stop()
             raise
@@ -153,7 +153,7 @@ class WorkerProcess:
 
     async def stop(self) -> None:
         """Drain and deregister the worker within the shutdown timeout, then disconnect."""
-        await self._periodic.stop()
+        await self._schedules.stop()
         await self._served.stop()
         await self.runtime.stop()
         await self._listener.stop()

@@ -209,6 +209,10 @@ class Codec:
             gc=False,
         )
 
+    def takes(self, name: str) -> bool:
+        """Return True if a payload may have an argument of this name."""
+        return name in self._kinds or self._extra is not _EMPTY
+
     # -- arguments ---------------------------------------------------------------------------
 
     def encode(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:

@@ -82,6 +82,10 @@ class TaskDefinition:
         self.encode = self.codec.encode
         self.decode_result = self.codec.decode_result
 
+    def takes(self, name: str) -> bool:
+        """Return True if the handler can be called with an argument of this name."""
+        return self.codec.takes(name)
+
 
 def define(
     fn: Callable[..., Any], *, name: str | None = None, options: TaskOptions = DEFAULT_OPTIONS

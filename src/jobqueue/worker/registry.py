@@ -9,10 +9,10 @@ from typing import Any
 from jobqueue.core.errors import AlreadyExists, InvalidArgument
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.queue import QueueSpec
+from jobqueue.core.schedule import CATCH_UP, ScheduleSpec
 from jobqueue.core.store import ALL_QUEUES
 from jobqueue.tasks.context import Context
 from jobqueue.tasks.task import TaskDefinition, define
-from jobqueue.worker.periodic import CATCH_UP, Schedule
 
 MAX_SIMULATED_BYTES = 16 * 1024 * 1024
 
@@ -66,7 +66,7 @@ class Registry:
         self.listeners: list[Callable[[], None]] = []
         self.has_breakers = False  # True if a task has a breaker; read at the end of every job
         self._queues: dict[str, QueueSpec] = {}
-        self.schedules: dict[str, Schedule] = {}
+        self.schedules: dict[str, ScheduleSpec] = {}
         self.catch_up = CATCH_UP  # seconds; set by the app, overridden by a setting
 
     def add(self, definition: TaskDefinition, *, default: bool = False) -> TaskDefinition:
@@ -100,8 +100,8 @@ class Registry:
         """Return the queues of the internal tasks that ``provide`` added."""
         return frozenset(task.options.queue for task in self._provided.values())
 
-    def add_schedule(self, schedule: Schedule) -> None:
-        """Add a schedule. Every worker process submits the schedule's job at each fire time."""
+    def add_schedule(self, schedule: ScheduleSpec) -> None:
+        """Add a schedule, which every worker process declares when it starts."""
         self.check_schedule(schedule.name)
         self.schedules[schedule.name] = schedule
 
@@ -167,4 +167,4 @@ class Registry:
 
     def _named(self) -> set[str]:
         tasks = {task.options.queue for task in self._tasks.values()}
-        return tasks | {schedule.spec.queue for schedule in self.schedules.values()}
+        return tasks | {schedule.job.queue for schedule in self.schedules.values()}

@@ -10,6 +10,7 @@ import pytest
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Refusal, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
+from jobqueue.core.queue import Queue
 from jobqueue.core.store import Change, Claim
 from tests import patience
 from tests.stores.cutting import Cut
@@ -35,9 +36,11 @@ async def test_a_clash_in_the_second_part_of_a_submit_repeats_nothing(open_store
     other = await asyncpg.connect(postgres_dsn)
     transaction = other.transaction()
     await transaction.start()
-    # Plain submits pass this lock, keyed ones wait for it until their time is up.
-    await other.execute("LOCK TABLE job_key IN SHARE MODE")
-    submit = asyncio.create_task(store.jobs.submit(new(spec(b"plain"), spec(b"keyed", key="k"))))
+    # Plain submits pass this lock, those to a bounded queue wait for it until their time is up.
+    await store.queues.create(Queue(name="bounded", capacity=9))
+    await other.execute("SELECT FROM queues WHERE name = 'bounded' FOR NO KEY UPDATE")
+    jobs = new(spec(b"plain"), spec(b"bounded", queue="bounded"))
+    submit = asyncio.create_task(store.jobs.submit(jobs))
     await until(lambda: waiting(db))
     await until(lambda: not_waiting(db))
     await transaction.rollback()
