@@ -258,6 +258,15 @@ def worker_document(worker: Worker) -> Document:
         "concurrency": info.concurrency,
         "running": worker.running,
         "overrun": worker.overrun,
+        "breakers": [
+            {
+                "type": one.type,
+                "failures": one.failures,
+                "until": rfc3339(one.until),
+                "trial": bool(one.trial),
+            }
+            for one in worker.breakers
+        ],
         "owner": shown_owner(info.owner),
         "registered_at": rfc3339(worker.registered_at),
         "last_heartbeat": rfc3339(worker.last_seen),

@@ -138,6 +138,7 @@ RULES: dict[str, Rule] = {
             "beat.leases": MAX_LEASES,
             "beat.begun": MAX_LEASES,
             "beat.progress": MAX_LEASES,
+            "breakers.open": MAX_NAMES,
         },
         changes=True,
     ),

@@ -32,6 +32,7 @@ from jobqueue.client.options import (
     seconds,
     submit_options,
 )
+from jobqueue.core.breaker import Breaker
 from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Job, JobSpec
@@ -258,6 +259,9 @@ class TaskDecorator:
     or a ``Backoff``, whose waits double. Only exceptions in ``retry_on`` are retried. Exceptions in
     ``abort_on`` are never retried, even if they are in ``retry_on``.
 
+    ``breaker=Breaker(failures=10, pause=30)`` pauses the task in a worker process whose attempts
+    failed 10 times in a row: for 30 seconds the process takes no jobs of it, then it tries one.
+
     ``batch=100`` collects up to 100 jobs for one call of the function, which gets a list in place
     of each argument, and returns a list with a result or an exception for each job. A call waits at
     most ``batch_wait`` seconds (0.1) for jobs after its first one. Each job takes a slot.
@@ -329,6 +333,7 @@ class TaskDecorator:
         backoff: Seconds | Sequence[Seconds] | Backoff | None = None,
         retry_on: Exceptions | None = None,
         abort_on: Exceptions | None = None,
+        breaker: Breaker | None = None,
         cron: str | None = None,
         every: Seconds | None = None,
         timezone: str | None = None,
@@ -351,6 +356,7 @@ class TaskDecorator:
         backoff: Seconds | Sequence[Seconds] | Backoff | None = None,
         retry_on: Exceptions | None = None,
         abort_on: Exceptions | None = None,
+        breaker: Breaker | None = None,
         cron: str | None = None,
         timezone: str | None = None,
         default: bool = False,

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import DeadlineExceeded, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
@@ -165,6 +166,13 @@ class Link(Protocol):
         ``progress`` has, by lease, what was reported since the last answered heartbeat. ``overrun``
         counts slots in which the function of an ended attempt still runs; None means as many as
         before.
+        """
+
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        """Take no jobs of these types, except one job for each new trial.
+
+        The breakers replace those of the last call. They count before all reports and grants of
+        later calls. A server of an earlier version ignores them.
         """
 
     async def drain(self, *, pause: bool = False) -> None:

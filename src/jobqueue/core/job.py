@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, without_trace
 from jobqueue.core.ids import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
@@ -495,6 +496,7 @@ class Worker:
     withheld: int = 0  # slots of a worker with a partition that are not free, without any lease
     queues_left_out: int = 0  # names omitted from ``info.queues`` to shorten a list of workers
     types_left_out: int = 0  # names omitted from ``info.types`` for the same reason
+    breakers: tuple[OpenBreaker, ...] = ()  # of types that it has paused (core/breaker.py)
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
     Assignment,
@@ -415,6 +416,14 @@ class WorkerStore(Protocol):
 
         ``overrun`` counts slots in which the function of an ended attempt still runs; None means as
         many as before. A registration sets the number to 0.
+        """
+
+    async def set_breakers(
+        self, worker_id: str, incarnation: int, breakers: Sequence[OpenBreaker]
+    ) -> None:
+        """Record the open breakers of a worker, in place of those recorded before.
+
+        Nothing happens if this incarnation is not registered. A registration removes them.
         """
 
     async def held(self, worker_id: str | None = None) -> list[Held]:

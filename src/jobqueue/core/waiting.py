@@ -153,6 +153,32 @@ def jittered(seconds: float, draw: Callable[[], float] = random.random) -> float
     return seconds * (1.0 - 0.5 * draw())
 
 
+class LatestWrite(Background, Generic[T]):
+    """Writes a value in the background: only the latest one, one write at a time.
+
+    ``write`` returns False if it must be repeated, and raises no error.
+    """
+
+    def __init__(self, write: Callable[[T], Awaitable[bool]]) -> None:
+        self._write = write
+        self._waiting: list[T] = []  # the value to write, if any
+
+    def put(self, value: T) -> None:
+        """Write this value soon, in place of a value that is not written yet."""
+        self._waiting = [value]
+        if self._task is None or self._task.done():
+            self._begin(self._run(), "latest-write")
+
+    async def _run(self) -> None:
+        pause = GrowingPause(0.1, 5.0)
+        while self._waiting:
+            value = self._waiting[0]
+            self._waiting = []
+            if not await self._write(value):
+                self._waiting = self._waiting or [value]
+                await pause.wait()
+
+
 class GrowingPause:
     """Computes the pauses between tries: ``first`` seconds, then each twice as long as the last.
 

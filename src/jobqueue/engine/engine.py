@@ -373,7 +373,7 @@ class Engine(OperatorCalls, ScheduleCalls):
         now = self._clock.now()
         if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
             return ""
-        return await self._unserved.hint(job) or await self._held_back.hint(job)
+        return await self._unserved.hint(job, now) or await self._held_back.hint(job)
 
     async def _get(self, job_id: str) -> Job:
         job = await self._store.reads.get(parse_job_id(job_id))

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
@@ -180,6 +181,12 @@ class Scheduler:
             # operator has undone its drain.
             session.free += slots
         if session.free > 0 and session.open and self.sessions.scope(session) not in self._dry:
+            self._wake.set()
+
+    def set_breakers(self, session: Session, breakers: Sequence[OpenBreaker]) -> None:
+        """Replace a worker's open breakers, and claim for the types that it takes again."""
+        session.set_breakers(breakers)
+        if session.offers:
             self._wake.set()
 
     def tell(self, session: Session, status: WorkerStatus) -> None:

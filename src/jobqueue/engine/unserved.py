@@ -11,8 +11,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from jobqueue.core.breaker import OpenBreaker, why_paused
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Job, WorkerInfo, WorkerStatus
+from jobqueue.core.job import Job, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Store, Term
@@ -27,10 +28,14 @@ _MOST_TOLD = 100  # types in the log
 
 
 class Takers:
-    """Holds the queues and types of jobs that the connected workers take."""
+    """Holds the queues and types of jobs that the connected workers take.
 
-    def __init__(self, scopes: Iterable[Scope]) -> None:
+    A type that a worker has paused counts as taken, because the pause ends by itself.
+    """
+
+    def __init__(self, scopes: Iterable[Scope], paused: Iterable[OpenBreaker] = ()) -> None:
         self._scopes = set(scopes)
+        self._paused = sorted(paused, key=lambda one: one.until)
         self._by_queue: dict[str, frozenset[str] | None] = {}
 
     def take(self, queue: str, type: str) -> bool:
@@ -41,6 +46,10 @@ class Takers:
     def take_from(self, queue: str) -> bool:
         """Return True if some worker takes jobs of some type from this queue."""
         return self._types(queue) != frozenset()
+
+    def pause(self, type: str) -> OpenBreaker | None:
+        """Return the open breaker of a type whose pause ends first, or None if none is open."""
+        return next((one for one in self._paused if one.type == type), None)
 
     def _types(self, queue: str) -> frozenset[str] | None:
         if queue not in self._by_queue:
@@ -86,22 +95,27 @@ class Unserved(Background):
         """Discard the cached workers, because a worker has registered at this server."""
         self._takers.forget()
 
-    async def hint(self, job: Job) -> str:
+    async def hint(self, job: Job, now: float) -> str:
         """Return why the job waits if no worker takes it, else an empty text.
 
         The job must be claimable.
         """
         try:
-            return reason(await self._takers.read(), job.queue, job.type)
+            every, able = await self._takers.read()
         except JobQueueError:  # the job is shown without the hint
             return ""
+        pause = every.pause(job.type)
+        missing = reason(every, job.queue, job.type)
+        if missing or pause is None or able.take(job.queue, job.type):
+            return missing
+        return why_paused(pause, now)
 
     async def complete(self, queues: Sequence[QueueStats]) -> None:
         """Add to each queue's figures the types of waiting jobs that no connected worker takes."""
         if not any(stats.depth.get(State.PENDING) for stats in queues):
             return
         try:
-            takers, waiting = await self._takers.read(), await self._waiting.read()
+            (takers, _), waiting = await self._takers.read(), await self._waiting.read()
         except JobQueueError as error:
             _log.debug(
                 "cannot read the types of waiting jobs: %s; showing queues without these types",
@@ -117,10 +131,16 @@ class Unserved(Background):
             types.sort(key=lambda one: (-one.jobs, one.type))
             stats.unserved = tuple(types[:_MOST_SHOWN])
 
-    async def _read_takers(self) -> Takers:
+    async def _read_takers(self) -> tuple[Takers, Takers]:
+        """Return the takers with all their types, and those without the types that are paused."""
         workers = await self._store.workers.all()
-        online = [worker.info for worker in workers if worker.status is WorkerStatus.ONLINE]
-        return Takers(map(self._scope, online))
+        online = [worker for worker in workers if worker.status is WorkerStatus.ONLINE]
+        scopes = [self._scope(worker.info) for worker in online]
+        paused = [one for worker in online for one in worker.breakers]
+        every = Takers(scopes, paused)
+        if not paused:
+            return every, every
+        return every, Takers(map(_without_paused, scopes, online))
 
     def _scope(self, info: WorkerInfo) -> Scope:
         session = self._sessions.get(info.id)
@@ -149,7 +169,7 @@ class Unserved(Background):
         The first call logs nothing, because workers that start together with the server need a
         moment to connect.
         """
-        takers = await self._takers.read()
+        takers, _ = await self._takers.read()
         lacking = {
             (one.queue, one.type): one
             for one in await self._waiting.read()
@@ -172,6 +192,14 @@ class Unserved(Background):
                 len(confirmed) - room,
             )
         self._too_many = len(confirmed) > room
+
+
+def _without_paused(scope: Scope, worker: Worker) -> Scope:
+    queues, without, _ = scope
+    types = worker.info.types
+    if types is not None:
+        types = types.difference(one.type for one in worker.breakers)
+    return queues, without, types
 
 
 def _warn(takers: Takers, waiting: WaitingType) -> None:

@@ -268,11 +268,15 @@ class Pool(Part):
             workers_side = stream.worker_dispatch(settings, base.store, base.metrics)
         self._runtime = WorkerRuntime(workers_side, base.registry, told)
         base.metrics.watch_overruns(told.id, self._overrun)
+        base.metrics.watch_breakers(told.id, self._breakers)
         await self._runtime.start()
         self._served = ServedQueues(
             base.engine, told.id, base.pool_queues, on_demand=base.registry.provided_queues()
         )
         await self._served.start()
+
+    def _breakers(self) -> Mapping[str, int]:
+        return {} if self._runtime is None else self._runtime.breakers()
 
     def _overrun(self) -> int:
         return 0 if self._runtime is None else self._runtime.overrun

@@ -72,6 +72,7 @@ class WorkerProcess:
             None if self._owns_store and not by_kafka else self.metrics,
         )
         self.metrics.watch_overruns(self.runtime.settings.id, lambda: self.runtime.overrun)
+        self.metrics.watch_breakers(self.runtime.settings.id, self.runtime.breakers)
         self._served = ServedQueues(
             self._backend,
             self.runtime.settings.id,

@@ -8,11 +8,12 @@ and lists of names. Rows of events and of the outbox come from the queries ``cha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jobqueue.core import stream
+from jobqueue.core.breaker import OpenBreaker, read_breakers
 from jobqueue.core.ids import read_key
 from jobqueue.core.job import (
     MORE,
@@ -175,7 +176,7 @@ class Rows:
     def worker(self, row: Any) -> Worker:
         """Return the worker in a row of the query ``workers``."""
         (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner,
-         status, registered_at, last_seen, running, overrun) = row  # fmt: skip
+         status, registered_at, last_seen, running, overrun, breakers) = row  # fmt: skip
         info = WorkerInfo(
             id=worker_id,
             incarnation=incarnation,
@@ -195,7 +196,18 @@ class Rows:
             last_seen=last_seen,
             running=running,
             overrun=overrun,
+            breakers=stored_breakers(breakers),
         )
+
+
+def write_breakers(breakers: Sequence[OpenBreaker]) -> str | None:
+    """Return the column with a worker's open breakers: JSON, or None if there are none."""
+    return json.dumps([one.document() for one in breakers]) if breakers else None
+
+
+def stored_breakers(column: str | None) -> tuple[OpenBreaker, ...]:
+    """Return a worker's open breakers from their column."""
+    return read_breakers(json.loads(column)) if column else ()
 
 
 def _progress(column: str | None) -> Progress | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jobqueue.core.breaker import Breaker
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.retry import Backoff
@@ -34,6 +35,7 @@ class TaskOptions:
     backoff: Backoff | tuple[float, ...] | None = None
     retry_on: tuple[type[BaseException], ...] | None = None  # None: every exception
     abort_on: tuple[type[BaseException], ...] = ()
+    breaker: Breaker | None = None  # stops the task's jobs after failures in a row
     batch: int | None = None  # the most jobs of one call of the handler; None: one job, no list
     batch_wait: float | None = None  # seconds to wait for more jobs; None: the default
 
@@ -110,6 +112,10 @@ def define(
             f"task {name!r}",
             "executor='process' imports the handler by its name: define the function at module"
             " level",
+        )
+    if options.breaker is not None and not isinstance(options.breaker, Breaker):
+        raise InvalidArgument(
+            "breaker", f"expected Breaker(failures=10, pause=30), got {options.breaker!r:.80}"
         )
     check_batch(options.batch, options.batch_wait, options.executor)
     hints = None if options.batch is None else hints_of_one_job(name, fn)

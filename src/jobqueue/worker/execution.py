@@ -63,6 +63,7 @@ class Execution:
     handle: Any = None  # private to the executor
     error: BaseException | None = None  # raised by the handler; None after it is logged
     batch: RunningBatch | None = None  # the call of the handler that runs this job with others
+    asked_for_retry: bool = False  # True if the handler raised ``RetryLater``
     logs_trace: bool = True  # False if another attempt's line shows the same traceback
 
     def log_fields(self) -> Mapping[str, Any]:
@@ -234,6 +235,7 @@ class Endings:
         """
         task = execution.definition
         options = DEFAULT_OPTIONS if task is None else task.options
+        execution.asked_for_retry = not _ASKED.isdisjoint(kinds)
         return self.failed(execution, error, may_retry(kinds, options), retry_after)
 
     def timed_out(self, execution: Execution) -> Transition:

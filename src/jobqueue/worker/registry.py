@@ -64,6 +64,7 @@ class Registry:
         self._default: TaskDefinition | None = None
         # Called when a task is added, in the adding thread. Running workers register the task.
         self.listeners: list[Callable[[], None]] = []
+        self.has_breakers = False  # True if a task has a breaker; read at the end of every job
         self._queues: dict[str, QueueSpec] = {}
         self.schedules: dict[str, ScheduleSpec] = {}
         self.catch_up = CATCH_UP  # seconds; set by the app, overridden by a setting
@@ -80,6 +81,7 @@ class Registry:
                 f" {self._default.name!r} is the default task already"
             )
         self._tasks[definition.name] = definition
+        self.has_breakers = self.has_breakers or definition.options.breaker is not None
         if default:
             self._default = definition
         for listener in list(self.listeners):
@@ -132,6 +134,10 @@ class Registry:
             if task.options.batch is not None
             and (task.options.queue in queues or ALL_QUEUES in queues)
         ]
+
+    def with_breaker(self) -> list[TaskDefinition]:
+        """Return the user's tasks that have a breaker."""
+        return [task for task in self._tasks.values() if task.options.breaker is not None]
 
     def names(self) -> list[str]:
         """Return the sorted names of the user's tasks and of the built-in tasks."""

@@ -13,10 +13,11 @@ import math
 import os
 import socket
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.api import DispatchApi, Link
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
@@ -33,6 +34,7 @@ from jobqueue.core.progress import Progress
 from jobqueue.core.waiting import GrowingPause
 from jobqueue.tasks.context import Context, UnknownTask
 from jobqueue.tasks.task import TaskDefinition, define
+from jobqueue.worker.breakers import Breakers
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.executor_set import ExecutorSet
 from jobqueue.worker.log import AttemptFigures, AttemptLog, WorkerLog, log
@@ -84,6 +86,7 @@ class WorkerRuntime:
         self._progress = UnsentProgress()
         # Executions that take a slot. After a timeout, an execution may stay here after its report.
         self._running: dict[int, Execution] = {}
+        self._told_breakers: list[OpenBreaker] = []
         self._taking = False
         self._withdrawing: asyncio.Task[None] | None = None
         self._pushes = 0  # how often the server has sent a status by itself
@@ -137,6 +140,7 @@ class WorkerRuntime:
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(self._log, self._answered, self._refused, self._result_refused)
         self._suspects = SuspectExecutor(self, self._outbox, self._log)
+        self._breakers = Breakers(self, self._registry, self._log, self._tell_breakers)
         self._waiting = WaitingSlots(self.settings, self._suspects.waits)
         self._overruns = OverrunSlots(self.settings, self._running.values, self._exhaust)
         self._executors = ExecutorSet(self, self._endings, self.settings)
@@ -219,6 +223,7 @@ class WorkerRuntime:
         for task in self._tasks:
             task.cancel()
         self._waiting.close()
+        await self._breakers.close()
         await self._abandon()
         await self._outbox.close()
         await self._loop_watch.stop(self._left() / 2)
@@ -304,6 +309,8 @@ class WorkerRuntime:
         try:
             await self._deregister()  # close the old link first: later that would close the new one
             self._link = await self._connect(None)
+            self._told_breakers = []  # a registration begins with closed breakers
+            self._tell_breakers()
             offering = self._taking and self._suspects.suspect is None
             slots = self.settings.concurrency - len(self._running) if offering else 0
             self._outbox.attach(self._link, slots, offering=offering)
@@ -456,7 +463,9 @@ class WorkerRuntime:
                 self._report(execution, Transition.handed_back(job.seq, job.lease))
                 continue
             self._running[job.lease] = execution
-            if job.deaths >= SUSPECT_AFTER and execution.executor.shares_fate:
+            if self._breakers.paused and not self._breakers.admits(execution):
+                self._breakers.submit(execution)
+            elif job.deaths >= SUSPECT_AFTER and execution.executor.shares_fate:
                 suspects.submit(execution)
             else:
                 execution.executor.submit(execution)
@@ -524,6 +533,23 @@ class WorkerRuntime:
         if not self._running:
             self._idle.set()
 
+    # -- for breakers ------------------------------------------------------------------------
+
+    def breakers(self) -> Mapping[str, int]:
+        """Return 1 for each task whose breaker is open, and 0 for the others with a breaker."""
+        return {} if self._link is None else self._breakers.counts()
+
+    def hand_back_waiting(self, task: TaskDefinition) -> None:
+        """Hand back the jobs of a task that have not begun."""
+        for execution in list(self._running.values()):
+            if execution.definition is task:
+                self._hand_back_unstarted(execution)
+
+    def _tell_breakers(self) -> None:
+        if self._link is not None and (told := self._breakers.open()) != self._told_breakers:
+            self._told_breakers = told
+            self._link.set_breakers(told)
+
     # -- for suspects ------------------------------------------------------------------------
 
     def neighbours(self, execution: Execution) -> int:
@@ -566,6 +592,8 @@ class WorkerRuntime:
 
     def _report(self, execution: Execution, report: Transition) -> None:
         execution.reported = True
+        if self._registry.has_breakers:
+            self._breakers.ended(execution, report)
         if report.move is not _SUCCEED or log.isEnabledFor(logging.DEBUG):
             self._attempts.ended(execution, report)
         self._outbox.end(report)
@@ -632,6 +660,7 @@ class WorkerRuntime:
             return
         if not self._hand_back_unstarted(execution):
             self._attempts.lease_lost(execution)
+            self._breakers.ended(execution, None)
             self._held.pop(execution.assignment.lease, None)
             self._give_up(execution, Stop.LOST)
 

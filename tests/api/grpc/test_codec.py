@@ -47,6 +47,7 @@ from jobqueue.api.grpc.work_codec import (
     report_from_pb,
     report_to_pb,
 )
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.grouping import DeadLetterGroup, DeadLetterGroups
 from jobqueue.core.job import (
@@ -215,6 +216,7 @@ workers = st.builds(
     overrun=int32,
     queues_left_out=int32,
     types_left_out=int32,
+    breakers=st.lists(st.builds(OpenBreaker, text, int32, times, int32), max_size=2).map(tuple),
 )
 healths = st.builds(
     Health,

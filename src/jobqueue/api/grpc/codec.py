@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb
-from jobqueue.api.grpc.work_codec import MAX_INT63
+from jobqueue.api.grpc.work_codec import MAX_INT63, breaker_from_pb, breaker_to_pb
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.grouping import DeadLetterGroup, DeadLetterGroups
 from jobqueue.core.job import (
@@ -386,6 +386,7 @@ def check_incarnation(value: int) -> int:
 
 def worker_to_pb(worker: Worker) -> types_pb2.Worker:
     return types_pb2.Worker(
+        breakers=[breaker_to_pb(one) for one in worker.breakers],
         info=info_to_pb(worker.info),
         owner=shown_owner(worker.info.owner),
         **message_fields(worker, types_pb2.Worker),
@@ -394,7 +395,8 @@ def worker_to_pb(worker: Worker) -> types_pb2.Worker:
 
 def worker_from_pb(message: types_pb2.Worker) -> Worker:
     info = info_from_pb(message.info, message.owner)
-    return Worker(info=info, **record_fields(message, Worker))
+    breakers = tuple(breaker_from_pb(one) for one in message.breakers)
+    return Worker(info=info, breakers=breakers, **record_fields(message, Worker))
 
 
 def health_to_pb(health: Health) -> operator_pb2.GetHealthResponse:

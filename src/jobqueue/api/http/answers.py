@@ -289,6 +289,15 @@ class ChangedQueue(Struct, kw_only=True, omit_defaults=True):
     dead_lettered: int | None = None  # unfinished jobs that a forced delete dead-lettered
 
 
+class BreakerView(Struct, kw_only=True):
+    """Describes a type that a worker has paused because its jobs failed in a row."""
+
+    type: str
+    failures: int
+    until: _Time
+    trial: bool  # true: the worker takes one job, which decides
+
+
 class WorkerView(Struct, kw_only=True):
     """Describes a worker."""
 
@@ -304,6 +313,7 @@ class WorkerView(Struct, kw_only=True):
     concurrency: int
     running: int
     overrun: int
+    breakers: list[BreakerView]
     owner: str  # the caller that registered the worker; empty: unauthenticated
     registered_at: _Time
     last_heartbeat: _Time

@@ -1560,7 +1560,7 @@ ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = ex
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
     version = excluded.version, link = excluded.link, types = excluded.types,
     owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
-    overrun = 0,
+    overrun = 0, breakers = NULL,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
 WHERE excluded.owner IN ('', E'\tin process') OR w.owner IN ('', excluded.owner)
@@ -1589,6 +1589,9 @@ UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestam
     overrun = coalesce($5, overrun)
 WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 IN ('', E'\tin process') OR owner IN ('', $4))
 RETURNING status
+
+-- name: set_breakers
+UPDATE workers SET breakers = $3 WHERE id = $1 AND incarnation = $2
 
 -- name: owner
 SELECT owner FROM workers WHERE id = $1
@@ -1640,7 +1643,7 @@ length(replace(k.open::text, '0', ''))
 -- name: workers
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
        w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
-       coalesce(h.count, 0), w.overrun
+       coalesce(h.count, 0), w.overrun, w.breakers
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, sum(count)::bigint AS count FROM (
                SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker
@@ -1652,7 +1655,7 @@ ORDER BY w.id
 -- As "workers", but counts live rows that a worker ($1) holds only from $2 on.
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
        w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
-       coalesce(h.count, 0), w.overrun
+       coalesce(h.count, 0), w.overrun, w.breakers
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (
     SELECT f.worker, (SELECT count(*) FROM job_live AS l

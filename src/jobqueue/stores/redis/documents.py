@@ -38,7 +38,7 @@ from jobqueue.core.progress import Progress
 from jobqueue.core.queue import SETTINGS, Queue
 from jobqueue.core.store import ALL_QUEUES, Claim, Term
 from jobqueue.stores.queue_rows import queue_of, write_value
-from jobqueue.stores.rows import read_spec, write_more
+from jobqueue.stores.rows import read_spec, stored_breakers, write_more
 
 T = TypeVar("T")
 Fields = Mapping[bytes, bytes]
@@ -413,6 +413,7 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         last_seen=float(last_seen),
         running=running,
         overrun=int(found.get(b"overrun", 0)),
+        breakers=stored_breakers(text(found.get(b"breakers"))),
         partition=int(found[b"partition"]) if b"partition" in found else None,
         withheld=int(found.get(b"withheld", 0)),
     )

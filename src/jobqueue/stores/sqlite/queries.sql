@@ -356,12 +356,15 @@ ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = ex
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
     version = excluded.version, link = excluded.link, types = excluded.types,
     owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
-    overrun = 0,
+    overrun = 0, breakers = NULL,
     status = CASE WHEN worker.incarnation = excluded.incarnation AND worker.status <> 'OFFLINE'
                   THEN worker.status ELSE 'ONLINE' END
 
 -- name: beat
 UPDATE worker SET last_seen = ?1, overrun = coalesce(?2, overrun) WHERE id = ?3
+
+-- name: set_breakers
+UPDATE worker SET breakers = ? WHERE id = ? AND incarnation = ?
 
 -- name: registration
 SELECT incarnation, owner, status FROM worker WHERE id = ?
@@ -383,7 +386,7 @@ WHERE state IN (2, 3) AND (?1 IS NULL OR worker = ?1)
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link,
        w.types, w.owner, w.status, w.registered_at, w.last_seen,
        (SELECT count(*) FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id),
-       w.overrun
+       w.overrun, w.breakers
 FROM worker AS w ORDER BY w.id
 
 -- name: leader

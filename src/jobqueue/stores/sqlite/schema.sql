@@ -317,3 +317,7 @@ CREATE TABLE schedule (
     state      TEXT    NOT NULL
 );
 CREATE INDEX schedule_due ON schedule (due_at) WHERE due_at IS NOT NULL;
+
+-- schema: 16
+-- Types that a worker has paused, because their jobs failed in a row (core/breaker.py), in JSON.
+ALTER TABLE worker ADD COLUMN breakers TEXT;

@@ -966,6 +966,7 @@ class Worker(_message.Message):
     OVERRUN_FIELD_NUMBER: _builtins.int
     QUEUES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     TYPES_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    BREAKERS_FIELD_NUMBER: _builtins.int
     status: Global___WorkerStatus.ValueType
     """Its status."""
     running: _builtins.int
@@ -994,6 +995,10 @@ class Worker(_message.Message):
     def last_seen(self) -> _timestamp_pb2.Timestamp:
         """Its last heartbeat."""
 
+    @_builtins.property
+    def breakers(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenBreaker]:
+        """The types that it has paused because their jobs failed in a row."""
+
     def __init__(
         self,
         *,
@@ -1006,14 +1011,49 @@ class Worker(_message.Message):
         overrun: _builtins.int = ...,
         queues_left_out: _builtins.int = ...,
         types_left_out: _builtins.int = ...,
+        breakers: _abc.Iterable[Global___OpenBreaker] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "registered_at", b"registered_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "overrun", b"overrun", "owner", b"owner", "queues_left_out", b"queues_left_out", "registered_at", b"registered_at", "running", b"running", "status", b"status", "types_left_out", b"types_left_out"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["breakers", b"breakers", "info", b"info", "last_seen", b"last_seen", "overrun", b"overrun", "owner", b"owner", "queues_left_out", b"queues_left_out", "registered_at", b"registered_at", "running", b"running", "status", b"status", "types_left_out", b"types_left_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
+
+@_typing.final
+class OpenBreaker(_message.Message):
+    """A type of which a worker takes no jobs for a while, because attempts of it failed in a row."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """The type."""
+    failures: _builtins.int
+    """Failed attempts in a row."""
+    until: _builtins.float
+    """When the worker tries one job, in seconds since the epoch by its clock."""
+    trial: _builtins.int
+    """Not 0: the number of the try for which the worker takes one job now."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        failures: _builtins.int = ...,
+        until: _builtins.float = ...,
+        trial: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "trial", b"trial", "type", b"type", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenBreaker: _TypeAlias = OpenBreaker  # noqa: Y015
 
 @_typing.final
 class ComponentHealth(_message.Message):
