@@ -44,6 +44,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.tasks.task import TaskDefinition
+from jobqueue.worker.completing import encoded
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.local import CoroutineExecutor, ThreadExecutor
 from jobqueue.worker.registry import Registry
@@ -77,7 +78,10 @@ class InlineAttempt:
         )
         waiting = WaitingSlots(_SETTINGS)
         self._execution = Execution(job, definition, executor, time.monotonic(), waiting)
+        self._execution.completions = self
+        self._definition = definition
         self._report: Transition | None = None
+        self._completed: tuple[bytes | None] | None = None  # the result of ``ctx.complete``
         self.given_up = False  # True if the event loop ended before the handler
 
     async def run(self) -> Transition:
@@ -104,6 +108,16 @@ class InlineAttempt:
             return self._endings.cancelled(execution, report, unaware)
         return report
 
+    async def complete(self, lease: int, result: Any, connection: object) -> None:
+        self.complete_blocking(lease, result, connection)
+
+    def complete_blocking(self, lease: int, result: Any, connection: object) -> None:
+        """Use this result at the handler's end. The job is in memory: the connection is ignored."""
+        self._completed = (encoded(self._definition, result, _SETTINGS.max_result_bytes),)
+
+    async def completing(self, execution: Execution, needs_start: bool) -> None:
+        raise AssertionError("no handler runs in a process here")
+
     def cancel(self) -> None:
         if self._execution.stop is None:
             self._execution.interrupt(Stop.CANCELLED)
@@ -128,6 +142,8 @@ class InlineAttempt:
         execution.ended = True
         if execution.timer is not None:
             execution.timer.cancel()
+        if self._completed is not None and report.move is Move.SUCCEED:
+            report = self._endings.succeeded(execution, *self._completed)
         self._report = report
 
 

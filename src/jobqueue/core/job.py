@@ -391,6 +391,7 @@ class Refusal(enum.Enum):
     STALE_LEASE = "the lease is not in force any more"
     STALE_VERSION = "the job has moved on"
     NO_QUEUE = "its queue is deleted"
+    LOCKED = "a database transaction that has not ended is changing it"
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ under row locks. It also decides the starts and successes that no statement coul
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,8 @@ _ONLY_START = (_STARTED,)
 _NO_WORKER = -1  # no worker has this number
 _ROW = 6_000  # bytes of results in one row, beside 24 for each job: such a row fits into its page
 _LOOKS = 5  # at a job that ends or comes back between two looks
+# Seconds between tries to lock a row that another transaction has locked.
+_PAUSES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.1)
 LIVE, END, EVENT = 20, 15, 11  # columns of rows
 
 
@@ -119,12 +122,21 @@ class Applying:
             await self._start_held(db, starts)
             await self._start(db, [n for n in starts if self.outcomes[n] is None])
             rest += [n for n in starts if self.outcomes[n] is None]
-        if rest:
+        pauses = iter(_PAUSES)
+        while rest:
             async with db.transaction():
                 outcomes = await self._decide(db, sorted(rest), repeated)
+            rest = [n for n, one in outcomes.items() if one.refusal is Refusal.LOCKED]
+            pause = next(pauses, None) if rest else None
             # Only now: a transaction that fails half-way has decided nothing.
             for n, outcome in outcomes.items():
-                self.outcomes[n] = outcome
+                if pause is None or outcome.refusal is not Refusal.LOCKED:
+                    self.outcomes[n] = outcome
+            if pause is None:
+                return
+            # Another server's write ends soon. A user's transaction may not: its jobs wait for the
+            # next report, sweep or call.
+            await asyncio.sleep(pause)
 
     async def _held(self, db: Db, places: list[int]) -> dict[int, int]:
         """Return the base of each lease that may belong to a held row, by the place of the move.
@@ -374,6 +386,9 @@ class Applying:
                 live.worker_id = workers[row.worker]
             home = await self._queue_cache.resolve(db, row.queue, self._now)
             before = live.state
+            if row.busy:
+                outcomes[n] = Outcome(Refusal.LOCKED, before, live.reason, row.job_id, home.name)
+                continue
             if asked.move is Move.RETRY_BY_HAND and row.queue in deleted:
                 outcomes[n] = Outcome(Refusal.NO_QUEUE, before, live.reason, row.job_id, home.name)
                 continue
@@ -424,7 +439,8 @@ class Applying:
             nonlocal missing
             if missing:
                 for row in await db.fetch(SQL[name], missing, self._now):
-                    rows[row[0]] = _Row(row, locked=name != "lock_plain")
+                    locked = name not in ("lock_plain", "look_live")
+                    rows[row[0]] = _Row(row, locked=locked, busy=name == "look_live")
                 missing = [seq for seq in missing if seq not in rows]
 
         for _ in range(_LOOKS):
@@ -433,6 +449,7 @@ class Applying:
             if missing and await self._leave(db, [asked[seq] for seq in missing]):
                 await look("lock_live")
             await look("lock_plain")
+            await look("look_live")
             if not missing:
                 break
             # Between two statements a job may have come back. One that is in neither and has
@@ -552,15 +569,17 @@ class _Row:
     """Holds a job as its row in the database has it, for the decision about its transition."""
 
     __slots__ = (
-        "before", "head", "job_id", "last_lease", "live", "locked", "now", "queue", "seq", "worker",
+        "before", "busy", "head", "job_id", "last_lease", "live", "locked", "now", "queue", "seq",
+        "worker",
     )  # fmt: skip
 
-    def __init__(self, row: Any, *, locked: bool = True) -> None:
+    def __init__(self, row: Any, *, locked: bool = True, busy: bool = False) -> None:
         (seq, state, version, attempt, retry_count, max_retries, lease, worker, cancel, deaths,
          timeout, run_at, expires_at, started_at, due, queue, job_id, error, reason, last_lease,
          rank, kind, now) = row  # fmt: skip
         self.seq: int = seq
         self.locked = locked  # otherwise it serves for a refusal only
+        self.busy = busy  # another transaction has locked it, so nothing is decided
         self.before = STATES[state]
         self.live = Live(
             seq, self.before, version, attempt, retry_count, max_retries, lease,
