@@ -148,11 +148,11 @@ bench-streaming: services ## Measure the event stream on a private PostgreSQL an
 images: $(DEV_STAMP) ## Build the container images; say where each MB goes (ARGS=--help)
 	@exec $(BIN)/python scripts/images.py $(ARGS)
 
-# PostgreSQL, Redis, Kafka and Prometheus: tests start their own, if the programs are there. Where
+# PostgreSQL, Redis, Kafka, Prometheus and Chromium: tests start their own, if the programs are there. Where
 # they are missing and cannot be had, those tests are skipped; JQ_TEST_REQUIRE (as in .ci/run) forbids
 # that. Kafka is that of KAFKA_HOME, else fetched once with Maven (scripts/kafka/pom.xml).
 .PHONY: services
-services: $(DEV_STAMP) ## Find PostgreSQL, Redis, Kafka and Prometheus; get them where that is possible
+services: $(DEV_STAMP) ## Find PostgreSQL, Redis, Kafka, Prometheus and Chromium; get them where that is possible
 	@$(BIN)/python scripts/services ensure --or-skip
 
 .PHONY: test

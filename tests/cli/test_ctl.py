@@ -313,7 +313,8 @@ def test_every_setting_of_a_queue_is_shown_to_people(ctl, server):
         "capacity": ("0", "unbounded"), "retry_profile": ("producer", "producer"),
         "retry_base": ("2", "2 s"), "retry_max": ("60", "60 s"), "retry_jitter": ("0.25", "25%"),
         "priority_weights": ("9:5,0:1", "9:5,0:1"), "retention": ("0", "for ever"),
-        "dead_letter_retention": ("86400", "1 day"),
+        "dead_letter_retention": ("86400", "1 day"), "max_running": ("5", "5"),
+        "rate": ("100", "100"), "rate_period": ("60", "60 s"), "rate_burst": ("7", "7"),
     }  # fmt: skip
     assert shown.keys() == SETTINGS.keys()
     said = [part for one, (given, _) in shown.items() for part in (option(one), given)]

@@ -387,6 +387,26 @@ async def test_the_other_jobs_of_a_worker_end_while_a_transaction_is_open(
         assert await held.result(SECONDS) == "held"
 
 
+async def test_the_jobs_of_a_batch_end_in_one_transaction(postgres_dsn: str, db: Any):
+    """Those that it leaves out end as the handler says."""
+    app = app_of(postgres_dsn)
+
+    @app.task(batch=10, batch_wait=0.2)
+    async def count(numbers: list[int], contexts: list[Context]) -> list[int]:
+        async with begun("asyncpg", postgres_dsn) as own:
+            for number, ctx in zip(numbers, contexts, strict=True):
+                if number != 3:
+                    await own.run(COUNT)
+                    await ctx.complete(100 + number, connection=own.connection)
+        return list(numbers)
+
+    async with app, app.worker():
+        jobs = await count.submit_many([(n,) for n in range(5)])
+        results = [await job.result(SECONDS) for job in jobs]
+        assert results == [100, 101, 102, 3, 104]
+    assert await db.fetchval("SELECT n FROM counter") == 4
+
+
 # -- what is refused ---------------------------------------------------------------------------
 
 

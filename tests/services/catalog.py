@@ -20,6 +20,7 @@ from jobqueue.fleet.backing import (
     find_redis,
 )
 from tests.services import maven
+from tests.services.chromium import NoServer, find_chromium
 from tests.services.engine import PrivateEngine, find_engine
 from tests.services.prometheus import PrivatePrometheus, find_prometheus
 
@@ -105,6 +106,15 @@ SERVICES = {
             packages=("prometheus",),
             client="httpx",
             units=("prometheus.service",),
+        ),
+        Service(
+            name="chromium",
+            variable="",
+            find=find_chromium,
+            server=NoServer,
+            address=lambda server: "",
+            packages=("chromium", "fonts-dejavu-core"),
+            client="playwright",
         ),
     )
 }

@@ -247,6 +247,17 @@ async def test_an_execution_that_has_begun_is_not_timed_out_as_unstarted(driver:
     assert {t.seq for t in (await driver.store.upkeep.due(10)).transitions} == {a.seq, b.seq}
 
 
+async def test_a_lease_that_a_heartbeat_lists_twice_counts_once(driver: Driver):
+    a = await driver.assigned()
+    await driver.store.workers.register(worker(a.worker_id, 1))
+    driver.clock.advance(driver.rules.assignment_timeout - 1)
+    answer = driver.store.workers.pulse(a.worker_id, 1, [a.lease] * 2, [a.lease] * 2)
+    assert (answer.known, answer.lost, answer.unlisted) == (True, [], [])
+    driver.clock.advance(2)
+    assert not (await driver.store.upkeep.due(10)).transitions
+    await driver.succeed(a)
+
+
 async def test_a_heartbeat_is_answered_and_kept_as_the_core_decides(driver: Driver):
     """Leases that stand, that have ended and that are another's; told of or not, begun or not."""
     for name in ("w", "other"):

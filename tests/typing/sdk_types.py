@@ -6,6 +6,7 @@ and that is an error.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
@@ -92,6 +93,51 @@ mail = app.task(queue="mail")
 @mail(timeout=3)
 def kept(a: int) -> int:
     return a
+
+
+@app.task(batch=100, batch_wait=0.2, queue="index")
+async def lengths(texts: list[str], contexts: list[Context]) -> list[int | Exception]:
+    return [len(text) for text in texts]
+
+
+@app.task(batch=10)
+def sums(a: list[int], b: list[float]) -> list[float]:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+@app.task(batch=10)
+async def gathered(texts: list[str]) -> list[int | BaseException]:
+    return await asyncio.gather(*map(measured, texts), return_exceptions=True)
+
+
+async def measured(text: str) -> int:
+    return len(text)
+
+
+@app.task(batch=10)
+async def stored(texts: list[str]) -> None: ...
+
+
+by_tens = app.task(batch=10)
+
+
+@by_tens(queue="index")
+def upper(texts: list[str]) -> list[str]:
+    return [text.upper() for text in texts]
+
+
+async def batches() -> None:
+    assert_type(await lengths.submit("one"), JobHandle[int])
+    assert_type(await sums.submit(1, 2.0), JobHandle[float])
+    assert_type(await gathered.submit("one"), JobHandle[int])
+    assert_type(await stored.submit("one"), JobHandle[None])
+    assert_type(await upper.submit("one"), JobHandle[str])
+    assert_type(await lengths.submit_many([("one",)]), list[JobHandle[int]])
+    await lengths.submit(["one"])  # type: ignore[arg-type]
+    await lengths.submit("one", "two")  # type: ignore[call-arg]
+    await sums.submit(1, "2")  # type: ignore[arg-type]
+    app.task(batch=10, executor="process")  # type: ignore[call-overload]
+    app.task(batch_wait=1)  # type: ignore[call-overload]
 
 
 async def results() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import (
     TYPE_CHECKING,
     Any,
     Concatenate,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     TypeAlias,
@@ -35,11 +36,17 @@ from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Job, JobSpec
 from jobqueue.core.retry import Backoff
+from jobqueue.core.schedule import (
+    CATCH_UP,
+    Overlap,
+    ScheduleSpec,
+    check_schedule_name,
+    timing_of,
+)
 from jobqueue.core.store import Rules
-from jobqueue.engine.admission import check_spec
+from jobqueue.engine.admission import check_schedule
 from jobqueue.tasks.context import Context
 from jobqueue.tasks.task import ExecutorName, TaskDefinition, TaskOptions, define
-from jobqueue.worker.periodic import CATCH_UP, MAX_NAME_LENGTH, Schedule
 
 if TYPE_CHECKING:
     from jobqueue.client.app import JobQueue
@@ -48,12 +55,16 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
 Ts = TypeVarTuple("Ts")
 F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
 S_co = TypeVar("S_co", bound=Callable[..., Any], covariant=True)
 
+OverlapName: TypeAlias = Literal["allow", "skip", "queue"]
 Exceptions: TypeAlias = type[BaseException] | Iterable[type[BaseException]]
 Coro: TypeAlias = Coroutine[Any, Any, R]
+Results: TypeAlias = Sequence[R | BaseException]
 Submitting: TypeAlias = Coroutine[Any, Any, JobHandle[R]]
 CONNECTION = "connection"
 
@@ -195,6 +206,46 @@ class _Unknown:
     """Selects overloads: only a parameter annotated Any, object or not at all accepts this type."""
 
 
+class BatchDecorator(Protocol):
+    """The decorator ``@app.task(batch=100)``: its function gets lists, and runs many jobs at once.
+
+    ``submit`` takes the arguments of one job, and returns the handle of its result.
+    """
+
+    # Overloads for type checkers: one or two lists of arguments, with or without the contexts at
+    # the end, each without results and with results. The last one accepts every other function.
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A]], Coro[None] | None], /
+    ) -> Task[Callable[[list[A]], Any], Callable[[A], Submitting[None]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A]], Coro[Results[R]] | Results[R]], /
+    ) -> Task[Callable[[list[A]], Any], Callable[[A], Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A], list[Context]], Coro[None] | None], /
+    ) -> Task[Callable[[list[A], list[Context]], Any], Callable[[A], Submitting[None]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A], list[Context]], Coro[Results[R]] | Results[R]], /
+    ) -> Task[Callable[[list[A], list[Context]], Any], Callable[[A], Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A], list[B]], Coro[None] | None], /
+    ) -> Task[Callable[[list[A], list[B]], Any], Callable[[A, B], Submitting[None]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[A], list[B]], Coro[Results[R]] | Results[R]], /
+    ) -> Task[Callable[[list[A], list[B]], Any], Callable[[A, B], Submitting[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[..., Any], /
+    ) -> Task[Callable[..., Any], Callable[..., Submitting[Any]]]: ...
+    @overload
+    def __call__(self, /, **options: Any) -> BatchDecorator: ...
+
+
 class TaskDecorator:
     """The decorator ``@app.task`` or ``@app.task(queue="mail", ...)``, which makes tasks.
 
@@ -207,8 +258,14 @@ class TaskDecorator:
     or a ``Backoff``, whose waits double. Only exceptions in ``retry_on`` are retried. Exceptions in
     ``abort_on`` are never retried, even if they are in ``retry_on``.
 
-    ``cron="*/5 * * * *"`` submits the task at these times, in UTC or in ``timezone``, while any
-    worker of the app runs. Such a task must not need arguments.
+    ``batch=100`` collects up to 100 jobs for one call of the function, which gets a list in place
+    of each argument, and returns a list with a result or an exception for each job. A call waits at
+    most ``batch_wait`` seconds (0.1) for jobs after its first one. Each job takes a slot.
+
+    ``cron="*/5 * * * *"`` submits the task at these times, in UTC or in ``timezone``, and
+    ``every=90`` each 90 seconds. ``overlap`` says what happens at a fire time while the schedule's
+    last job is unfinished: ``allow`` (another job), ``skip``, or ``queue`` (one tick waits for its
+    end). Such a task must not need arguments. Its workers declare the schedule when they start.
     """
 
     def __init__(
@@ -217,17 +274,18 @@ class TaskDecorator:
         options: TaskOptions,
         name: str | None = None,
         default: bool = False,
-        cron: Cron | None = None,
+        times: Times | None = None,
     ) -> None:
         self._app = app
         self._options = options
         self._name = name
         self._default = default
-        self._cron = cron
+        self._times = times
 
     # Overloads for type checkers, in order. 1 and 2: the first or last parameter accepts anything;
     # it might be a Context, so the task is untyped. 3 and 4: the Context is first. 5 and 6: the
-    # Context is last; arguments only by position. 7 and 8: no Context. 9: the call with options.
+    # Context is last; arguments only by position. 7 and 8: no Context. 9 and 10: the call with
+    # options, without and with batches.
     @overload
     def __call__(
         self, fn: Callable[Concatenate[_Unknown, P], Any], /
@@ -272,9 +330,31 @@ class TaskDecorator:
         retry_on: Exceptions | None = None,
         abort_on: Exceptions | None = None,
         cron: str | None = None,
+        every: Seconds | None = None,
         timezone: str | None = None,
+        overlap: OverlapName | None = None,
         default: bool = False,
     ) -> TaskDecorator: ...
+    @overload
+    def __call__(
+        self,
+        /,
+        *,
+        batch: int,
+        batch_wait: Seconds | None = None,
+        name: str | None = None,
+        queue: str | None = None,
+        max_retries: int | None = None,
+        timeout: Seconds | None = None,
+        priority: int | None = None,
+        ttl: Seconds | None = None,
+        backoff: Seconds | Sequence[Seconds] | Backoff | None = None,
+        retry_on: Exceptions | None = None,
+        abort_on: Exceptions | None = None,
+        cron: str | None = None,
+        timezone: str | None = None,
+        default: bool = False,
+    ) -> BatchDecorator: ...
 
     def __call__(
         self,
@@ -284,18 +364,18 @@ class TaskDecorator:
         name: str | None = None,
         default: bool = False,
         cron: str | None = None,
+        every: Seconds | None = None,
         timezone: str | None = None,
+        overlap: OverlapName | None = None,
         **said: Any,
     ) -> Any:
         if fn is None:
-            if cron is None and timezone is not None:
-                raise InvalidArgument("timezone", "is only allowed together with cron=")
             return TaskDecorator(
                 self._app,
                 _with(self._options, said),
                 name or self._name,
                 default or self._default,
-                self._cron if cron is None else Cron.parse(cron, timezone or "UTC"),
+                _times(cron, every, timezone, overlap) or self._times,
             )
         if isinstance(fn, Task):
             raise InvalidArgument(f"task {fn.name!r}", "is a task already")
@@ -304,10 +384,10 @@ class TaskDecorator:
                 "task", f"expected a function, got {fn!r:.80}; options are given by name"
             )
         definition = define(fn, name=self._name, options=self._options)
-        return self._app.add_task(definition, default=self._default, cron=self._cron)
+        return self._app.add_task(definition, default=self._default, times=self._times)
 
 
-_OTHERS = {"name", "default", "cron", "timezone"}
+_OTHERS = {"name", "default", "cron", "every", "timezone", "overlap"}
 
 
 def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
@@ -317,7 +397,7 @@ def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
             unknown[0], f"is not an option of a task; allowed: {', '.join(sorted(known | _OTHERS))}"
         )
     changes = {name: value for name, value in said.items() if value is not None}
-    for name in ("timeout", "ttl"):
+    for name in ("timeout", "ttl", "batch_wait"):
         if name in changes:
             changes[name] = seconds(name, changes[name])
     if "backoff" in changes:
@@ -332,29 +412,84 @@ def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
     return replace(options, **changes)
 
 
-def schedule(cron: Cron, task: Task[Any, Any], args: tuple[Any, ...], name: str | None) -> Schedule:
-    """Return a schedule that submits the task with ``args`` at the times of ``cron``.
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The fire times of a schedule in code, checked, and its overlap policy."""
 
-    ``name`` is the schedule's name; None means the task's name.
-    """
-    name = task.name if name is None else name
-    if not 1 <= len(name) <= MAX_NAME_LENGTH:
-        raise InvalidArgument("name", f"1 to {MAX_NAME_LENGTH} characters are allowed")
-    try:
-        spec = task.spec(*args)
-    except InvalidArgument as error:
-        hint = "" if args else "; give arguments by app.periodic(cron, task, *args)"
-        raise InvalidArgument(f"schedule {name!r}", f"{error.message}{hint}") from error
-    if spec.key is not None:
-        raise InvalidArgument("key", "is not allowed: a schedule makes a key for each of its jobs")
-    if spec.run_at is not None:
-        raise InvalidArgument("run_at", "is not allowed: a schedule has its own times; use delay")
-    made = Schedule(name, cron, spec)
-    try:
-        check_spec(made.tick(0.0), len(spec.payload))
-    except InvalidArgument as error:
-        raise InvalidArgument(f"schedule {name!r}", error.message) from None
-    return made
+    cron: str
+    every: int | None
+    timezone: str
+    overlap: Overlap
+
+    def schedule(
+        self, task: Task[Any, Any], args: tuple[Any, ...] = (), name: str | None = None
+    ) -> ScheduleSpec:
+        """Return a schedule that submits the task with ``args`` at these times.
+
+        ``name`` is the schedule's name; None means the task's name.
+        """
+        name = task.name if name is None else name
+        check_schedule_name(name)
+        try:
+            job = task.spec(*args)
+        except InvalidArgument as error:
+            hint = "" if args else "; give arguments by app.periodic(cron, task, *args)"
+            raise InvalidArgument(f"schedule {name!r}", f"{error.message}{hint}") from error
+        if job.key is not None:
+            raise InvalidArgument(
+                "key", "is not allowed: a schedule makes a key for each of its jobs"
+            )
+        made = ScheduleSpec(
+            name=name,
+            job=job,
+            cron=self.cron,
+            every=self.every,
+            timezone=self.timezone,
+            overlap=self.overlap,
+        )
+        if job.run_at is not None:
+            made.check()
+        try:
+            check_schedule(made)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"schedule {name!r}", error.message) from None
+        return made
+
+
+def times(
+    cron: str | None,
+    every: Seconds | None,
+    timezone: str | None = None,
+    overlap: str | None = None,
+) -> Times:
+    """Check the times of a schedule. Exactly one of ``cron`` and ``every`` must be given."""
+    if (cron is None) == (every is None):
+        raise InvalidArgument("cron", "give either cron= or every=")
+    chosen = Overlap.ALLOW.value if overlap is None else overlap
+    if chosen not in list(Overlap):
+        allowed = ", ".join(Overlap)
+        raise InvalidArgument("overlap", f"{overlap!r:.80} is unknown; allowed: {allowed}")
+    zone = timezone or "UTC"
+    if cron is not None:
+        return Times(Cron.parse(cron, zone).text, None, zone, Overlap(chosen))
+    if timezone is not None:
+        raise InvalidArgument("timezone", "is only allowed together with cron=")
+    wait: Any = seconds("every", every)
+    wait = int(wait) if wait.is_integer() else wait
+    timing_of("", wait, zone)
+    return Times("", wait, zone, Overlap(chosen))
+
+
+def _times(
+    cron: str | None, every: Seconds | None, timezone: str | None, overlap: str | None
+) -> Times | None:
+    if cron is None and every is None:
+        if timezone is not None:
+            raise InvalidArgument("timezone", "is only allowed together with cron=")
+        if overlap is not None:
+            raise InvalidArgument("overlap", "is only allowed together with cron= or every=")
+        return None
+    return times(cron, every, timezone, overlap)
 
 
 def check_catch_up(value: Seconds | None, rules: Rules) -> float:

@@ -16,10 +16,9 @@ from jobqueue import logs
 from jobqueue._version import __version__
 from jobqueue.client.shared_backend import SharedBackend
 from jobqueue.connect.starting import STOPPED_EARLY, drains, started, stop_on_signals
-from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict, Unavailable
 from jobqueue.taskqueue import engine_job
-from jobqueue.worker.periodic import Periodic
+from jobqueue.worker.periodic import CodeSchedules
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.served import ServedQueues
 from jobqueue.worker.settings import WorkerSettings
@@ -45,7 +44,6 @@ class WorkerBlock:
         concurrency: int | None,
         *,
         ticks: bool = True,
-        clock: Clock | None = None,
         recycle: bool = False,
         transactions: Transactions | None = None,
     ) -> None:
@@ -60,7 +58,6 @@ class WorkerBlock:
             recycle=recycle,
         )
         self._ticks = ticks
-        self._clock = clock
         self._runtime: WorkerRuntime | None = None
 
     @property
@@ -92,10 +89,10 @@ class WorkerBlock:
             stack.push_async_callback(queues.stop)
             await queues.start()
             if self._ticks:
-                schedules, late = registry.schedules.values(), registry.catch_up
-                periodic = Periodic(backend, schedules, catch_up=late, clock=self._clock)
-                stack.push_async_callback(periodic.stop)
-                periodic.start()
+                late = registry.catch_up
+                schedules = CodeSchedules(backend, registry.schedules.values(), catch_up=late)
+                stack.push_async_callback(schedules.stop)
+                schedules.start()
             self._started = stack.pop_all()
         return self._runtime
 

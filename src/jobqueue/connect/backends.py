@@ -214,4 +214,5 @@ def create_backend(
         locks=locks,
         pool_size=pool_size,
     )
-    return Engine(store, settings or EngineSettings(), observer=observer or Observer())
+    chosen = settings or EngineSettings(key_ttl=(rules or Rules()).key_ttl)
+    return Engine(store, chosen, observer=observer or Observer())

@@ -392,18 +392,19 @@ def answer_heartbeat(
 ) -> Heartbeat:
     """Compare the leases that a worker lists with its leases in force (``standing``).
 
-    Return the answer for the worker, and the changes that the store writes.
+    A lease that is listed twice counts once. Return the answer for the worker, and the changes that
+    the store writes.
     """
     pulse = Pulse(True, status)
     unlisted = dict(standing)
-    for lease in leases:
+    for lease in dict.fromkeys(leases):
         one = unlisted.pop(lease, None)
         if one is None:
             pulse.lost.append(lease)
         elif one.cancel_requested:
             pulse.cancelled.append(lease)
     pulse.unlisted = list(unlisted.values())
-    executing = [one for lease in begun if (one := standing.get(lease)) is not None]
+    executing = [one for lease in dict.fromkeys(begun) if (one := standing.get(lease)) is not None]
     return Heartbeat(
         pulse,
         [one for one in executing if one.state is _ASSIGNED],

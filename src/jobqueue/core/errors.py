@@ -4,7 +4,7 @@ Each error has a stable code, and every face has one table that maps the codes t
 
 JobQueueError
 ├── InvalidArgument     a field of the request is not valid
-├── NotFound            the job, queue or worker does not exist
+├── NotFound            the job, queue, worker or schedule does not exist
 ├── AlreadyExists       the name is taken
 ├── Conflict            the state of the job, queue or worker forbids the call
 ├── KeyConflict         the idempotency key belongs to a job with another payload
@@ -78,7 +78,7 @@ class InvalidArgument(JobQueueError):
 
 
 class NotFound(JobQueueError):
-    """Reports that the named job, queue or worker does not exist."""
+    """Reports that the named job, queue, worker or schedule does not exist."""
 
     code = Code.NOT_FOUND
 
@@ -239,3 +239,7 @@ class Internal(JobQueueError):
     """Reports a defect in jobqueue itself."""
 
     code = Code.INTERNAL
+
+
+class UnknownCall(Internal):
+    """Reports that the server does not know a call, because its version is older."""

@@ -416,6 +416,11 @@ class Outcome:
     def applied(self) -> bool:
         return self.refusal is None
 
+    @property
+    def is_locked(self) -> bool:
+        """Return True if another transaction, which may stay open, is changing the job."""
+        return self.refusal is Refusal.LOCKED
+
 
 class WorkerStatus(enum.StrEnum):
     """The status of a worker, as operators see it."""
@@ -546,7 +551,10 @@ class JobQuery(JobConditions):
 
 @dataclass(slots=True, kw_only=True)
 class RetryQuery(JobConditions):
-    """Selects dead letters to retry, by default those with a reason in ``FAILURES``."""
+    """Selects dead letters to retry, delete or group.
+
+    By default these are the dead letters with a reason in ``FAILURES``.
+    """
 
     reasons: tuple[Reason, ...] = tuple(sorted(FAILURES))
     page_token: str = ""
@@ -570,6 +578,42 @@ class Retried:
     retried: int  # 0 in a dry run
     refused: list[NotRetried] = field(default_factory=list)
     next_page_token: str = ""  # empty: there are no more
+
+
+@dataclass(slots=True)
+class NotDeleted:
+    """A dead letter that matched the query but could not be deleted, with the reason."""
+
+    job_id: str
+    message: str
+
+
+@dataclass(slots=True)
+class Deleted:
+    """The result of one ``delete_dead_letters`` call, which reads a bounded number of jobs."""
+
+    looked_at: int
+    matched: int
+    deleted: int  # 0 in a dry run
+    refused: list[NotDeleted] = field(default_factory=list)
+    next_page_token: str = ""  # empty: there are no more
+
+
+MAX_ERROR_HEAD = 400  # characters of an error in a DeadLetterCause
+
+
+@dataclass(slots=True, kw_only=True)
+class DeadLetterCause:
+    """The part of a dead letter that tells why it is one, without payload and result."""
+
+    seq: int
+    version: int
+    id: str
+    queue: str
+    type: str
+    reason: Reason
+    error: str  # at most the first MAX_ERROR_HEAD characters
+    at: float  # when the job was given up
 
 
 @dataclass(slots=True, kw_only=True)

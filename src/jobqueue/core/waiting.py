@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
@@ -106,6 +106,29 @@ class Background:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+
+
+class Recent(Generic[T]):
+    """Caches an answer for a short time. Concurrent callers share one read."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], fresh: float = 1.0) -> None:
+        """Set the function that reads the answer, and for how many seconds the answer is cached."""
+        self._ask = ask
+        self._fresh = fresh
+        self._asking = asyncio.Lock()
+        self._known: tuple[float, T] | None = None
+
+    async def read(self) -> T:
+        async with self._asking:
+            known = self._known
+            if known is None or time.monotonic() - known[0] > self._fresh:
+                asked = time.monotonic()
+                known = self._known = (asked, await self._ask())
+            return known[1]
+
+    def forget(self) -> None:
+        """Discard the cached answer."""
+        self._known = None
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -62,14 +62,17 @@ from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
 from jobqueue.engine.health import leader_check, store_check, stream_check
+from jobqueue.engine.held_back import HeldBackJobs
 from jobqueue.engine.links import ENDING, EngineLink, Pulses, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.paging import Pages
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
+from jobqueue.engine.schedules import ScheduleCalls
 from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
+from jobqueue.engine.ticker import Ticker
 from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.watching import Watchers
 from jobqueue.engine.worker_names import WorkerNames
@@ -83,7 +86,7 @@ _LOCKED_TRIES = 4  # each waits a moment in the store
 _CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
 
 
-class Engine(OperatorCalls):
+class Engine(OperatorCalls, ScheduleCalls):
     """Implements ``core.api.Backend`` on a store."""
 
     def __init__(
@@ -156,7 +159,16 @@ class Engine(OperatorCalls):
             gives_way=self._another_publishes if self._stream is None else None,
             observer=self._observer,
         )
+        self._ticker = Ticker(
+            self._store,
+            self._clock,
+            self._settings.ticks,
+            self.submit,
+            self._leads_under,
+            self._sweeper.term_ended,
+        )
         self._unserved = Unserved(self._store, self._scheduler.sessions, self._leads_under)
+        self._held_back = HeldBackJobs(self._store.queues)
         self._pulses = Pulses(self._store.workers, self._scheduler, self._lose)
         self._control = Control(self._store.workers, self._scheduler)
         await self._store.queues.create(dataclasses.replace(self._settings.queue))
@@ -170,6 +182,7 @@ class Engine(OperatorCalls):
         if self._settings.dispatch is not Dispatch.ELSEWHERE:
             self._scheduler.start()
             self._sweeper.start()
+            self._ticker.start()
             self._unserved.start()
         if self._stream is not None:  # without a term it only measures the leader's lag
             self._stream.start(self._store.stream, self._leads_under)
@@ -191,6 +204,7 @@ class Engine(OperatorCalls):
             await self._store.close()
             return
         self._started = False
+        await self._ticker.stop()  # before the submits end
         for check in (self._store_check, self._leader_check, self._stream_check):
             if check is not None:
                 await check.stop()
@@ -240,6 +254,8 @@ class Engine(OperatorCalls):
         if Change.CONTROL in changed:
             self._control.heard()
             self._sweeper.lead()
+        if Change.SCHEDULES in changed:
+            self._ticker.nudge()
         if self._roster is not None:
             if Change.CONTROL in changed:
                 self._roster.look()
@@ -352,8 +368,15 @@ class Engine(OperatorCalls):
 
     async def get(self, job_id: str) -> Job:
         job = await self._get(job_id)
-        job.hint = await self._unserved.hint(job, self._clock.now())
+        job.hint = await self._hint(job)
         return job
+
+    async def _hint(self, job: Job) -> str:
+        """Return why a job waits although it could be claimed, or an empty text."""
+        now = self._clock.now()
+        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
+            return ""
+        return await self._unserved.hint(job) or await self._held_back.hint(job)
 
     async def _get(self, job_id: str) -> Job:
         job = await self._store.reads.get(parse_job_id(job_id))
@@ -374,7 +397,7 @@ class Engine(OperatorCalls):
                     return job
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    job.hint = await self._unserved.hint(job, self._clock.now())
+                    job.hint = await self._hint(job)
                     return job
                 seq, version = job.seq, job.version
                 del job  # free its payload during the wait
@@ -593,6 +616,8 @@ class Engine(OperatorCalls):
         for session, count in (freed or {}).items():
             session.free += count
         self._scheduler.settle(plan, application.assigned)
+        if application.freed:
+            self._scheduler.freed(application.freed, plan.scopes)
         self._after_apply(application.outcomes, by_worker)
         return application.outcomes
 

@@ -104,8 +104,8 @@ class Session:
 Scope = tuple[frozenset[str], frozenset[str], frozenset[str] | None]
 """The queues of which a session takes jobs, the excluded queues, and its types (None: all)."""
 
-Work = Mapping[str, Collection[str]]
-"""The types of new jobs, by queue."""
+Work = Mapping[str, Collection[str] | None]
+"""The types of jobs that may be claimable, by queue; None: every type."""
 
 
 def concerns(scope: Scope, work: Work) -> bool:
@@ -114,7 +114,7 @@ def concerns(scope: Scope, work: Work) -> bool:
     return any(
         (queue in queues or ALL_QUEUES in queues)
         and queue not in without
-        and (types is None or not types.isdisjoint(came))
+        and (types is None or came is None or not types.isdisjoint(came))
         for queue, came in work.items()
     )
 

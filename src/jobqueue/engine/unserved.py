@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Job, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Store, Term
-from jobqueue.core.waiting import Background
+from jobqueue.core.waiting import Background, Recent
 from jobqueue.engine.sessions import Scope, Sessions
 
-T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine.unserved")
-_FRESH = 1.0  # seconds for which an answer of the store is cached
 _LOOK_EVERY = 2.0
 _SHARE = 10  # the pause between two reads, as a multiple of the duration of one
 _MOST_SHOWN = 100  # types of a queue; clients choose their number
@@ -68,26 +65,6 @@ def reason(takers: Takers, queue: str, type: str) -> str:
     return f"no connected worker takes {jobs} from queue {queue!r}"
 
 
-class _Recent(Generic[T]):
-    """Caches an answer of the store for a second. Concurrent callers share one read."""
-
-    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
-        self._ask = ask
-        self._asking = asyncio.Lock()
-        self._known: tuple[float, T] | None = None
-
-    async def read(self) -> T:
-        async with self._asking:
-            known = self._known
-            if known is None or time.monotonic() - known[0] > _FRESH:
-                asked = time.monotonic()
-                known = self._known = (asked, await self._ask())
-            return known[1]
-
-    def forget(self) -> None:
-        self._known = None
-
-
 class Unserved(Background):
     """Compares the types of waiting jobs with the types that workers of all servers take."""
 
@@ -95,8 +72,8 @@ class Unserved(Background):
         self._store = store
         self._sessions = sessions
         self._term = term
-        self._takers = _Recent(self._read_takers)
-        self._waiting = _Recent(lambda: store.queues.waiting_types(COUNTED_TO))
+        self._takers = Recent(self._read_takers)
+        self._waiting = Recent(lambda: store.queues.waiting_types(COUNTED_TO))
         self._seen: set[tuple[str, str]] = set()  # found by the last ``tell``, not logged yet
         self._told: set[tuple[str, str]] = set()  # logged and not served since
         self._too_many = False
@@ -109,10 +86,11 @@ class Unserved(Background):
         """Discard the cached workers, because a worker has registered at this server."""
         self._takers.forget()
 
-    async def hint(self, job: Job, now: float) -> str:
-        """Return why the job waits if no worker takes it, else an empty text."""
-        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
-            return ""
+    async def hint(self, job: Job) -> str:
+        """Return why the job waits if no worker takes it, else an empty text.
+
+        The job must be claimable.
+        """
         try:
             return reason(await self._takers.read(), job.queue, job.type)
         except JobQueueError:  # the job is shown without the hint

@@ -9,6 +9,7 @@ import asyncio
 import enum
 import importlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -60,6 +61,7 @@ class Base:
     limiter: Limiter | None
     budgets: Budgets
     tls: ServerTls | None
+    sources: Mapping[str, str]  # of the settings that are not defaults, by name
 
     @property
     def pool_queues(self) -> tuple[str, ...]:
@@ -91,7 +93,7 @@ class StopTime:
 class Stage(enum.IntEnum):
     """The order in which parts stop. Parts of one stage stop at the same time."""
 
-    SUBMITS = 0  # the jobs of periodic tasks
+    SUBMITS = 0  # the jobs of schedules
     REQUESTS = 1
     JOBS = 2
 
@@ -210,6 +212,7 @@ class Http(_OnHttpPort):
             access=base.access,
             limiter=base.limiter,
             tls=base.tls,
+            sources=base.sources,
         )
         face: HttpFace = loaded.HttpFace(base.engine, told)
         self._face = face
@@ -285,16 +288,16 @@ class Pool(Part):
 
 
 class Schedules(Part):
-    """Submits the jobs of the app's periodic tasks when they are due."""
+    """Declares the schedules of the app's code."""
 
     stage = Stage.SUBMITS
 
     def __init__(self, base: Base) -> None:
         super().__init__(base)
-        self._periodic = options.periodic(base.settings, base.registry, base.engine)
+        self._schedules = options.code_schedules(base.settings, base.registry, base.engine)
 
     async def start(self) -> None:
-        self._periodic.start()
+        self._schedules.start()
 
     async def stop(self, time: StopTime) -> None:
-        await self._periodic.stop()
+        await self._schedules.stop()

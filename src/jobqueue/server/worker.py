@@ -58,7 +58,7 @@ class WorkerProcess:
         self._backend, workers_side = self._connect(credentials, redis_url)
         registry = registry or Registry()
         registry.provide(engine_job.task())
-        self._periodic = options.periodic(settings, registry, self._backend)
+        self._schedules = options.code_schedules(settings, registry, self._backend)
         self.runtime = WorkerRuntime(
             workers_side,
             registry,
@@ -122,7 +122,7 @@ class WorkerProcess:
             await when_reached(self._backend.start, self._settings.db.start_timeout, log)
             await self.runtime.start()
             await self._served.start()
-            self._periodic.start()
+            self._schedules.start()
         except BaseException:
             await self.stop()
             raise
@@ -154,7 +154,7 @@ class WorkerProcess:
 
     async def stop(self) -> None:
         """Drain and deregister the worker within the shutdown timeout, then disconnect."""
-        await self._periodic.stop()
+        await self._schedules.stop()
         await self._served.stop()
         await self.runtime.stop()
         await self._listener.stop()

@@ -17,6 +17,7 @@ from jobqueue.core.ids import read_key
 from jobqueue.core.job import (
     MORE,
     NO_LABELS,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -38,10 +39,11 @@ from jobqueue.core.stream import (
     QueueEvent,
     StreamItem,
 )
+from jobqueue.stores import schedule_rows
 from jobqueue.stores.queue_rows import read_queue_body
 
 MAX_SEQ = 2**63 - 1
-_UNSAID = JobSpec(payload=b"")
+_UNSAID = JobSpec(payload=b"").more()
 STATES: dict[int, State] = {int(state): state for state in State}
 REASONS: dict[str, Reason] = {reason.value: reason for reason in Reason}
 
@@ -49,6 +51,7 @@ REASONS: dict[str, Reason] = {reason.value: reason for reason in Reason}
 # they must not change.
 CANCEL = 4
 DELETED = 5
+SCHEDULES = 10  # 11 to 14: this and the number of a ScheduleChange
 
 
 def write_labels(spec: JobSpec) -> str | None:
@@ -58,7 +61,7 @@ def write_labels(spec: JobSpec) -> str | None:
 
 def write_more(spec: JobSpec) -> str | None:
     """Return the job's fields that have no column of their own, as JSON for the column ``more``."""
-    more = {n: value for n, value in spec.more().items() if value != getattr(_UNSAID, n)}
+    more = {n: value for n in MORE if (value := getattr(spec, n)) != _UNSAID[n]}
     return json.dumps(more) if more else None
 
 
@@ -111,6 +114,20 @@ class Rows:
     job_id: Callable[[Any], str]
     reasons: Mapping[Any, Reason]
     names: Callable[[Any], Iterable[str]]
+
+    def dead_letter(self, row: Any) -> DeadLetterCause:
+        """Return the dead letter in a row of ``describe``."""
+        seq, version, job_id, queue, type, reason, error, at = row
+        return DeadLetterCause(
+            seq=seq,
+            version=version,
+            id=self.job_id(job_id),
+            queue=queue,
+            type=type,
+            reason=self.reasons[reason],
+            error=error or "",
+            at=at,
+        )
 
     def job(self, row: Any) -> Job:
         """Return the job in a row with the columns of ``job_columns``."""
@@ -214,6 +231,8 @@ def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
         return CancelRequested(said["job_id"], said["queue"], said["version"], at)
     if kind == DELETED:
         return JobDeleted(said["job_id"], said["queue"], said["version"], at, said["key_freed"])
+    if kind > SCHEDULES:
+        return schedule_rows.read_event(kind - SCHEDULES, number, at, said)
     return QueueEvent(QueueChange(kind), read_queue_body(said), number, at)
 
 

@@ -70,6 +70,8 @@ class Execution:
     timer: asyncio.TimerHandle | None = None
     handle: Any = None  # private to the executor
     error: BaseException | None = None  # raised by the handler; None after it is logged
+    batch: RunningBatch | None = None  # the call of the handler that runs this job with others
+    logs_trace: bool = True  # False if another attempt's line shows the same traceback
     completions: Completions | None = None  # for its context
     # True once its result was about to be written in a transaction of its handler. Its end is then
     # reported as a failure, which the server refuses if the transaction was committed.
@@ -91,7 +93,15 @@ class Execution:
 
     @property
     def timeout(self) -> float | None:
-        """Return the job's timeout in seconds, else its task's timeout, else None."""
+        """Return the job's timeout in seconds, else its task's timeout, else None.
+
+        In a batch, this is the shortest timeout of its jobs.
+        """
+        return self.own_timeout if self.batch is None else self.batch.timeout
+
+    @property
+    def own_timeout(self) -> float | None:
+        """Return the timeout that the job would have if it ran alone."""
         if self.assignment.timeout is not None or self.definition is None:
             return self.assignment.timeout
         return self.definition.options.timeout
@@ -144,6 +154,18 @@ class Execution:
         if self.context is not None:
             self.context.request_cancel()
         self.executor.interrupt(self)
+
+
+class RunningBatch(Protocol):
+    """One call of a batch handler, as the attempts in it see the call."""
+
+    @property
+    def timeout(self) -> float | None:
+        """Return the shortest timeout of the jobs in the batch, or None if none has a timeout."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of jobs in the batch."""
 
 
 class Executor:
@@ -249,6 +271,8 @@ class Endings:
         """Return a report that the attempt has run longer than its timeout."""
         job = execution.assignment
         text = f"timed out after {execution.timeout:g} s"
+        if execution.batch is not None and execution.timeout != execution.own_timeout:
+            text += f", the shortest timeout of {execution.batch.size} jobs in one batch"
         return Transition.timed_out(
             job.seq, job.lease, text, execution.ran_for(), execution.retry_wait()
         )

@@ -157,8 +157,8 @@ class AttemptLog:
         first, _, rest = report.error.partition("\n")
         head = "timed out" if report.move is Move.TIME_OUT else "failed"
         why = f"; {next_}" if report.move is Move.TIME_OUT else f"; {next_}: {first}"
-        trace = _handlers_part(error)
-        self._write(level, execution, head, report.ran_for, why, error, trace, rest)
+        trace, text = (_handlers_part(error), rest) if execution.logs_trace else (None, "")
+        self._write(level, execution, head, report.ran_for, why, error, trace, text)
 
     def _write(
         self,

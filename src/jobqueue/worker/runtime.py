@@ -139,6 +139,7 @@ class WorkerRuntime:
         """Register at the server, offer all slots, and start the heartbeats."""
         if self._link is not None or self._finished.is_set():
             return
+        self._check_batches()
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(self._log, self._answered, self._refused, self._result_refused)
         self._suspects = SuspectExecutor(self, self._outbox, self._log)
@@ -175,6 +176,26 @@ class WorkerRuntime:
             self.settings.concurrency,
             ", ".join(self.settings.queues),
         )
+
+    def _check_batches(self) -> None:
+        """Raise InvalidArgument if the worker cannot run full batches of its tasks."""
+        settings = self.settings
+        batches = self._registry.batches(settings.queues)
+        if batches and settings.exec_command:
+            raise InvalidArgument(
+                f"task {batches[0].name!r}",
+                "runs its jobs in batches, but this worker runs a program for each job; run the"
+                " task by a worker without exec",
+            )
+        for task in batches:
+            size = task.options.batch or 1
+            if size > settings.concurrency:
+                raise InvalidArgument(
+                    "worker.concurrency",
+                    f"task {task.name!r} runs batches of {size} jobs, each of which takes a slot,"
+                    f" but this worker has {settings.concurrency}; set its concurrency to {size} or"
+                    " more, or lower batch=",
+                )
 
     async def stop(self, timeout: float | None = None) -> None:
         """Stop the worker: hand back jobs that have not started, finish the others, and deregister.
@@ -335,7 +356,8 @@ class WorkerRuntime:
         assert link is not None
         self._pushes_at_beat = self._pushes
         held = list(self._held.items())  # atomic, so another thread may do it
-        begun = [lease for lease, execution in held if execution.begun]
+        # The assignment of a job that waits in an open batch must not time out, either.
+        begun = [lease for lease, execution in held if execution.begun or execution.batch]
         suspect = self._suspects.suspect
         if suspect is not None and not suspect.begun:
             begun.append(suspect.assignment.lease)  # waiting to run alone: it must not time out
@@ -411,6 +433,8 @@ class WorkerRuntime:
                 "draining: worker %s finishes its jobs and takes no new jobs", self.settings.id
             )
             self._withdrawing = self.spawn(self._withdraw_slots())
+            for execution in self._executors.batches.collected():
+                self._hand_back_unstarted(execution)
         elif status is WorkerStatus.ONLINE and not self._taking and self._link is not None:
             self._taking = True
             self._log.info("worker %s is taking jobs again", self.settings.id)
@@ -552,6 +576,7 @@ class WorkerRuntime:
         """Withdraw all free slots. No job arrives after this method has returned."""
         self._outbox.stop_offering()
         await self._withdraw_slots(pause=True)
+        self._executors.batches.flush()  # no more jobs will join them
 
     def announce(self, execution: Execution) -> None:
         """Report the start of an attempt before its handler begins."""

@@ -97,7 +97,7 @@ async def test_the_event_is_that_of_the_rules(store, db):
 
 
 async def live_of(db: Any, held: Assignment) -> Any:
-    from jobqueue.stores.postgres.applying import _Row
+    from jobqueue.stores.postgres.deciding import _Row
     from jobqueue.stores.postgres.statements import SQL
 
     async with db.transaction():

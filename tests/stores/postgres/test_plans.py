@@ -29,7 +29,7 @@ WITH r AS (
     RETURNING seq
 )
 INSERT INTO job_held (base, lo, at, due, queue, worker, open)
-SELECT (1::bigint << 62) + min(seq), min(seq) >> 10 << 10, 1e9, 4e9, 1, 1000 + (min(seq) >> 5),
+SELECT (1::bigint << 62) + min(seq), min(seq) >> 10 << 10, 1e9, 4e9, 1, 1000 + (min(seq) >> 8),
        bit_or(set_bit(0::bit(1024), (seq & 1023)::int, 1))
 FROM r GROUP BY seq >> 4 ORDER BY min(seq);  -- floors then read each page once, vacuumed or not
 

@@ -9,7 +9,7 @@ from typing import Any
 import asyncpg
 
 from jobqueue.core.errors import Conflict
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
+from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
 from jobqueue.core.store import Change
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.postgres import reads
@@ -133,3 +133,15 @@ class Queues:
 
     async def stats(self, queue: str | None = None) -> list[QueueStats]:
         return await self._database.reading.read("stats", lambda db: reads.stats(db, queue))
+
+    async def limit_states(self, queue: str | None = None) -> list[LimitState]:
+        now = self._database.now()
+
+        async def work(db: Db) -> list[LimitState]:
+            names = {row[0]: row[1] for row in await db.fetch(SQL["limited_queues"], queue)}
+            if not names:
+                return []
+            rows = await db.fetch(SQL["limit_state"], list(names), now)
+            return [LimitState(names[number], *state) for number, *state in rows]
+
+        return await self._database.reading.read("limit_states", work)

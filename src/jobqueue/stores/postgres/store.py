@@ -31,6 +31,7 @@ from jobqueue.stores.postgres.queue_cache import QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.queues import Queues
 from jobqueue.stores.postgres.reads import Reads
 from jobqueue.stores.postgres.restoring import Restoring
+from jobqueue.stores.postgres.schedules import Schedules
 from jobqueue.stores.postgres.statements import FEW, SQL
 from jobqueue.stores.postgres.streaming import Stream
 from jobqueue.stores.postgres.trouble import location
@@ -103,6 +104,7 @@ class PostgresStore:
         self.upkeep = PostgresUpkeep(database, heads, holding, self.leadership, speaker, chores)
         self.queues = Queues(database, queue_cache, heads, speaker)
         self.workers = Workers(database, names, holding, self.leadership, speaker, rules)
+        self.schedules = Schedules(database, self.leadership, speaker)
         self.stream = Stream(database, self.leadership)
         self._restoring = Restoring(database, rules)
         self._opened = False
@@ -215,4 +217,4 @@ class PostgresStore:
         await self._restoring.restore(state, told)
         self._queue_cache.spoil()
         self._heads.forget()
-        self._speaker.say(Change.CONTROL | Change.WORK, None)
+        self._speaker.say(Change.CONTROL | Change.WORK | Change.SCHEDULES, None)

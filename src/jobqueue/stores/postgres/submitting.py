@@ -312,7 +312,9 @@ class Submitting:
         if await self._may_range(db, len(specs)):
             runs = _runs(specs, self._queue_cache.few)
             if any(runs):
-                return await db.fetch(SUBMIT_RANGES[name], *arguments, runs)
+                return await db.fetch(
+                    SUBMIT_RANGES[name], *arguments, [1] if runs[-1] == 1 else runs
+                )
         texts = await self._queue_cache.texts(db, len(specs), self._now)
         return await db.fetch(texts[name], *arguments)
 

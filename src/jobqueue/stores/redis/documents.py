@@ -9,6 +9,7 @@ the epoch.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,7 +21,9 @@ import msgspec
 from jobqueue.core.decide import Entry, Live
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
+    MAX_ERROR_HEAD,
     Assignment,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -305,6 +308,21 @@ def job(found: Fields) -> Job:
     )
 
 
+def dead_letter(row: Sequence[bytes]) -> DeadLetterCause:
+    """Return the dead letter in a row of the script ``describe``."""
+    seq, version, job_id, queue, type, reason, error, at = row
+    return DeadLetterCause(
+        seq=int(seq),
+        version=int(version),
+        id=job_id.decode(),
+        queue=queue.decode(),
+        type=type.decode(),
+        reason=REASONS[reason],
+        error=error.decode(errors="ignore")[:MAX_ERROR_HEAD],
+        at=float(at),
+    )
+
+
 def _progress(found: Fields) -> Progress | None:
     # The document may still contain the progress of an earlier attempt.
     lease = found.get(b"progress_lease")
@@ -323,6 +341,19 @@ def assignment(row: Sequence[bytes]) -> Assignment:
         int(seq), job_id.decode(), asked, int(attempt), int(lease), worker.decode(),
         int(retry_count), moment(created_at), number(expires_in), int(deaths or 0),
     )  # fmt: skip
+
+
+def held_back(limits: Sequence[Any]) -> dict[str, float]:
+    """Return ``Claimed.held_back`` from the last parts of a script's answer (``finish``)."""
+    if not limits or limits[0] is None:  # the answer to a repeated call has no such parts
+        return {}
+    times = {name.decode(): float(seconds) for name, seconds in limits[0]}
+    return {name: math.inf if seconds < 0 else seconds for name, seconds in times.items()}
+
+
+def freed(limits: Sequence[Any]) -> set[str]:
+    """Return ``Application.freed`` from the last parts of a script's answer (``finish``)."""
+    return {name.decode() for name in limits[1]} if len(limits) > 1 and limits[1] else set()
 
 
 def event(found: Fields) -> Event:
