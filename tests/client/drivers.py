@@ -1,4 +1,7 @@
-"""The drivers of users' own connections to PostgreSQL, each as its users write it."""
+"""The drivers of users' own connections to PostgreSQL, each as its users write it.
+
+Each is imported where it is used: programs that are killed many times start with one of them.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
-
-import asyncpg
-import django
-import psycopg
-import psycopg.rows
-import sqlalchemy
-from django.conf import settings
-from django.db import connections, transaction
-from sqlalchemy import orm
-from sqlalchemy.ext import asyncio as alchemy
 
 BLOCKING = ["psycopg", "sqlalchemy", "sqlalchemy session", "django"]
 ASYNC = ["asyncpg", "asyncpg pool", "psycopg async", "sqlalchemy async", "sqlalchemy async session"]
@@ -51,6 +44,8 @@ async def begun(driver: str, dsn: str) -> AsyncIterator[Own]:
 
 @contextlib.asynccontextmanager
 async def _asyncpg(dsn: str) -> AsyncIterator[Own]:
+    import asyncpg
+
     connection = await asyncpg.connect(dsn)
     try:
         async with connection.transaction():
@@ -61,6 +56,8 @@ async def _asyncpg(dsn: str) -> AsyncIterator[Own]:
 
 @contextlib.asynccontextmanager
 async def _asyncpg_pool(dsn: str) -> AsyncIterator[Own]:
+    import asyncpg
+
     async with (
         asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool,
         pool.acquire() as connection,
@@ -71,13 +68,19 @@ async def _asyncpg_pool(dsn: str) -> AsyncIterator[Own]:
 
 @contextlib.asynccontextmanager
 async def _psycopg_async(dsn: str) -> AsyncIterator[Own]:
-    rows: Any = psycopg.rows.dict_row  # what users set is not in the way
+    import psycopg
+    from psycopg.rows import dict_row
+
+    rows: Any = dict_row  # what users set is not in the way
     async with await psycopg.AsyncConnection.connect(dsn, row_factory=rows) as connection:
         yield Own(connection, connection.execute)
 
 
 @contextlib.asynccontextmanager
 async def _alchemy_async(dsn: str) -> AsyncIterator[Own]:
+    import sqlalchemy
+    from sqlalchemy.ext import asyncio as alchemy
+
     engine = alchemy.create_async_engine(_alchemy_url(dsn, "asyncpg"))
     try:
         async with engine.begin() as connection:
@@ -88,6 +91,9 @@ async def _alchemy_async(dsn: str) -> AsyncIterator[Own]:
 
 @contextlib.asynccontextmanager
 async def _alchemy_async_session(dsn: str) -> AsyncIterator[Own]:
+    import sqlalchemy
+    from sqlalchemy.ext import asyncio as alchemy
+
     engine = alchemy.create_async_engine(_alchemy_url(dsn, "psycopg"))
     try:
         async with alchemy.AsyncSession(engine) as session, session.begin():
@@ -117,12 +123,16 @@ def begun_blocking(driver: str, dsn: str) -> Iterator[Own]:
 
 @contextlib.contextmanager
 def _psycopg(dsn: str) -> Iterator[Own]:
+    import psycopg
+
     with psycopg.connect(dsn) as connection:
         yield Own(connection, connection.execute)
 
 
 @contextlib.contextmanager
 def _alchemy(dsn: str) -> Iterator[Own]:
+    import sqlalchemy
+
     engine = sqlalchemy.create_engine(_alchemy_url(dsn, "psycopg"))
     try:
         with engine.begin() as connection:
@@ -133,6 +143,9 @@ def _alchemy(dsn: str) -> Iterator[Own]:
 
 @contextlib.contextmanager
 def _alchemy_session(dsn: str) -> Iterator[Own]:
+    import sqlalchemy
+    from sqlalchemy import orm
+
     engine = sqlalchemy.create_engine(_alchemy_url(dsn, "psycopg"))
     session = orm.scoped_session(orm.sessionmaker(engine))
     try:
@@ -145,6 +158,10 @@ def _alchemy_session(dsn: str) -> Iterator[Own]:
 
 def django_connection(dsn: str) -> Any:
     """Django's default connection, to this database."""
+    import django
+    from django.conf import settings
+    from django.db import connections
+
     parts = urlsplit(dsn)
     place = {
         "ENGINE": "django.db.backends.postgresql",
@@ -166,6 +183,8 @@ def django_connection(dsn: str) -> Any:
 @contextlib.contextmanager
 def _django(dsn: str) -> Iterator[Own]:
     connection = django_connection(dsn)
+    from django.db import transaction
+
     try:
         with transaction.atomic():
             yield Own(connection, lambda sql: connection.cursor().execute(sql))

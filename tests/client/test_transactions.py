@@ -480,6 +480,24 @@ async def test_an_old_snapshot_of_sqlite_is_explained(file: Path, lite: Any):
         mine.execute("ROLLBACK")
 
 
+async def test_an_app_that_is_not_open_cannot_be_opened_beside_a_transaction(file: Path, lite: Any):
+    app, send, _ = make(f"sqlite:///{file}")
+    async with app:
+        pass
+    mine = lite(isolation_level=None)
+    mine.execute("BEGIN IMMEDIATE")
+    with pytest.raises(InvalidArgument, match=r"open the app before, as `await app.open\(\)`"):
+        await send.submit("a", connection=mine)
+    mine.execute("ROLLBACK")
+    implicit = (
+        lite()
+    )  # Python begins its transaction with the first write: the app is opened before
+    job = await send.submit("a", connection=implicit)
+    implicit.commit()
+    assert (await job.status()).queue == "mail"
+    await app.close()
+
+
 async def test_another_file_is_refused(file: Path, tmp_path: Path):
     app, send, _ = make(f"sqlite:///{file}")
     other, newer = tmp_path / "other.db", tmp_path / "newer.db"

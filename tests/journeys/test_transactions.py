@@ -7,7 +7,7 @@ import pytest
 from tests.journeys.machine import Machine
 from tests.journeys.pages import blocks
 
-SHOP, _, _, LITE = blocks("docs/transactions.md", "python")
+SHOP, _, _, LITE, CHARGE = blocks("docs/transactions.md", "python")
 
 
 @pytest.mark.integration
@@ -17,6 +17,9 @@ def test_a_shop_on_postgresql(machine: Machine, empty_postgres_dsn: str) -> None
     dsn = empty_postgres_dsn
     assert machine.succeed("python", "shop.py", SHOP_DB=dsn) == "sent 'welcome' to a@b.c\n"
     assert machine.succeed("python", "shop.py", SHOP_DB=dsn) == "sent 'welcome' to a@b.c\n"
+
+    machine.write("charge.py", CHARGE)
+    assert machine.succeed("python", "charge.py", SHOP_DB=dsn) == "charged a@b.c\n"
 
     machine.write("forgot.py", SHOP.replace("async with db.transaction():", "if True:"))
     forgot = machine.run("python", "forgot.py", SHOP_DB=dsn)

@@ -250,6 +250,8 @@ class Recorder:
 
     def advanced(self, lease: int, progress: Progress) -> None: ...
 
+    async def completing(self, execution: Execution, needs_start: bool) -> None: ...
+
     def ended(self, execution: Execution, report: Transition) -> None:
         execution.ended = True
         self.reports.append(report)

@@ -103,11 +103,12 @@ class JobQueue:
         for declared in map(_as_queue, _as_list(queues)):
             self.registry.declare(declared)
         self.shared = SharedBackend(self._create_backend, self._prepare, orphaned(scheme))
+        self._transactions = OwnTransactions(url, rules, settings)
         self.sender = Sender(
             self.shared,
             self._port,
             self.registry.declared,
-            OwnTransactions(url, rules, settings),
+            self._transactions,
             at_open=scheme != "grpc",
         )
         self._bridge = Bridge(
@@ -258,6 +259,7 @@ class JobQueue:
             concurrency,
             ticks=not self.inlined,
             recycle=recycle,
+            transactions=self._transactions,
         )
 
     async def work(

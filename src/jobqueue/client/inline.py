@@ -44,6 +44,7 @@ from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.tasks.task import TaskDefinition
+from jobqueue.worker.completing import encoded
 from jobqueue.worker.execution import Endings, Execution, Executor, Stop
 from jobqueue.worker.executors.batch import Batch, BatchExecutor, outcome_of
 from jobqueue.worker.executors.local import CoroutineExecutor, ThreadExecutor
@@ -74,12 +75,15 @@ class InlineAttempt:
     ) -> None:
         self.advanced = advanced  # gets a lease and its progress, from any thread
         self._endings = Endings(_SETTINGS.max_result_bytes)
+        self._definition = definition
         self._executor = self._executor_of(definition)
         waiting, now = WaitingSlots(_SETTINGS), time.monotonic()
         self._executions = [
-            Execution(job, definition, self._executor, now, waiting) for job in jobs
+            Execution(job, definition, self._executor, now, waiting, completions=self)
+            for job in jobs
         ]
         self._reports: dict[int, Transition] = {}  # by lease
+        self._completed: dict[int, bytes | None] = {}  # by lease, the results of ``ctx.complete``
         self.given_up = False  # True if the event loop ended before the handler
 
     def _executor_of(self, definition: TaskDefinition) -> Executor:
@@ -122,6 +126,16 @@ class InlineAttempt:
             return self._endings.cancelled(execution, report, unaware)
         return report
 
+    async def complete(self, lease: int, result: Any, connection: object) -> None:
+        self.complete_blocking(lease, result, connection)
+
+    def complete_blocking(self, lease: int, result: Any, connection: object) -> None:
+        """Use this result at the handler's end. The job is in memory: the connection is ignored."""
+        self._completed[lease] = encoded(self._definition, result, _SETTINGS.max_result_bytes)
+
+    async def completing(self, execution: Execution, needs_start: bool) -> None:
+        raise AssertionError("no handler runs in a process here")
+
     def cancel(self, job_id: str) -> None:
         for execution in self._executions:
             if execution.assignment.id == job_id and execution.stop is None:
@@ -147,7 +161,10 @@ class InlineAttempt:
         execution.ended = True
         if execution.timer is not None:
             execution.timer.cancel()
-        self._reports[execution.assignment.lease] = report
+        lease = execution.assignment.lease
+        if lease in self._completed and report.move is Move.SUCCEED:
+            report = self._endings.succeeded(execution, self._completed[lease])
+        self._reports[lease] = report
 
 
 class _InPlaceExecutor(ThreadExecutor):

@@ -8,10 +8,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from jobqueue.client.handle import JobHandle, Port
 from jobqueue.client.shared_backend import SharedBackend
-from jobqueue.connect.transactions import OwnTransactions, check_thread
+from jobqueue.connect.transactions import OwnTransactions, check_thread, holds_file
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import (
     DeadlineExceeded,
+    InvalidArgument,
     JobQueueError,
     NotFound,
     OutcomeUnknown,
@@ -167,11 +168,19 @@ class Sender:
             return await run(self._deliver(port, specs))
         own = self._transactions.recognised(connection)
         check_thread(own, blocking=run is not awaited)
-        if self._at_open:  # creates the schema and the declared queues
+        may_write = not holds_file(own)
+        if self._at_open and self._shared.loop is None:  # to create schema and declared queues
+            if not may_write:
+                raise InvalidArgument(
+                    "connection",
+                    "its transaction keeps the app from opening the file: open the app before, as"
+                    " `await app.open()` or `q.run(app.open())`",
+                )
             await run(self._shared.call(_nothing))
         results = await self._transactions.submit(own, specs)
         missing = [n for n, result in enumerate(results) if isinstance(result.error, NotFound)]
-        if missing and {specs[n].queue for n in missing} & self._declared().keys() - self._settled:
+        new = {specs[n].queue for n in missing} & self._declared().keys() - self._settled
+        if new and may_write:
             await run(self._shared.call(self._create_declared))
             again = await self._transactions.submit(own, [specs[n] for n in missing])
             for n, result in zip(missing, again, strict=True):

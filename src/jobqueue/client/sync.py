@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from jobqueue.client.handle import JobHandle
 from jobqueue.client.tasks import Submitting, Task
-from jobqueue.core.bridge import Bridge
-from jobqueue.core.errors import Internal, InvalidArgument
+from jobqueue.core.bridge import Bridge, run_here
+from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Cancellation, Event, Job
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class SyncQueue:
         else:
             spec = task.spec(*args, **kwargs)
             sender = self._app.sender
-            handle = _here(sender.send(spec, task.decode, connection, self._blocking))
+            handle = run_here(sender.send(spec, task.decode, connection, self._blocking))
         return SyncJob(self._bridge, handle)
 
     def submit_many(
@@ -137,7 +137,7 @@ class SyncQueue:
         else:
             specs = task.specs(calls)
             sender = self._app.sender
-            handles = _here(sender.send_many(specs, task.decode, connection, self._blocking))
+            handles = run_here(sender.send_many(specs, task.decode, connection, self._blocking))
         return [SyncJob(self._bridge, handle) for handle in handles]
 
     async def _blocking(self, coroutine: Coroutine[Any, Any, T], /) -> T:
@@ -165,17 +165,6 @@ class SyncQueue:
 
     def __exit__(self, *_: object) -> None:
         self._bridge.leave()
-
-
-def _here(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that blocks and never suspends, in this thread."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    coroutine.close()
-    raise Internal("a call on a blocking connection has suspended")
 
 
 def _check_task(task: object) -> None:

@@ -24,6 +24,7 @@ from jobqueue.worker.served import ServedQueues
 from jobqueue.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
+    from jobqueue.worker.completing import Transactions
     from jobqueue.worker.runtime import WorkerRuntime
 
 log = logging.getLogger("jobqueue.worker")
@@ -44,8 +45,10 @@ class WorkerBlock:
         *,
         ticks: bool = True,
         recycle: bool = False,
+        transactions: Transactions | None = None,
     ) -> None:
         self._shared = shared
+        self._transactions = transactions
         self._registry = registry
         self.settings = WorkerSettings(
             id=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",
@@ -72,7 +75,9 @@ class WorkerBlock:
         registry, settings = self._registry, self.settings
         registry.provide(engine_job.task())
         async with contextlib.AsyncExitStack() as stack:
-            self._runtime = WorkerRuntime(backend, registry, settings)
+            self._runtime = WorkerRuntime(
+                backend, registry, settings, transactions=self._transactions
+            )
             await self._runtime.start()
             self._shared.workers += 1
             stack.callback(self._leave)

@@ -245,6 +245,11 @@ def recognised(connection: object) -> Recognised:
     raise InvalidArgument("connection", f"{what} is not supported; allowed: {SUPPORTED}")
 
 
+def holds_file(own: Recognised) -> bool:
+    """Return True if the transaction may keep all other connections from writing to the file."""
+    return isinstance(own, SqliteFile) and own.connection.in_transaction
+
+
 def check_thread(own: Recognised, *, blocking: bool) -> None:
     """Raise InvalidArgument for a connection that cannot be used by the caller.
 
@@ -266,12 +271,22 @@ def check_thread(own: Recognised, *, blocking: bool) -> None:
 
 
 class OwnTransactions:
-    """Submits jobs in users' transactions, for one app."""
+    """Submits jobs and ends attempts in users' transactions, for an app or a worker with this URL.
 
-    def __init__(self, url: str, rules: Rules | None, settings: EngineSettings | None) -> None:
-        address = parse_url(url)
-        self._scheme = address.scheme
-        self._path: Path | None = address.path
+    Without a URL, the place of the jobs is not known, and only the database can refuse.
+    """
+
+    child_module = "jobqueue.connect.child"
+
+    def __init__(
+        self,
+        url: str | None,
+        rules: Rules | None = None,
+        settings: EngineSettings | None = None,
+    ) -> None:
+        address = None if url is None else parse_url(url)
+        self._scheme = "" if address is None else address.scheme
+        self._path: Path | None = None if address is None else address.path
         self._rules = rules or Rules()
         self._most = (settings or EngineSettings()).max_payload_bytes
 
@@ -297,6 +312,12 @@ class OwnTransactions:
                 " the database that the app names",
             )
         return found
+
+    def join(self, connection: object, *, blocking: bool) -> Joined:
+        """Return the transaction on a connection, which can accept the result of an attempt."""
+        own = self.recognised(connection)
+        check_thread(own, blocking=blocking)
+        return Joined(own, self._path)
 
     async def submit(self, own: Recognised, specs: Sequence[JobSpec]) -> list[SubmitResult]:
         """Submit jobs. The results are final when the user's transaction commits.
@@ -402,31 +423,33 @@ def _state(error: BaseException | None) -> str | None:
     return None
 
 
-async def complete(own: Recognised, report: Transition) -> None:
-    """End an attempt with a result in the user's transaction. ``report`` is of its success.
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Implements ``worker.completing.JoinedTransaction``."""
 
-    Raises Conflict if the attempt is over, and ``CancelRequested`` if a cancel was requested.
-    """
-    if isinstance(own, SqliteFile):
-        from jobqueue.stores.sqlite.own_transactions import joined
+    own: Recognised
+    path: Path | None
 
-        with joined(own.connection, None) as file:
-            status = file.complete(report)
-    else:
-        result = None if report.result is None else base64.b64encode(report.result).decode()
-        values = report.seq, report.lease, report.worker_id, result, report.ran_for
-        ((status,),) = await _fetched(own, _COMPLETE, *values)
-    if status == "done":
-        return
-    if status == "cancelled":
-        raise CancelRequested("the job is being cancelled")
-    if status == "held":
-        raise Unavailable("the start of this attempt is not recorded yet; nothing was written")
-    raise Conflict(
-        "this attempt is over, or its job is in another database: its result was not accepted; roll"
-        " the transaction back"
-    )
+    @property
+    def needs_start(self) -> bool:
+        return not isinstance(self.own, SqliteFile)
 
+    async def complete(self, report: Transition) -> bool:
+        own = self.own
+        if isinstance(own, SqliteFile):
+            from jobqueue.stores.sqlite.own_transactions import joined
 
-class CancelRequested(Exception):
-    """Reports that a cancel of the job was requested before its result came."""
+            with joined(own.connection, self.path) as file:
+                status = file.complete(report)
+        else:
+            result = None if report.result is None else base64.b64encode(report.result).decode()
+            values = report.seq, report.lease, report.worker_id, result, report.ran_for
+            ((status,),) = await _fetched(own, _COMPLETE, *values)
+        if status in ("done", "cancelled"):
+            return status == "done"
+        if status == "held":
+            raise Unavailable("the start of this attempt is not stored yet; nothing was written")
+        raise Conflict(
+            "this attempt is over, or its job is in another database: its result was not accepted;"
+            " roll the transaction back"
+        )

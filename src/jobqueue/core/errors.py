@@ -87,6 +87,13 @@ def no_such_job(job_id: str) -> NotFound:
     return NotFound(f"job_id: there is no job {job_id}")
 
 
+def being_changed(job_id: str) -> Conflict:
+    return Conflict(
+        f"job {job_id} cannot be changed now: a database transaction that has not ended, perhaps"
+        " one of its handler, is changing it; try again"
+    )
+
+
 def no_such_queue(name: str) -> NotFound:
     return NotFound(
         f"queue: there is no queue {name!r}; create it with: jq-ctl queue create {name}"

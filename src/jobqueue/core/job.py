@@ -392,6 +392,7 @@ class Refusal(enum.Enum):
     STALE_LEASE = "the lease is not in force any more"
     STALE_VERSION = "the job has moved on"
     NO_QUEUE = "its queue is deleted"
+    LOCKED = "a database transaction that has not ended is changing it"
 
 
 @dataclass(slots=True)
@@ -415,6 +416,11 @@ class Outcome:
     @property
     def applied(self) -> bool:
         return self.refusal is None
+
+    @property
+    def is_locked(self) -> bool:
+        """Return True if another transaction, which may stay open, is changing the job."""
+        return self.refusal is Refusal.LOCKED
 
 
 class WorkerStatus(enum.StrEnum):

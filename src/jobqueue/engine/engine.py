@@ -19,6 +19,7 @@ from jobqueue.core.errors import (
     InvalidArgument,
     JobQueueError,
     KeyHeld,
+    being_changed,
     no_such_job,
     not_your_worker,
 )
@@ -34,6 +35,7 @@ from jobqueue.core.job import (
     Outcome,
     Page,
     Pulse,
+    Refusal,
     SubmitResult,
     SubmitStatus,
     TimeQuery,
@@ -80,6 +82,7 @@ _log = logging.getLogger("jobqueue.engine")
 _LANES = 2  # batches in progress, if the store's writes run in parallel
 _KEY_PATIENCE = 4.0  # seconds
 _KEY_PAUSES = 0.05, 0.5
+_LOCKED_TRIES = 4  # each waits a moment in the store
 _CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
 
 
@@ -407,6 +410,7 @@ class Engine(OperatorCalls, ScheduleCalls):
         job = await self._get(job_id)
         if job.state in TERMINAL:
             return Cancellation(job.state, requested=False, already_terminal=True)
+        locked = 0
         for _ in range(_CANCEL_TRIES):
             outcome = (await self._apply([Transition.cancelled(job.seq)]))[0]
             if outcome.applied:
@@ -415,6 +419,11 @@ class Engine(OperatorCalls, ScheduleCalls):
                 raise no_such_job(job_id)
             if outcome.state in TERMINAL:
                 return Cancellation(outcome.state, requested=False, already_terminal=True)
+            if outcome.refusal is Refusal.LOCKED:
+                locked += 1
+                if locked == _LOCKED_TRIES:
+                    raise being_changed(job_id)
+                continue
             held = await self._store.jobs.request_cancel(job.seq)
             if held is not None:
                 session = self._scheduler.sessions.get(held.worker_id)

@@ -11,6 +11,7 @@ from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
     NotFound,
+    being_changed,
     no_such_job,
     no_such_queue,
 )
@@ -182,6 +183,8 @@ class OperatorCalls:
             raise Conflict(f"job {job_id} cannot be retried: its queue {job.queue!r} is deleted")
         if outcome.refusal is Refusal.NO_SUCH_JOB:
             raise no_such_job(job_id)
+        if outcome.refusal is Refusal.LOCKED:
+            raise being_changed(job_id)
         if not outcome.applied:
             state = outcome.state.name if outcome.state else "gone"
             raise Conflict(

@@ -22,6 +22,7 @@ from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.config import Settings
+from jobqueue.connect.transactions import OwnTransactions
 from jobqueue.core.address import Address
 from jobqueue.core.api import DispatchApi
 from jobqueue.core.queue import QueueSpec
@@ -266,7 +267,8 @@ class Pool(Part):
         workers_side: DispatchApi = base.engine
         if base.dispatch is not Dispatch.LINKS:
             workers_side = stream.worker_dispatch(settings, base.store, base.metrics)
-        self._runtime = WorkerRuntime(workers_side, base.registry, told)
+        transactions = OwnTransactions(settings.db.url)
+        self._runtime = WorkerRuntime(workers_side, base.registry, told, transactions=transactions)
         base.metrics.watch_overruns(told.id, self._overrun)
         base.metrics.watch_breakers(told.id, self._breakers)
         await self._runtime.start()

@@ -10,6 +10,7 @@ from jobqueue.access.tls import Credentials
 from jobqueue.config import Settings
 from jobqueue.connect.backends import create_backend, create_store
 from jobqueue.connect.starting import when_reached
+from jobqueue.connect.transactions import OwnTransactions
 from jobqueue.connect.urls import parse_url
 from jobqueue.core.api import Backend, DispatchApi
 from jobqueue.core.errors import JobQueueError
@@ -70,6 +71,7 @@ class WorkerProcess:
                 recycle=True,
             ),
             None if self._owns_store and not by_kafka else self.metrics,
+            OwnTransactions(url),
         )
         self.metrics.watch_overruns(self.runtime.settings.id, lambda: self.runtime.overrun)
         self.metrics.watch_breakers(self.runtime.settings.id, self.runtime.breakers)

@@ -17,8 +17,16 @@ from jobqueue.core.job import MAX_ERROR_BYTES, Assignment, Transition, bounded
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import Backoff
-from jobqueue.tasks.context import Abort, Context, PlainFailure, RetryLater, UnknownTask
+from jobqueue.tasks.context import (
+    Abort,
+    Completions,
+    Context,
+    PlainFailure,
+    RetryLater,
+    UnknownTask,
+)
 from jobqueue.tasks.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions
+from jobqueue.worker.log import NOT_COMMITTED
 from jobqueue.worker.slots import WaitingSlots
 
 _MAX_MESSAGE_BYTES = 4 * 1024
@@ -65,6 +73,10 @@ class Execution:
     batch: RunningBatch | None = None  # the call of the handler that runs this job with others
     asked_for_retry: bool = False  # True if the handler raised ``RetryLater``
     logs_trace: bool = True  # False if another attempt's line shows the same traceback
+    completions: Completions | None = None  # for its context
+    # True once its result was about to be written in a transaction of its handler. Its end is then
+    # reported as a failure, which the server refuses if the transaction was committed.
+    completing: bool = False
 
     def log_fields(self) -> Mapping[str, Any]:
         """Return the fields that every log line about this attempt has."""
@@ -125,6 +137,8 @@ class Execution:
             payload=job.payload,
             deadline=None if timeout is None else self.begun + timeout,
             on_progress=partial(on_progress, job.lease),
+            lease=job.lease,
+            completions=self.completions,
         )
         self.context = context
         if self.stop is not None:  # the attempt was stopped before it had a context
@@ -191,6 +205,13 @@ class Host(Protocol):
         """Record progress of the attempt. Any thread may call this method."""
         ...
 
+    async def completing(self, execution: Execution, needs_start: bool) -> None:
+        """Record that the attempt's result is about to be written in its handler's transaction.
+
+        If ``needs_start`` is True, return after the start of the attempt is stored.
+        """
+        ...
+
     def ended(self, execution: Execution, report: Transition) -> None:
         """Send the report of the handler's end to the server, and free its slot."""
         ...
@@ -237,6 +258,16 @@ class Endings:
         options = DEFAULT_OPTIONS if task is None else task.options
         execution.asked_for_retry = not _ASKED.isdisjoint(kinds)
         return self.failed(execution, error, may_retry(kinds, options), retry_after)
+
+    def after_completing(self, execution: Execution, report: Transition) -> Transition:
+        """Return the report for a handler whose result was written in a transaction of its own.
+
+        It is a failure also if the handler returned: the server refuses it if the transaction was
+        committed, because then the attempt has ended already.
+        """
+        if report.move is not Move.SUCCEED:
+            return report
+        return self.failed(execution, NOT_COMMITTED)
 
     def timed_out(self, execution: Execution) -> Transition:
         """Return a report that the attempt has run longer than its timeout."""

@@ -35,6 +35,7 @@ from jobqueue.core.waiting import GrowingPause
 from jobqueue.tasks.context import Context, UnknownTask
 from jobqueue.tasks.task import TaskDefinition, define
 from jobqueue.worker.breakers import Breakers
+from jobqueue.worker.completing import LocalCompletions, NoTransactions, Transactions
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.executor_set import ExecutorSet
 from jobqueue.worker.log import AttemptFigures, AttemptLog, WorkerLog, log
@@ -47,6 +48,7 @@ from jobqueue.worker.suspects import SUSPECT_AFTER, SuspectExecutor
 
 _FIRST_RECONNECT = 0.1
 _MAX_RECONNECT = 1.0
+_START_SECONDS = 15.0  # to store a start before its handler's transaction ends the attempt
 # Errors after which another try to register is useless.
 _FINAL = (Conflict, InvalidArgument, PermissionDenied)
 _SUCCEED = Move.SUCCEED  # reading it from the enum for every job is slow
@@ -65,12 +67,15 @@ class WorkerRuntime:
         registry: Registry,
         settings: WorkerSettings,
         observer: Observer | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         """Create a worker, which ``start`` connects.
 
         ``observer`` counts the attempts; None if an engine in this process counts them.
+        ``transactions`` joins the transactions of handlers, for ``Context.complete``.
         """
         self.settings = settings
+        self._transactions = transactions or NoTransactions()
         self._log = WorkerLog(settings.id)
         self._figures = None if observer is None else AttemptFigures(observer)
         self.incarnation = new_lease()
@@ -84,6 +89,7 @@ class WorkerRuntime:
         # Attempts by lease. Heartbeats list them until the server has answered their end.
         self._held: dict[int, Execution] = {}
         self._progress = UnsentProgress()
+        self._completed: set[int] = set()  # leases of attempts that their handlers ended themselves
         # Executions that take a slot. After a timeout, an execution may stay here after its report.
         self._running: dict[int, Execution] = {}
         self._told_breakers: list[OpenBreaker] = []
@@ -143,7 +149,16 @@ class WorkerRuntime:
         self._breakers = Breakers(self, self._registry, self._log, self._tell_breakers)
         self._waiting = WaitingSlots(self.settings, self._suspects.waits)
         self._overruns = OverrunSlots(self.settings, self._running.values, self._exhaust)
-        self._executors = ExecutorSet(self, self._endings, self.settings)
+        self._executors = ExecutorSet(
+            self, self._endings, self.settings, self._transactions.child_module
+        )
+        self._completions = LocalCompletions(
+            self._transactions,
+            self._running.get,
+            self.completing,
+            self.settings.id,
+            self.settings.max_result_bytes,
+        )
         link = await self._connect(time.monotonic() + self.settings.connect_timeout)
         if self._finished.is_set():  # ``stop`` was called meanwhile
             await link.close()
@@ -513,9 +528,36 @@ class WorkerRuntime:
         self._progress.add(lease, progress)
         self._heartbeat.hurry()
 
+    async def completing(self, execution: Execution, needs_start: bool) -> None:
+        started = execution.completing or not needs_start
+        execution.completing = True
+        self._completed.add(execution.assignment.lease)
+        if started:
+            return
+        # A job whose start is not stored may share a row with others, which must not be locked. The
+        # outbox reports the start as well, and one of the two reports is refused.
+        execution.start_unsure = True
+        job = execution.assignment
+        pause = GrowingPause(_FIRST_RECONNECT, _MAX_RECONNECT)
+        give_up_at = time.monotonic() + _START_SECONDS
+        while True:
+            link = self._link
+            assert link is not None
+            try:
+                await link.report([Transition.started(job.seq, job.lease)])
+            except (Unavailable, OutcomeUnknown):
+                if time.monotonic() + pause.most > give_up_at:
+                    execution.completing = False  # nothing was written
+                    raise
+            else:
+                return
+            await pause.wait()
+
     def ended(self, execution: Execution, report: Transition) -> None:
         if execution.ended:
             return
+        if execution.completing:
+            report = self._endings.after_completing(execution, report)
         execution.ended = True
         if execution.timer is not None:
             execution.timer.cancel()
@@ -592,9 +634,12 @@ class WorkerRuntime:
 
     def _report(self, execution: Execution, report: Transition) -> None:
         execution.reported = True
-        if self._registry.has_breakers:
+        # Whether an attempt has failed whose handler ended it in a transaction, the answer says.
+        if self._registry.has_breakers and not execution.completing:
             self._breakers.ended(execution, report)
-        if report.move is not _SUCCEED or log.isEnabledFor(logging.DEBUG):
+        if not execution.completing and (
+            report.move is not _SUCCEED or log.isEnabledFor(logging.DEBUG)
+        ):
             self._attempts.ended(execution, report)
         self._outbox.end(report)
 
@@ -640,14 +685,24 @@ class WorkerRuntime:
         """
         if self._figures is not None:
             self._figures.ended(self._held, reports, accepted)
-        if not again and not all(accepted):
-            for report, ok in zip(reports, accepted, strict=True):
+        if self._completed or not (again or all(accepted)):
+            for report, ok in zip(reports, accepted, strict=False):
                 execution = self._held.get(report.lease or 0)
-                if not ok and execution is not None and report.move is not Move.HAND_BACK:
-                    self._attempts.end_not_accepted(execution, report)
+                if execution is not None:
+                    self._log_answer(execution, report, ok, again)
         for report in reports:
             if report.lease is not None:
                 self._held.pop(report.lease, None)
+
+    def _log_answer(self, execution: Execution, report: Transition, ok: bool, again: bool) -> None:
+        if execution.completing:
+            self._completed.discard(execution.assignment.lease)
+            if ok:
+                self._attempts.ended(execution, report)
+            else:
+                self._attempts.completed(execution, report)
+        elif not (ok or again) and report.move is not Move.HAND_BACK:
+            self._attempts.end_not_accepted(execution, report)
 
     def _result_refused(self, report: Transition) -> None:
         """Log the failure that is reported in place of a result that the server refused."""
@@ -658,6 +713,8 @@ class WorkerRuntime:
         """Stop an attempt without a report, because its lease is gone."""
         if execution.reported or execution.stop is Stop.LOST or execution.ended:
             return
+        if execution.completing:
+            return  # its handler has ended the attempt itself, and may have more to do
         if not self._hand_back_unstarted(execution):
             self._attempts.lease_lost(execution)
             self._breakers.ended(execution, None)
@@ -679,7 +736,10 @@ class WorkerRuntime:
         if executors.program is not None:
             return Execution(job, None, executors.program, now, self._waiting)
         definition = self._registry.get(job.type) or self._unknown
-        return Execution(job, definition, executors.of(definition), now, self._waiting)
+        executor = executors.of(definition)
+        made = Execution(job, definition, executor, now, self._waiting)
+        made.completions = self._completions
+        return made
 
 
 def _unknown_task(registry: Registry) -> TaskDefinition:

@@ -7,6 +7,7 @@ successes that no statement could write.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ _WITH_START: tuple[Step, ...] = (_STARTED, _SUCCEEDED)
 _WITHOUT_START: tuple[Step, ...] = (_SUCCEEDED,)
 _ONLY_START: tuple[Step, ...] = (_STARTED,)
 _NO_WORKER = -1  # no worker has this number
+# Seconds between tries to lock a row that another transaction has locked.
+_PAUSES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.1)
 _ROW = 6_000  # bytes of results in one row, beside 24 for each job: such a row fits into its page
 
 
@@ -107,15 +110,25 @@ class Applying:
                 texts = await self._queue_cache.texts(db, len(left), self._now)
                 await self._start(db, texts["start"], left)
             rest += [n for n in starts if self.outcomes[n] is None]
-        if rest:
+        pauses = iter(_PAUSES)
+        while rest:
             rest.sort()
             moves = [asked[n] for n in rest]
             written = {place for place, n in enumerate(rest) if n in self._written}
             async with db.transaction():
                 outcomes = await self._deciding.decide(db, moves, written, repeated=repeated)
+            locked = [n for n, one in zip(rest, outcomes, strict=True) if one.is_locked]
+            pause = next(pauses, None) if locked else None
             # Only now: a transaction that fails half-way has decided nothing.
             for n, outcome in zip(rest, outcomes, strict=True):
-                self.outcomes[n] = outcome
+                if pause is None or not outcome.is_locked:
+                    self.outcomes[n] = outcome
+            if pause is None:
+                return
+            # Another server's write ends soon. A user's transaction may not: its jobs wait for the
+            # next report, sweep or call.
+            rest = locked
+            await asyncio.sleep(pause)
 
     async def _held(self, db: Db, places: list[int]) -> dict[int, int]:
         """Return the base of each lease that may belong to a held row, by the place of the move.

@@ -76,6 +76,9 @@ class Deciding:
                 live.worker_id = worker
             home = await self._queue_cache.resolve(db, row.queue, self._now)
             before = live.state
+            if row.busy:
+                outcomes.append(Outcome(Refusal.LOCKED, before, live.reason, row.job_id, home.name))
+                continue
             if one.move is Move.RETRY_BY_HAND and row.queue in deleted:
                 decision: Decision | Refusal = Refusal.NO_QUEUE
             else:
@@ -117,7 +120,8 @@ class Deciding:
             nonlocal missing
             if missing:
                 for row in await db.fetch(SQL[name], missing, self._now):
-                    rows[row[0]] = _Row(row, locked=name != "lock_plain")
+                    locked = name not in ("lock_plain", "look_live")
+                    rows[row[0]] = _Row(row, locked=locked, busy=name == "look_live")
                 missing = [seq for seq in missing if seq not in rows]
 
         for _ in range(_LOOKS):
@@ -128,6 +132,7 @@ class Deciding:
                 if await self._leave(db, [one for one in asked if one.seq in there]):
                     await look("lock_live")
             await look("lock_plain")
+            await look("look_live")
             if not missing:
                 break
             # Between two statements a job may have come back. One that is in neither and has
@@ -214,15 +219,17 @@ class _Row:
     """Holds a job as its row in the database has it, for the decision about its transition."""
 
     __slots__ = (
-        "before", "head", "job_id", "last_lease", "live", "locked", "now", "queue", "seq", "worker",
+        "before", "busy", "head", "job_id", "last_lease", "live", "locked", "now", "queue", "seq",
+        "worker",
     )  # fmt: skip
 
-    def __init__(self, row: Any, *, locked: bool = True) -> None:
+    def __init__(self, row: Any, *, locked: bool = True, busy: bool = False) -> None:
         (seq, state, version, attempt, retry_count, max_retries, lease, worker, cancel, deaths,
          timeout, run_at, expires_at, started_at, due, queue, job_id, error, reason, last_lease,
          rank, kind, now) = row  # fmt: skip
         self.seq: int = seq
         self.locked = locked  # otherwise it serves for a refusal only
+        self.busy = busy  # another transaction has locked it, so nothing is decided
         self.before = STATES[state]
         self.live = Live(
             seq, self.before, version, attempt, retry_count, max_retries, lease,

@@ -807,12 +807,20 @@ WITH clock AS MATERIALIZED (
 SELECT seq, 2::smallint, id, queue, worker, NULL::float8 FROM u
 
 -- name: lock_live
--- Locks live rows and returns what a decision needs.
+-- Locks live rows and returns what a decision needs. Rows are left out that others have locked: a
+-- transaction of a user may have ended an attempt and stay open (jq.complete).
+{live_columns} ORDER BY l.seq FOR UPDATE SKIP LOCKED
+
+-- name: look_live
+-- As "lock_live", without a lock, of jobs whose rows others have locked.
+{live_columns}
+
+-- name: live_columns
 SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease,
        coalesce(l.worker, l.last_worker), l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at,
        l.started_at, coalesce(l.wake_at, l.due), l.queue, l.id, l.error, l.reason, l.last_lease,
        l.prio, l.kind, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
-FROM job_live AS l WHERE l.seq = ANY ($1::bigint[]) ORDER BY l.seq FOR UPDATE
+FROM job_live AS l WHERE l.seq = ANY ($1::bigint[])
 
 -- name: of_ended
 -- As "lock_live", of a job that ended: a fragment.
@@ -981,9 +989,10 @@ SELECT queue, sum(pending), sum(assigned), sum(running), sum(done), sum(failed),
 FROM taken GROUP BY queue
 
 -- name: request_cancel
--- A job whose cancelling was requested before gets no second entry in the outbox.
+-- A job whose cancelling was requested before gets no second entry in the outbox. A row that another
+-- transaction has locked is left out: the transaction may be a user's, and stay open.
 WITH l AS MATERIALIZED (
-    SELECT * FROM job_live WHERE seq = $1 AND state = 3 FOR UPDATE
+    SELECT * FROM job_live WHERE seq = $1 AND state = 3 FOR UPDATE SKIP LOCKED
 ), u AS (
     UPDATE job_live AS j SET cancel = true FROM l WHERE j.seq = l.seq AND NOT l.cancel
     RETURNING j.seq

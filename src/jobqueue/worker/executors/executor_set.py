@@ -14,12 +14,19 @@ from jobqueue.worker.settings import WorkerSettings
 class ExecutorSet:
     """Holds one executor of each kind for one worker."""
 
-    def __init__(self, host: Host, endings: Endings, settings: WorkerSettings) -> None:
+    def __init__(
+        self, host: Host, endings: Endings, settings: WorkerSettings, child_module: str
+    ) -> None:
         self.coroutines = CoroutineExecutor(host, endings)
         self.threads = ThreadExecutor(host, endings, settings.concurrency)
         self.batches = BatchExecutor(host, endings, settings.concurrency)
         self.processes = ProcessExecutor(
-            host, endings, settings.process_start_timeout, settings.cancel_grace
+            host,
+            endings,
+            settings.process_start_timeout,
+            settings.cancel_grace,
+            settings.id,
+            child_module,
         )
         self._members: dict[str, Executor] = {
             "coroutine": self.coroutines,
