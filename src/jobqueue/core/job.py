@@ -22,6 +22,7 @@ DEFAULT_QUEUE = "default"
 MAX_PAGE = 1_000  # jobs in one answer, on every face
 MAX_HISTORY = 500  # transitions of a job in one answer, on every face
 MAX_VERSION = 2**31 - 1  # of a job: its transitions are numbered from 1
+MAX_SEQ = 2**53 - 1  # of a job: Redis computes with floating-point numbers
 MAX_ERROR_BYTES = 8 * 1024  # of the text that an attempt ended with
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 

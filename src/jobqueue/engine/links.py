@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, JobQueueError
-from jobqueue.core.job import Held, Pulse, Transition, WorkerStatus
+from jobqueue.core.job import MAX_SEQ, Held, Pulse, Transition, WorkerStatus
 from jobqueue.core.lifecycle import REPORTABLE, Move, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import WorkerStore
@@ -160,6 +160,10 @@ class EngineLink:
                 raise InvalidArgument("move", f"a worker cannot report {one.move.value!r}")
             if one.lease is None:
                 raise InvalidArgument("lease", "a report must name its lease")
+            # A store writes the reports of many workers together, and cannot compute with every
+            # number: an error of the store would fail the reports of all these workers.
+            if not 0 < one.seq <= MAX_SEQ:
+                raise InvalidArgument("seq", "must be the number of the assigned job")
             for field, value in (("ran_for", one.ran_for), ("retry_after", one.retry_after)):
                 if value is not None and not 0 <= value <= MAX_SECONDS:  # NaN is refused, too
                     raise InvalidArgument(field, f"must be 0 to {MAX_SECONDS:.0f} seconds")
