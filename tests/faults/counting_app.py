@@ -8,6 +8,7 @@ import random
 import sqlite3
 
 import asyncpg
+from ledger_app import note  # type: ignore[import-not-found]
 
 from jobqueue import Context, JobQueue
 
@@ -16,8 +17,9 @@ URL = os.environ["JQ_DB_URL"]
 
 
 @app.task(name="count", timeout=30)
-async def count(number: int, ctx: Context) -> None:
+async def count(number: int, ctx: Context) -> int:
     """Increment, end the attempt, and commit: a kill may come between any two of these."""
+    note(ctx)
     if URL.startswith("sqlite"):
         await asyncio.sleep(random.uniform(0, 0.01))
         with sqlite3.connect(URL.removeprefix("sqlite:///"), timeout=30) as file:
@@ -26,7 +28,7 @@ async def count(number: int, ctx: Context) -> None:
             file.execute("INSERT INTO counted VALUES (?, ?)", (number, ctx.attempt))
             await ctx.complete(number, connection=file)
         file.close()
-        return
+        return -1  # ignored, as below
     connection = await asyncpg.connect(URL)
     try:
         async with connection.transaction():
@@ -37,3 +39,4 @@ async def count(number: int, ctx: Context) -> None:
             await connection.execute("UPDATE counter SET n = n + 1")
     finally:
         await connection.close()
+    return -1  # ignored: the transaction has the result

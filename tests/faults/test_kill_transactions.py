@@ -220,7 +220,7 @@ async def test_a_counter_is_exact_under_kills(any_site_of, reader_of, count: int
     accepted = await submit(site, count)
     for turn in range(1, kills + 1):
         wanted = count * turn // (kills + 1)
-        async with patience.timeout(300):
+        async with patience.timeout(60):
             while await read.number("SELECT n FROM counter") < wanted:
                 await asyncio.sleep(0.02)
         await asyncio.sleep(moments.uniform(0, 0.1))
