@@ -159,12 +159,14 @@ async def test_reflection_is_the_operators(serve, access):
     served = await serve(access, reflection=True)
     list_services = b"\x3a\x00"
     async with calling("grpc", served) as caller:
-        reflect = caller.channel.stream_stream(
+        # One request, sent with the headers. grpcio's asyncio client may show INTERNAL in place of
+        # the server's status if it still writes requests when that arrives (grpc issue 36066).
+        reflect = caller.channel.unary_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         )
 
         async def ask(request, metadata, timeout):
-            call = reflect(iter([request]), metadata=metadata, timeout=timeout)
+            call = reflect(request, metadata=metadata, timeout=timeout)
             answers = [answer async for answer in call]
             assert b"jq.v1.ClientService" in answers[0]
 
