@@ -144,15 +144,19 @@ bench-recovery: services ## Measure recovery from killed, slow and silent server
 bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
 	@exec $(BIN)/jq-bench run streaming $(ARGS)
 
+.PHONY: screenshots
+screenshots: $(DEV_STAMP) ## Make the pictures of the console in docs/pictures (needs Chromium)
+	@exec $(BIN)/python -m tests.console.screenshots
+
 .PHONY: images
 images: $(DEV_STAMP) ## Build the container images; say where each MB goes (ARGS=--help)
 	@exec $(BIN)/python scripts/images.py $(ARGS)
 
-# PostgreSQL, Redis, Kafka and Prometheus: tests start their own, if the programs are there. Where
+# PostgreSQL, Redis, Kafka, Prometheus and Chromium: tests start their own, if the programs are there. Where
 # they are missing and cannot be had, those tests are skipped; JQ_TEST_REQUIRE (as in .ci/run) forbids
 # that. Kafka is that of KAFKA_HOME, else fetched once with Maven (scripts/kafka/pom.xml).
 .PHONY: services
-services: $(DEV_STAMP) ## Find PostgreSQL, Redis, Kafka and Prometheus; get them where that is possible
+services: $(DEV_STAMP) ## Find PostgreSQL, Redis, Kafka, Prometheus and Chromium; get them where that is possible
 	@$(BIN)/python scripts/services ensure --or-skip
 
 .PHONY: test

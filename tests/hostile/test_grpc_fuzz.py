@@ -35,6 +35,7 @@ from jobqueue.pb import taskqueue_internal_pb2, taskqueue_public_pb2
 from jobqueue.pb.jq.v1 import (
     client_pb2,
     operator_pb2,
+    schedules_pb2,
     types_pb2,
     worker_pb2,
     worker_pb2_grpc,
@@ -67,7 +68,14 @@ INTERNAL_SERVICES = {
     "CoordinatorInternalService": "coordinator",
     "ResultInternalService": "result",
 }
-_FILES = (client_pb2, operator_pb2, worker_pb2, taskqueue_public_pb2, taskqueue_internal_pb2)
+_FILES = (
+    client_pb2,
+    operator_pb2,
+    schedules_pb2,
+    worker_pb2,
+    taskqueue_public_pb2,
+    taskqueue_internal_pb2,
+)
 _ALL = {
     service.full_name: service
     for file in _FILES
@@ -124,7 +132,7 @@ def _any_scalar(one: Any) -> st.SearchStrategy[Any]:
     return floats if one.name == "wait_seconds" else floats | st.floats()
 
 
-_MESSAGES = ("spec", "worker", "queue", "hello")  # a request is nothing without
+_MESSAGES = ("spec", "worker", "queue", "hello", "schedule", "job")  # a request is nothing without
 
 
 def messages(kind: Any, known: Known, depth: int = 4) -> st.SearchStrategy[Any]:

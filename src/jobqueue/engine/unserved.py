@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
+from jobqueue.core.breaker import OpenBreaker, why_paused
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Job, WorkerInfo, WorkerStatus
+from jobqueue.core.job import Job, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Store, Term
-from jobqueue.core.waiting import Background
+from jobqueue.core.waiting import Background, Recent
 from jobqueue.engine.sessions import Scope, Sessions
 
-T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine.unserved")
-_FRESH = 1.0  # seconds for which an answer of the store is cached
 _LOOK_EVERY = 2.0
 _SHARE = 10  # the pause between two reads, as a multiple of the duration of one
 _MOST_SHOWN = 100  # types of a queue; clients choose their number
@@ -30,10 +28,14 @@ _MOST_TOLD = 100  # types in the log
 
 
 class Takers:
-    """Holds the queues and types of jobs that the connected workers take."""
+    """Holds the queues and types of jobs that the connected workers take.
 
-    def __init__(self, scopes: Iterable[Scope]) -> None:
+    A type that a worker has paused counts as taken, because the pause ends by itself.
+    """
+
+    def __init__(self, scopes: Iterable[Scope], paused: Iterable[OpenBreaker] = ()) -> None:
         self._scopes = set(scopes)
+        self._paused = sorted(paused, key=lambda one: one.until)
         self._by_queue: dict[str, frozenset[str] | None] = {}
 
     def take(self, queue: str, type: str) -> bool:
@@ -44,6 +46,10 @@ class Takers:
     def take_from(self, queue: str) -> bool:
         """Return True if some worker takes jobs of some type from this queue."""
         return self._types(queue) != frozenset()
+
+    def pause(self, type: str) -> OpenBreaker | None:
+        """Return the open breaker of a type whose pause ends first, or None if none is open."""
+        return next((one for one in self._paused if one.type == type), None)
 
     def _types(self, queue: str) -> frozenset[str] | None:
         if queue not in self._by_queue:
@@ -68,26 +74,6 @@ def reason(takers: Takers, queue: str, type: str) -> str:
     return f"no connected worker takes {jobs} from queue {queue!r}"
 
 
-class _Recent(Generic[T]):
-    """Caches an answer of the store for a second. Concurrent callers share one read."""
-
-    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
-        self._ask = ask
-        self._asking = asyncio.Lock()
-        self._known: tuple[float, T] | None = None
-
-    async def read(self) -> T:
-        async with self._asking:
-            known = self._known
-            if known is None or time.monotonic() - known[0] > _FRESH:
-                asked = time.monotonic()
-                known = self._known = (asked, await self._ask())
-            return known[1]
-
-    def forget(self) -> None:
-        self._known = None
-
-
 class Unserved(Background):
     """Compares the types of waiting jobs with the types that workers of all servers take."""
 
@@ -95,8 +81,8 @@ class Unserved(Background):
         self._store = store
         self._sessions = sessions
         self._term = term
-        self._takers = _Recent(self._read_takers)
-        self._waiting = _Recent(lambda: store.queues.waiting_types(COUNTED_TO))
+        self._takers = Recent(self._read_takers)
+        self._waiting = Recent(lambda: store.queues.waiting_types(COUNTED_TO))
         self._seen: set[tuple[str, str]] = set()  # found by the last ``tell``, not logged yet
         self._told: set[tuple[str, str]] = set()  # logged and not served since
         self._too_many = False
@@ -110,20 +96,26 @@ class Unserved(Background):
         self._takers.forget()
 
     async def hint(self, job: Job, now: float) -> str:
-        """Return why the job waits if no worker takes it, else an empty text."""
-        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
-            return ""
+        """Return why the job waits if no worker takes it, else an empty text.
+
+        The job must be claimable.
+        """
         try:
-            return reason(await self._takers.read(), job.queue, job.type)
+            every, able = await self._takers.read()
         except JobQueueError:  # the job is shown without the hint
             return ""
+        pause = every.pause(job.type)
+        missing = reason(every, job.queue, job.type)
+        if missing or pause is None or able.take(job.queue, job.type):
+            return missing
+        return why_paused(pause, now)
 
     async def complete(self, queues: Sequence[QueueStats]) -> None:
         """Add to each queue's figures the types of waiting jobs that no connected worker takes."""
         if not any(stats.depth.get(State.PENDING) for stats in queues):
             return
         try:
-            takers, waiting = await self._takers.read(), await self._waiting.read()
+            (takers, _), waiting = await self._takers.read(), await self._waiting.read()
         except JobQueueError as error:
             _log.debug(
                 "cannot read the types of waiting jobs: %s; showing queues without these types",
@@ -139,10 +131,16 @@ class Unserved(Background):
             types.sort(key=lambda one: (-one.jobs, one.type))
             stats.unserved = tuple(types[:_MOST_SHOWN])
 
-    async def _read_takers(self) -> Takers:
+    async def _read_takers(self) -> tuple[Takers, Takers]:
+        """Return the takers with all their types, and those without the types that are paused."""
         workers = await self._store.workers.all()
-        online = [worker.info for worker in workers if worker.status is WorkerStatus.ONLINE]
-        return Takers(map(self._scope, online))
+        online = [worker for worker in workers if worker.status is WorkerStatus.ONLINE]
+        scopes = [self._scope(worker.info) for worker in online]
+        paused = [one for worker in online for one in worker.breakers]
+        every = Takers(scopes, paused)
+        if not paused:
+            return every, every
+        return every, Takers(map(_without_paused, scopes, online))
 
     def _scope(self, info: WorkerInfo) -> Scope:
         session = self._sessions.get(info.id)
@@ -171,7 +169,7 @@ class Unserved(Background):
         The first call logs nothing, because workers that start together with the server need a
         moment to connect.
         """
-        takers = await self._takers.read()
+        takers, _ = await self._takers.read()
         lacking = {
             (one.queue, one.type): one
             for one in await self._waiting.read()
@@ -194,6 +192,14 @@ class Unserved(Background):
                 len(confirmed) - room,
             )
         self._too_many = len(confirmed) > room
+
+
+def _without_paused(scope: Scope, worker: Worker) -> Scope:
+    queues, without, _ = scope
+    types = worker.info.types
+    if types is not None:
+        types = types.difference(one.type for one in worker.breakers)
+    return queues, without, types
 
 
 def _warn(takers: Takers, waiting: WaitingType) -> None:

@@ -20,7 +20,7 @@ from jobqueue.core.queue import Queue
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Claim, JobFilter, Rules
 from jobqueue.stores.postgres import layout
-from jobqueue.stores.postgres.applying import _Row
+from jobqueue.stores.postgres.deciding import _Row
 from jobqueue.stores.postgres.statements import REASONS, SQL
 from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.rows import STATES

@@ -136,10 +136,6 @@ class _Asked(asyncpg.Connection):  # type: ignore[misc]  # it has no types
         self.asked = time.monotonic()
         return super().execute(*args, **options)
 
-    def executemany(self, *args: Any, **options: Any) -> Any:
-        self.asked = time.monotonic()
-        return super().executemany(*args, **options)
-
     def fetch(self, *args: Any, **options: Any) -> Any:
         self.asked = time.monotonic()
         return super().fetch(*args, **options)
@@ -153,14 +149,12 @@ class _Asked(asyncpg.Connection):  # type: ignore[misc]  # it has no types
         return super().fetchval(*args, **options)
 
 
+@dataclass(slots=True, eq=False)
 class Connection:
     """Holds an asyncpg connection and the server process that serves it."""
 
-    __slots__ = ("backend", "raw")
-
-    def __init__(self, raw: Any, backend: PostgresBackend) -> None:
-        self.raw = raw
-        self.backend = backend
+    raw: Any
+    backend: PostgresBackend
 
 
 async def connect(dsn: str, settings: Mapping[str, str]) -> Connection:
@@ -241,7 +235,7 @@ class Connections:
                 yield connection
             except BaseException:
                 # An answer may be only partly read (the caller was cancelled), or the server lost.
-                await _discard(connection)
+                connection.raw.terminate()
                 raise
             if self._closed:
                 await _close(connection)
@@ -286,10 +280,6 @@ async def _close(connection: Connection) -> None:
     with contextlib.suppress(*LOST):
         async with asyncio.timeout(_CLOSE_TIMEOUT):
             await connection.raw.close()
-    connection.raw.terminate()
-
-
-async def _discard(connection: Connection) -> None:
     connection.raw.terminate()
 
 

@@ -29,7 +29,10 @@ def new_row_lease() -> int:
 
 def base_of(seq: int, lease: int | None) -> int | None:
     """Return the base of the lease of a job in a held row; None if it cannot be such a lease."""
-    return None if lease is None or lease - seq < _OF_HELD_ROWS else lease - seq
+    if lease is None:
+        return None
+    base = lease - seq
+    return base if _OF_HELD_ROWS <= base < 2 * _OF_HELD_ROWS else None
 
 
 def bits(numbers: Iterable[int]) -> BitString:

@@ -19,10 +19,12 @@ from jobqueue.api.grpc.remote.server import ServerConnection
 from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.work_codec import (
     assignment_from_pb,
+    breakers_to_pb,
     heartbeat_to_pb,
     report_to_pb,
 )
 from jobqueue.core.api import Inbox
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
@@ -88,6 +90,8 @@ class RemoteLink:
         self._stream: _Stream | None = None
         self._connected = False
         self._listed = False  # True if the worker's leases were sent on this stream
+        self._breakers: Sequence[OpenBreaker] = ()
+        self._breakers_sent = True  # on this stream
         self._moving = False  # to another server: the stream ends when its reports are answered
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
@@ -116,6 +120,10 @@ class RemoteLink:
 
     def grant(self, slots: int) -> None:
         self._credits.grant(slots)
+        self._wake.set()
+
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        self._breakers, self._breakers_sent = breakers, False
         self._wake.set()
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
@@ -326,6 +334,7 @@ class RemoteLink:
         self._server.met = True
         self._credits.reconnect()
         self._listed = False
+        self._breakers_sent = not self._breakers
         self._connected = True
         if not self._opened.done():
             self._opened.set_result(None)
@@ -367,6 +376,9 @@ class RemoteLink:
             leases = self._inbox.holds()
             if leases is not None:
                 return pb.ConnectRequest(beat=pb.Beat(leases=leases))
+        if not self._breakers_sent:
+            self._breakers_sent = True
+            return pb.ConnectRequest(breakers=breakers_to_pb(self._breakers))
         if not (self._queue or self._credits.waiting or (self._drain and not self._drain_sent)):
             return None
         request = pb.ConnectRequest()
