@@ -27,10 +27,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Extra arguments: make run ARGS="--log-level debug", make test ARGS="-k retry"
 ARGS ?=
-# More than there are cores: many tests wait for programs that they have started. A compose file
-# starts many at once.
+# More than there are cores: many tests wait for programs that they have started. Each process collects
+# all tests, which takes 4 s. A compose file starts many at once.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-TEST_JOBS ?= $(shell expr $(CORES) \* 5 / 2)
+TEST_JOBS ?= $(shell expr $(CORES) \* 2)
 CONTAINER_JOBS ?= 3
 # Needs no server, and starts few programs: starting them is what most tests of these folders do.
 FAST := not integration and not e2e and not slow and not faults and not nightly and not bench and not containers

@@ -193,6 +193,26 @@ async def test_a_drain_ends_with_the_task_of_the_stream(engine, remote, worker_i
     await link.close()
 
 
+async def test_a_report_is_sent_after_the_task_of_the_stream_was_cancelled(
+    engine, remote, worker_info
+):
+    """As by `asyncio.run` at its end: what the worker has finished is not lost."""
+    await submit(engine)
+    inbox = RecordingInbox()
+    link = await remote.connect(worker_info(), inbox)
+    link.grant(1)
+    await inbox.until(lambda inbox: inbox.jobs)
+    (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "link-w1")
+    task.cancel()
+    await asyncio.wait([task])
+    await link.drain()
+    async with patience.timeout(10):
+        assert await link.report([succeed(inbox.jobs[0])], freed=1) == [True]
+    await link.close()
+    with pytest.raises(Unavailable):
+        await link.report([succeed(inbox.jobs[0])])
+
+
 async def test_heartbeats_work_while_the_loop_is_blocked(engine, remote, worker_info):
     await submit(engine)
     inbox = RecordingInbox()

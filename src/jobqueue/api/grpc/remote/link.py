@@ -100,12 +100,15 @@ class RemoteLink:
 
     async def open(self) -> None:
         """Connect and register the worker. Raise the error if no server accepts the worker."""
-        self._task = self._loop.create_task(self._run(), name=f"link-{self.info.id}")
+        self._begin()
         try:
             await self._opened
         except BaseException:
             await self.abandon()
             raise
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._run(), name=f"link-{self.info.id}")
 
     # -- calls of the worker -------------------------------------------------------------------
 
@@ -135,6 +138,9 @@ class RemoteLink:
             )
         if self._closed:
             raise Unavailable(f"the link of worker {self.info.id!r} is closed")
+        if self._task is not None and self._task.cancelled():
+            # By ``asyncio.run``, at its end. The worker stops then, and still has to report.
+            self._begin()
         entry = _PendingReport(batch, freed, self._loop.create_future())
         self._queue.append(entry)
         self._wake.set()
