@@ -27,10 +27,10 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Extra arguments: make run ARGS="--log-level debug", make test ARGS="-k retry"
 ARGS ?=
-# More than there are cores: many tests wait for programs that they have started. A compose file
-# starts many at once.
+# More than there are cores: many tests wait for programs that they have started. Each process collects
+# all tests, which takes 4 s. A compose file starts many at once.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-TEST_JOBS ?= $(shell expr $(CORES) \* 5 / 2)
+TEST_JOBS ?= $(shell expr $(CORES) \* 2)
 CONTAINER_JOBS ?= 3
 # Needs no server, and starts few programs: starting them is what most tests of these folders do.
 FAST := not integration and not e2e and not slow and not faults and not nightly and not bench and not containers
@@ -144,15 +144,19 @@ bench-recovery: services ## Measure recovery from killed, slow and silent server
 bench-streaming: services ## Measure the event stream on a private PostgreSQL and Kafka (ARGS=--help)
 	@exec $(BIN)/jq-bench run streaming $(ARGS)
 
+.PHONY: screenshots
+screenshots: $(DEV_STAMP) ## Make the pictures of the console in docs/pictures (needs Chromium)
+	@exec $(BIN)/python -m tests.console.screenshots
+
 .PHONY: images
 images: $(DEV_STAMP) ## Build the container images; say where each MB goes (ARGS=--help)
 	@exec $(BIN)/python scripts/images.py $(ARGS)
 
-# PostgreSQL, Redis, Kafka and Prometheus: tests start their own, if the programs are there. Where
+# PostgreSQL, Redis, Kafka, Prometheus and Chromium: tests start their own, if the programs are there. Where
 # they are missing and cannot be had, those tests are skipped; JQ_TEST_REQUIRE (as in .ci/run) forbids
 # that. Kafka is that of KAFKA_HOME, else fetched once with Maven (scripts/kafka/pom.xml).
 .PHONY: services
-services: $(DEV_STAMP) ## Find PostgreSQL, Redis, Kafka and Prometheus; get them where that is possible
+services: $(DEV_STAMP) ## Find PostgreSQL, Redis, Kafka, Prometheus and Chromium; get them where that is possible
 	@$(BIN)/python scripts/services ensure --or-skip
 
 .PHONY: test
@@ -163,10 +167,12 @@ test: services ## Run the tests, with coverage of core, engine, stores and confi
 test-fast: $(DEV_STAMP) ## Run the tests that need no server and start few programs, 2 minutes
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal -m "$(FAST)" $(FAST_WITHOUT) $(ARGS)
 
-# Not a step of .ci/run: each says in its marker why it is here.
+# Not a step of .ci/run: each says in its marker why it is here. Those of Hypothesis run in `make test`
+# as well, with a tenth of the examples.
 .PHONY: test-nightly
 test-nightly: services ## Run the tests that are too slow for every merge
-	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile -m nightly --durations=10 $(ARGS)
+	JQ_TEST_EXAMPLES=10 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile \
+		-m "(nightly or hypothesis) and not containers" --durations=10 $(ARGS)
 
 .PHONY: test-integration
 test-integration: services ## Run the tests that need a real PostgreSQL, Redis or Kafka

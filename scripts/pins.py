@@ -36,7 +36,7 @@ OLDEST_PYTHON = "3.11"
 # No part of what users run.
 FOR_DEVELOPERS = {"dev", "bench"}
 # Packages that only a process with the HTTP API imports: images without one leave them out.
-FOR_HTTP = {"fastapi", "fastapi-swagger", "httptools", "uvicorn"}
+FOR_HTTP = {"fastapi", "fastapi-swagger", "httptools", "jinja2", "uvicorn"}
 HEAD = """\
 # {what}
 # Written by `make pins` from pyproject.toml: do not edit. The hashes are those of all files of each

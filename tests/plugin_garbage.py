@@ -1,7 +1,8 @@
 """Keeps the garbage collector from looking at ten thousand tests again and again.
 
 What the collection of tests made stays until the end of the run. Looking for garbage in it costs
-time while it grows, and in each full look during the run.
+time while it grows, and in each full look during the run. Afterwards the collector looks less often
+than it does by default: its looks took a twelfth of all tests' time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import gc
 from collections.abc import Generator
 
 import pytest
+
+OBJECTS = 20_000  # made and not freed before the youngest are looked at; Python's default: 700
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -24,3 +27,4 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
+    gc.set_threshold(OBJECTS)

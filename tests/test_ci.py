@@ -72,7 +72,8 @@ def test_what_runs_at_night_has_a_target() -> None:
     said = subprocess.run(
         ["make", "-n", "test-nightly"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert "-m nightly" in said
+    assert '-m "(nightly or hypothesis) and not containers"' in said
+    assert "JQ_TEST_EXAMPLES=" in said
 
 
 @pytest.mark.parametrize(("marker", "refused"), [("nightly", True), ("nightly('slow')", False)])

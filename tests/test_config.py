@@ -185,7 +185,7 @@ def test_heartbeats_must_fit_their_timeout():
         ("- a\n- b\n", "the file must hold keys; allowed: auth, cron, db, grpc"),
         (
             "http: 3\n",
-            "http must hold keys; allowed: allowed_hosts, enabled, host, max",
+            "http must hold keys; allowed: allowed_hosts, console, enabled, host, max",
         ),
         ("log:\n  level: info\n  level: debug\n", ":3: log.level is given twice"),
         ("http: !!python/object:os.system {}\n", "unknown key"),

@@ -13,6 +13,7 @@ import jobqueue
 NAMES = [
     "Abort",
     "Backoff",
+    "Breaker",
     "Context",
     "DeadlineExceeded",
     "InvalidArgument",

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jobqueue.client.app import JobQueue
     from jobqueue.client.handle import JobHandle
     from jobqueue.client.tasks import Task
+    from jobqueue.core.breaker import Breaker
     from jobqueue.core.errors import (
         DeadlineExceeded,
         InvalidArgument,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Abort",
     "Backoff",
+    "Breaker",
     "Context",
     "DeadlineExceeded",
     "InvalidArgument",
@@ -53,6 +55,7 @@ __all__ = [
 _MODULES = {
     "Abort": "tasks.context",
     "Backoff": "core.retry",
+    "Breaker": "core.breaker",
     "Context": "tasks.context",
     "DeadlineExceeded": "core.errors",
     "InvalidArgument": "core.errors",

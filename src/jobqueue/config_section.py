@@ -140,7 +140,7 @@ class KafkaSection(Section):
     topic_dead_letters: Topic = setting(
         "job.dead-lettered", "Topic that dead letters are published to as well."
     )
-    topic_queues: Topic = setting("jq.queue-events", "Topic of changes of queues.")
+    topic_queues: Topic = setting("jq.queue-events", "Topic of changes of queues and schedules.")
     dispatch: bool = setting(
         False,
         "The jq-server that leads tells workers their jobs by Kafka, and they connect to no server:"
@@ -223,6 +223,7 @@ class HttpSection(Section):
     view: Literal["canonical", "scheduler", "producer"] = setting(
         "canonical", "Vocabulary of job states in HTTP answers, unless a request asks for another."
     )
+    console: bool = setting(True, "Serve the console, the web page for operators, at `/ui/`.")
 
 
 class GrpcSection(Section):
@@ -353,9 +354,9 @@ class SchedulerSection(Section):
 class CronSection(Section):
     catch_up: Seconds | None = setting(
         None,
-        "Longest delay after which the tick of a periodic task is still submitted, after a stop or"
-        " an outage; 0 = late ticks are skipped; nothing = as the app sets it, 3600 by default."
-        " Never more than `queue.key_ttl`.",
+        "Longest delay after which the newest missed tick of a schedule is still submitted, after a"
+        " stop or an outage; 0 = missed ticks are skipped; nothing = as the app sets it, 3600 by"
+        " default. Never more than `queue.key_ttl`.",
         "s",
         ge=0,
         le=_DAY,
@@ -382,8 +383,8 @@ class AuthSection(Section):
     api_keys: Annotated[SecretStr, BeforeValidator(joined)] = setting(
         SecretStr(""),
         "Callers, as NAME:ROLE+ROLE:KEY separated by commas; the roles are client, worker,"
-        " operator and monitor. In the file a list, and in place of each KEY `sha256=` and its"
-        " hash.",
+        " operator, viewer and monitor. In the file a list, and in place of each KEY `sha256=` and"
+        " its hash.",
     )
     api_keys_file: str = setting(
         "", "File with more of them, one on a line, which only its owner may read."
@@ -418,6 +419,12 @@ class AuthSection(Section):
     jwt_leeway: Seconds = setting(
         10.0, "Greatest difference to the issuer's clock.", "s", ge=0, le=300
     )
+    session_secret: SecretStr = setting(
+        SecretStr(""),
+        "Secret that sessions of the console are signed with, 32 bytes or more. Servers behind one"
+        " address need the same one; none = a random one at each start.",
+    )
+    session_secret_file: str = secret_file("auth.session_secret")
 
 
 class TlsSection(Section):

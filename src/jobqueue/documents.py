@@ -10,7 +10,8 @@ from jobqueue.core.job import Event, Health, Job, JobSpec, Worker, shown_owner
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import QueueStats
-from jobqueue.core.stream import JobEvent
+from jobqueue.core.schedule import Schedule, ScheduleState
+from jobqueue.core.stream import JobEvent, ScheduleEvent
 from jobqueue.logs import timestamp
 
 Document = dict[str, Any]
@@ -174,7 +175,72 @@ def queue_document(stats: QueueStats) -> Document:
         "average_seconds": stats.average_seconds,
         "error_rate": stats.error_rate,
         "unserved": [{"type": one.type, "jobs": one.jobs} for one in stats.unserved],
+        "held_back": [
+            {"limit": one.limit, "jobs": one.jobs, "opens_in": one.opens_in}
+            for one in stats.held_back
+        ],
     }
+
+
+def schedule_document(schedule: Schedule, *, payload: bool = False) -> Document:
+    """Return the document of a schedule; its payload, if wanted, is in base64 if it is not JSON."""
+    spec, job = schedule.spec, schedule.spec.job
+    said: Document = {
+        "queue": job.queue,
+        "type": job.type,
+        "priority": job.priority,
+        "max_retries": job.max_retries,
+        "ttl": job.ttl,
+        "delay": job.delay,
+        "timeout": job.timeout,
+        "labels": dict(job.labels),
+        **job.more(),
+    }
+    if payload:
+        _put_bytes(said, "payload", job.payload)
+    return {
+        "name": spec.name,
+        "cron": spec.cron,
+        "every": spec.every,
+        "timezone": spec.timezone,
+        "overlap": spec.overlap.value,
+        "catch_up": spec.catch_up,
+        "source": schedule.source.value,
+        "created_at": rfc3339(schedule.created_at),
+        "updated_at": rfc3339(schedule.updated_at),
+        "revision": schedule.revision,
+        **_state_fields(schedule.state),
+        "job": said,
+    }
+
+
+def _state_fields(state: ScheduleState) -> Document:
+    return {
+        "paused": state.paused,
+        "next_at": rfc3339(state.next_at),
+        "waiting_at": rfc3339(state.waiting_at),
+        "last_at": rfc3339(state.last_at),
+        "last_job_id": state.last_job_id or None,
+        "skipped": state.skipped,
+        "skipped_at": rfc3339(state.skipped_at),
+        "skipped_why": state.skipped_why,
+        "problem": state.problem,
+    }
+
+
+def schedule_event_document(item: ScheduleEvent) -> Document:
+    """Return the document of a schedule's record in the event stream."""
+    document: Document = {
+        "event_id": item.event_id,
+        "name": item.name,
+        "what": item.change.name,
+        "revision": item.revision,
+        "at": rfc3339(item.at),
+        **_state_fields(item.state),
+    }
+    if item.schedule is not None:
+        document["schedule"] = schedule_document(item.schedule, payload=True)
+    return document
 
 
 def worker_document(worker: Worker) -> Document:
@@ -192,6 +258,15 @@ def worker_document(worker: Worker) -> Document:
         "concurrency": info.concurrency,
         "running": worker.running,
         "overrun": worker.overrun,
+        "breakers": [
+            {
+                "type": one.type,
+                "failures": one.failures,
+                "until": rfc3339(one.until),
+                "trial": bool(one.trial),
+            }
+            for one in worker.breakers
+        ],
         "owner": shown_owner(info.owner),
         "registered_at": rfc3339(worker.registered_at),
         "last_heartbeat": rfc3339(worker.last_seen),

@@ -12,7 +12,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
@@ -163,6 +163,7 @@ class Metrics(Observer, Collector):
         self._queues: list[QueueStats] = []
         self._workers: list[Worker] = []
         self._overruns: dict[str, Callable[[], int]] = {}
+        self._breakers: dict[str, Callable[[], Mapping[str, int]]] = {}
         self._own: tuple[str, int] | None = None
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
@@ -234,6 +235,14 @@ class Metrics(Observer, Collector):
         """
         self._overruns[worker_id] = count
 
+    def watch_breakers(self, worker_id: str, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Register ``counts`` of a worker in this process, for each scrape to call.
+
+        ``counts`` returns 1 for each task whose breaker is open, and 0 for the other tasks with a
+        breaker.
+        """
+        self._breakers[worker_id] = counts
+
     # -- a scrape --------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
@@ -275,6 +284,16 @@ class Metrics(Observer, Collector):
             "Slots of this process's worker whose attempt is over and whose function still runs.",
             ("worker_id",),
             (((worker_id,), count()) for worker_id, count in self._overruns.items()),
+        )
+        yield _gauge(
+            "jq_worker_breaker_open",
+            "1 while this process's worker takes no jobs, or one job, of a task that kept failing.",
+            ("worker_id", "type"),
+            (
+                ((worker_id, type), count)
+                for worker_id, counts in self._breakers.items()
+                for type, count in counts().items()
+            ),
         )
         leads, lag = self._leads, self._lag
         yield _single(

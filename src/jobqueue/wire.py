@@ -20,7 +20,8 @@ from jobqueue.core.errors import Internal, InvalidArgument
 from jobqueue.core.job import MORE, JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import SETTINGS, Kind
-from jobqueue.pb.jq.v1 import types_pb2
+from jobqueue.core.schedule import Overlap, Schedule, ScheduleSpec, ScheduleState, Source
+from jobqueue.pb.jq.v1 import schedules_pb2, types_pb2
 
 E = TypeVar("E", bound=enum.Enum)
 N = TypeVar("N", bound=int)
@@ -33,6 +34,8 @@ _NAMES = {
     "ttl": "ttl_seconds",
     "delay": "delay_seconds",
     "timeout": "timeout_seconds",
+    "every": "every_seconds",
+    "catch_up": "catch_up_seconds",
     "limit": "page_size",
     "key": "idempotency_key",
     "key_owner": "idempotency_key_owner",
@@ -99,10 +102,20 @@ WORKER_STATUSES = Enumeration(
     "worker status",
     {one: types_pb2.WorkerStatus.Value(f"WORKER_STATUS_{one.name}") for one in WorkerStatus},
 )
+OVERLAPS = Enumeration(
+    "overlap policy",
+    {one: schedules_pb2.Overlap.Value(f"OVERLAP_{one.name}") for one in Overlap},
+)
+SOURCES = Enumeration(
+    "source of a schedule",
+    {one: schedules_pb2.ScheduleSource.Value(f"SCHEDULE_SOURCE_{one.name}") for one in Source},
+)
 _ENUMERATIONS: Mapping[str, Enumeration[Any, Any]] = {
     "JobState": STATES,
     "Reason": REASONS,
     "WorkerStatus": WORKER_STATUSES,
+    "Overlap": OVERLAPS,
+    "ScheduleSource": SOURCES,
 }
 
 
@@ -249,3 +262,39 @@ def read_settings(message: types_pb2.Queue) -> dict[str, Any]:
         elif message.HasField(setting.wire_name):  # type: ignore[arg-type]  # checked by a test
             said[setting.name] = getattr(message, setting.wire_name)
     return said
+
+
+def schedule_spec_fields(spec: ScheduleSpec) -> dict[str, Any]:
+    """Return the fields of a schedule's definition by their names in its message."""
+    return {
+        "job": types_pb2.JobSpec(**message_fields(spec.job, types_pb2.JobSpec)),
+        **message_fields(spec, schedules_pb2.ScheduleSpec),
+    }
+
+
+def read_schedule_spec(message: schedules_pb2.ScheduleSpec, job: JobSpec) -> ScheduleSpec:
+    """Return the definition of a schedule from its message; ``job`` was read from its part."""
+    said = record_fields(message, ScheduleSpec)
+    said["timezone"] = said["timezone"] or "UTC"
+    return ScheduleSpec(job=job, **said)
+
+
+def schedule_to_pb(schedule: Schedule) -> schedules_pb2.Schedule:
+    return schedules_pb2.Schedule(
+        spec=schedules_pb2.ScheduleSpec(**schedule_spec_fields(schedule.spec)),
+        state=schedule_state_to_pb(schedule.state),
+        **message_fields(schedule, schedules_pb2.Schedule),
+    )
+
+
+def schedule_state_to_pb(state: ScheduleState) -> schedules_pb2.ScheduleState:
+    return schedules_pb2.ScheduleState(**message_fields(state, schedules_pb2.ScheduleState))
+
+
+def schedule_from_pb(message: schedules_pb2.Schedule) -> Schedule:
+    spec = read_schedule_spec(message.spec, read_spec(message.spec.job))
+    return Schedule(
+        spec=spec,
+        state=ScheduleState(**record_fields(message.state, ScheduleState)),
+        **record_fields(message, Schedule),
+    )

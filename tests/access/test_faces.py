@@ -129,15 +129,15 @@ async def test_http_says_how_to_be_known(serve, access):
         assert caller.last.headers["www-authenticate"] == 'Bearer realm="jobqueue"'
         assert await caller.operate(bearer(KEYS["client"])) == DENIED
         assert caller.last.status_code == 403
-        assert "needs the role operator; 'client-1' does not" in caller.last.text
+        assert "needs the role operator or viewer; 'client-1' does not" in caller.last.text
         # What does not exist is nobody's business but that of callers who are known.
         assert await caller.ask("GET", "/nowhere", []) == UNAUTHENTICATED
         assert await caller.ask("GET", "/nowhere", bearer(KEYS["worker"])) == "NOT_FOUND"
         assert await caller.ask("PUT", "/jobs", []) == UNAUTHENTICATED
         assert await caller.ask("GET", "/metrics", bearer(KEYS["client"])) == DENIED
         assert await caller.ask("GET", "/status", bearer(KEYS["monitor"])) == DENIED
-        for path in sorted(OPEN):
-            assert await caller.ask("GET", path, []) == OK
+        for path in sorted(OPEN - {"/ui"}):  # which leads to /ui/
+            assert await caller.ask("GET", path, []) == OK, path
 
 
 async def test_grpc_refusals_have_their_status_and_are_counted(serve, access):
@@ -159,12 +159,14 @@ async def test_reflection_is_the_operators(serve, access):
     served = await serve(access, reflection=True)
     list_services = b"\x3a\x00"
     async with calling("grpc", served) as caller:
-        reflect = caller.channel.stream_stream(
+        # One request, sent with the headers. grpcio's asyncio client may show INTERNAL in place of
+        # the server's status if it still writes requests when that arrives (grpc issue 36066).
+        reflect = caller.channel.unary_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         )
 
         async def ask(request, metadata, timeout):
-            call = reflect(iter([request]), metadata=metadata, timeout=timeout)
+            call = reflect(request, metadata=metadata, timeout=timeout)
             answers = [answer async for answer in call]
             assert b"jq.v1.ClientService" in answers[0]
 

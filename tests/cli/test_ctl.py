@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue as queues
 import re
 import urllib.request
 import uuid
@@ -313,7 +314,8 @@ def test_every_setting_of_a_queue_is_shown_to_people(ctl, server):
         "capacity": ("0", "unbounded"), "retry_profile": ("producer", "producer"),
         "retry_base": ("2", "2 s"), "retry_max": ("60", "60 s"), "retry_jitter": ("0.25", "25%"),
         "priority_weights": ("9:5,0:1", "9:5,0:1"), "retention": ("0", "for ever"),
-        "dead_letter_retention": ("86400", "1 day"),
+        "dead_letter_retention": ("86400", "1 day"), "max_running": ("5", "5"),
+        "rate": ("100", "100"), "rate_period": ("60", "60 s"), "rate_burst": ("7", "7"),
     }  # fmt: skip
     assert shown.keys() == SETTINGS.keys()
     said = [part for one, (given, _) in shown.items() for part in (option(one), given)]
@@ -577,6 +579,37 @@ def test_a_worker_is_listed_with_the_slots_that_do_not_come_free(ctl, server):
         worker.Deregister(worker_pb2.DeregisterRequest(worker_id="stuck", incarnation=7))
     assert {one["worker_id"] == "stuck": one["overrun"] for one in listed} == {True: 2, False: 0}
     assert re.search(r"^stuck +ONLINE .* 0/3 \+2 overrun  ", shown, re.MULTILINE)
+
+
+def test_a_worker_is_shown_with_what_it_has_paused(ctl, server):
+    channel: Any
+    with grpc.insecure_channel(server.grpc) as channel:
+        info = types_pb2.WorkerInfo(
+            id="tired", incarnation=7, concurrency=3, queues=["none"], types=["pay", "other"]
+        )
+        open_ = [types_pb2.OpenBreaker(type="pay", failures=3, until=1_900_000_000, trial=1)]
+        told: queues.SimpleQueue[Any] = queues.SimpleQueue()
+        told.put(worker_pb2.ConnectRequest(hello=worker_pb2.Hello(worker=info)))
+        told.put(worker_pb2.ConnectRequest(breakers=worker_pb2.Breakers(open=open_)))
+        worker: Any = worker_pb2_grpc.WorkerServiceStub(channel)
+        next(worker.Connect(iter(told.get, None)))
+
+        def paused() -> bool:
+            return "ONLINE (1 paused)" in ctl(server.grpc, "worker", "list").out
+
+        patience.until(paused, "the breaker is recorded")
+        shown = ctl(server.grpc, "worker", "show", "tired").out
+        document = ctl(server.grpc, "worker", "show", "tired", "-o", "json").json
+        told.put(None)
+        worker.Deregister(worker_pb2.DeregisterRequest(worker_id="tired", incarnation=7))
+    assert "Types:      other, pay" in shown
+    assert "Paused:     pay: 3 failed attempts in a row; it tries one job now" in shown
+    assert document["breakers"] == [
+        {"type": "pay", "failures": 3, "until": "2030-03-17T17:46:40.000Z", "trial": True}
+    ]
+    unknown = ctl(server.grpc, "worker", "show", "nobody")
+    assert (unknown.status, unknown.out) == (4, "")
+    assert "there is no worker 'nobody'; list them with: jq-ctl worker list" in unknown.err
 
 
 def test_a_worker_is_listed_with_its_types(ctl, server):

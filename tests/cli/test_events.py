@@ -13,9 +13,18 @@ from jobqueue.cli import server as program
 from jobqueue.config import Settings
 from jobqueue.core.errors import InvalidArgument, Unavailable
 from jobqueue.core.identity import Identity
-from jobqueue.core.job import Event
+from jobqueue.core.job import Event, JobSpec
 from jobqueue.core.lifecycle import Reason, State
-from jobqueue.core.stream import Created, Failed, Finished, JobDeleted, JobEvent
+from jobqueue.core.schedule import ScheduleSpec, Source, create, ran_by_hand
+from jobqueue.core.stream import (
+    Created,
+    Failed,
+    Finished,
+    JobDeleted,
+    JobEvent,
+    ScheduleChange,
+    ScheduleEvent,
+)
 from jobqueue.documents import job_event_document
 from jobqueue.events.publisher import Message
 from jobqueue.events.topics import Topics
@@ -27,18 +36,20 @@ from tests.services.topics import Topics as OwnTopics
 JOBS = [f"3f0c2a5e-8d1b-4f53-9a37-2b7d5f0c9e1{n}" for n in range(3)]
 
 
-def publish(kafka: OwnTopics, topic: str) -> None:
+def publish(kafka: OwnTopics, topic: str, *schedules: ScheduleEvent) -> None:
+    """Publish a few records of jobs, or the given ones of schedules, to a topic."""
     from jobqueue.events.kafka import KafkaPublisher
     from jobqueue.events.settings import KafkaSettings
 
-    messages_of = Topics(jobs=topic).of_store(Identity("s"))
+    messages_of = Topics(jobs=topic, queues=topic).of_store(Identity("s"))
     messages: list[Message] = []
-    for n, job_id in enumerate(JOBS):
+    for n, job_id in enumerate(() if schedules else JOBS):
         event = Event(
             job_id, 1, None, State.PENDING, Reason.SUBMITTED, 1.7e9, 0, None, "", ("a", "b")[n % 2]
         )
         messages += messages_of(JobEvent(event))
-    messages += messages_of(JobDeleted(JOBS[0], "a", 1, 1.7e9, False))
+    for item in schedules or (JobDeleted(JOBS[0], "a", 1, 1.7e9, False),):
+        messages += messages_of(item)
 
     async def send() -> None:
         publisher = KafkaPublisher(
@@ -80,6 +91,33 @@ def test_tail_shows_the_stream(ctl, kafka: OwnTopics, monkeypatch: pytest.Monkey
     nothing = ctl("localhost:1", *tail)
     assert nothing.status != 0
     assert "has no topic" in nothing.err
+
+
+@pytest.mark.integration
+def test_tail_shows_schedules(ctl, kafka: OwnTopics, monkeypatch: pytest.MonkeyPatch):
+    topic = kafka.name("queues")
+    spec = ScheduleSpec(name="nightly", job=JobSpec(payload=b'{"a": 1}'), cron="@daily")
+    made = create(spec, Source.OPERATOR, 1.7e9, 0.0)
+    ran = ran_by_hand(made, JOBS[0], 1.7e9 + 5)
+    changes = ((ScheduleChange.CREATED, made), (ScheduleChange.TICKED, ran))
+    publish(
+        kafka,
+        topic,
+        *(ScheduleEvent.of(kind, one, n, 1.7e9) for n, (kind, one) in enumerate(changes, 1)),
+    )
+    monkeypatch.setenv("JQ_KAFKA_BOOTSTRAP", kafka.bootstrap)
+    monkeypatch.setenv("JQ_KAFKA_TOPIC_QUEUES", topic)
+    tail = ("events", "tail", "--schedules", "--from-beginning", "--no-follow")
+    answer = ctl("localhost:1", *tail, "--output", "json")
+    created, ticked = (json.loads(line) for line in answer.out.splitlines())
+    assert (created["event_id"], created["what"]) == ("schedule:nightly:1", "CREATED")
+    assert created["schedule"]["job"]["payload"] == {"a": 1}
+    assert (ticked["what"], ticked["last_job_id"]) == ("TICKED", JOBS[0])
+    assert "schedule" not in ticked
+    lines = ctl("localhost:1", *tail).out.splitlines()
+    assert ["nightly  CREATED" in lines[0], f"{JOBS[0]}  next" in lines[1]] == [True, True]
+    refused = ctl("localhost:1", *tail, "--queue", "a")
+    assert (refused.status, "--schedules: cannot be given with" in refused.err) == (2, True)
 
 
 @pytest.mark.integration

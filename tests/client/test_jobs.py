@@ -110,7 +110,7 @@ async def test_wrong_arguments_are_named_and_nothing_is_submitted(app: JobQueue)
             ((object(), 1), {}, "to: "),
         ]:
             with pytest.raises(InvalidArgument, match=said):
-                await send.submit(*args, **kwargs)  # type: ignore[arg-type]
+                await send.submit(*args, **kwargs)
         assert (await app.operator.list_jobs()).jobs == []
 
 
@@ -338,13 +338,13 @@ async def test_batches_are_bounded_in_bytes(app: JobQueue) -> None:
     half = "x" * (BATCH_BYTES // 2 + 1)
     async with app:
         sizes = []
-        send = app._sender._deliver
+        send = app.sender._deliver
 
         async def deliver(port, specs):
             sizes.append(len(specs))
             return await send(port, specs)
 
-        app._sender._deliver = deliver  # type: ignore[method-assign]
+        app.sender._deliver = deliver  # type: ignore[method-assign]
         await swallow.submit_many([(half,), (half,), (half,)])
         assert sizes == [1, 1, 1]
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from jobqueue import Context, InvalidArgument, JobQueue, JobQueueError, State
-from jobqueue.client.working import WorkerBlock
 from jobqueue.config import Settings
 from jobqueue.config_section import CronSection, QueueSection
 from jobqueue.core.api import Backend
-from jobqueue.core.clock import ManualClock
 from jobqueue.core.job import Job, JobQuery
 from jobqueue.core.store import Rules
 from jobqueue.server import options
@@ -59,23 +57,26 @@ async def test_a_schedule_has_arguments_and_options(app: JobQueue) -> None:
         queue="reports",
     )
     assert app.worker_queues() == ("default", "reports")
-    clock = ManualClock(1_800_000_000.0)  # 08:00 UTC
-    async with app, WorkerBlock(app.shared, app.registry, app.worker_queues(), 2, clock=clock):
+    async with app, app.worker(concurrency=2):
         assert {await patience.wait_for(ran.get(), 10) for _ in range(2)} == {"old", "new"}
         new = next(job for job in await jobs_of(app) if job.queue == "reports")
+        stored = await app.operator.get_schedule("report")
     assert (new.type, new.priority, new.max_retries) == ("report", 9, 7)
     assert new.labels == {"team": "a", "cron": "report"}
-    assert new.key == "cron:report:2027-01-15T08:00:00Z"
+    assert new.key is not None
+    assert new.key.startswith("cron:report:")
+    assert (stored.spec.cron, stored.spec.timezone) == (EVERY_MINUTE, "Asia/Kolkata")
 
 
 async def test_two_apps_on_one_file_make_one_job_of_a_tick(tmp_path: Path) -> None:
     runs = 0
     done = asyncio.Event()
+    minute = (datetime.now(UTC).minute + 30) % 60  # the next tick comes after the test
 
     def build() -> JobQueue:
         app = JobQueue(f"sqlite:///{tmp_path / 'jobs.db'}")
 
-        @app.task(cron="@hourly")
+        @app.task(cron=f"{minute} * * * *")
         async def tick() -> None:
             nonlocal runs
             runs += 1
@@ -84,15 +85,10 @@ async def test_two_apps_on_one_file_make_one_job_of_a_tick(tmp_path: Path) -> No
         return app
 
     first, second = build(), build()
-    clock = ManualClock(1_800_000_000.0)
     async with first, second:
-        blocks = [
-            WorkerBlock(app.shared, app.registry, ("default",), 1, clock=clock)
-            for app in (first, second, first)
-        ]
-        async with blocks[0], blocks[1]:
+        async with first.worker(), second.worker():
             await patience.wait_for(done.wait(), 10)
-        async with blocks[2]:  # one of them is started again
+        async with first.worker():  # one of them is started again
             pass
         (job,) = await jobs_of(first)
         while (await first.job(job.id).status()).state is not State.DONE:
@@ -206,7 +202,7 @@ def test_a_setting_comes_before_the_app_and_the_key_before_both() -> None:
             queue=QueueSection(key_ttl=said.get("key_ttl", 86_400)),
         )
         registry = JobQueue("memory://", catch_up=120).registry
-        return options.periodic(settings, registry, cast("Backend", None)).catch_up
+        return options.code_schedules(settings, registry, cast("Backend", None)).catch_up
 
     assert chosen() == 120
     assert chosen(catch_up=0) == 0

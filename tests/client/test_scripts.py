@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import patience
 from tests.cli import processes
 
-ENDS_WITHIN = 30.0  # a script that hangs never ends
+ENDS_WITHIN = patience.longest(30.0)  # a script that hangs never ends
 
 TASKS = """
 import asyncio, os

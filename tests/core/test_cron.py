@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from jobqueue.core.cron import Cron, utc_text
 from jobqueue.core.errors import InvalidArgument
+from tests.examples import examples
 
 ZONES = (
     "UTC",
@@ -189,7 +190,7 @@ def fires(cron: str, zone: str, minute: int) -> bool:
     return any(wanted(before + timedelta(minutes=n)) for n in range(1, skipped + 1))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(CRONS, st.sampled_from(ZONES), MOMENTS)
 def test_next_and_previous_are_what_a_search_finds(cron: str, zone: str, moment: float) -> None:
     try:
@@ -213,7 +214,7 @@ def test_next_and_previous_are_what_a_search_finds(cron: str, zone: str, moment:
     assert found == expected if expected is not None else found <= minute - width
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(CRONS, st.sampled_from(ZONES), MOMENTS)
 def test_next_and_previous_lead_back_to_each_other(cron: str, zone: str, moment: float) -> None:
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from hypothesis import given, settings
@@ -23,8 +24,9 @@ from jobqueue.core.decide import (
 from jobqueue.core.job import Event, JobSpec, Refusal, Transition
 from jobqueue.core.lifecycle import FENCED, Move, Reason, State
 from jobqueue.core.queue import QueueSettings
-from jobqueue.core.rebuild import Rebuilt, World, standing
+from jobqueue.core.rebuild import Rebuilt, World, gather, standing
 from jobqueue.core.retry import policy_of
+from jobqueue.core.schedule import ScheduleSpec, Source, create, pause, ran_by_hand
 from jobqueue.core.store import Rules
 from jobqueue.core.stream import (
     CancelRequested,
@@ -32,8 +34,11 @@ from jobqueue.core.stream import (
     Failed,
     JobDeleted,
     JobEvent,
+    ScheduleChange,
+    ScheduleEvent,
     job_event,
 )
+from tests.examples import examples
 from tests.records import made
 
 
@@ -112,7 +117,7 @@ def test_a_cancel_counts_for_the_version_that_it_was_made_for():
 
 
 @pytest.mark.req("jq:FR-036")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     moves=st.lists(
         st.tuples(
@@ -186,3 +191,30 @@ def test_a_deleted_job_stays_deleted_and_leaves_its_key():
         assert not world.add(one)
     assert not world.jobs
     assert [(key.key, key.expires_at) for key in world.keys] == [("k", 99.0)]
+
+
+def test_a_schedule_is_rebuilt_from_its_records_in_any_order():
+    job = JobSpec(payload=b"{}")
+    first = create(ScheduleSpec(name="s", job=job, every=60), Source.CODE, 100.0, 0.0)
+    second = create(ScheduleSpec(name="s", job=job, every=90), Source.OPERATOR, 200.0, 0.0)
+    paused = pause(second, 210.0)
+    assert paused is not None
+    ran = ran_by_hand(paused, "job", 220.0)
+    records = [
+        ScheduleEvent.of(ScheduleChange.CREATED, first, 1, 100.0),
+        ScheduleEvent.of(ScheduleChange.REMOVED, first, 2, 110.0),
+        ScheduleEvent.of(ScheduleChange.CREATED, second, 4, 200.0),
+        ScheduleEvent.of(ScheduleChange.CHANGED, paused, 5, 210.0),
+        ScheduleEvent.of(ScheduleChange.TICKED, ran, 6, 220.0),
+    ]
+    for order in permutations(records):
+        world = World()
+        for item in (*order, *order):
+            world.add(item)
+        assert gather(world, published=True).schedules == [ran]
+        assert world.last_number == 6
+    world = World()
+    for item in records[:2]:
+        assert world.add(item)
+        assert not world.add(item)
+    assert gather(world, published=True).schedules == []

@@ -71,6 +71,7 @@ class Replica:
             engine._sweeper._leadership._task,
             engine._scheduler._task,
             engine._control._task,
+            engine._ticker._task,
         ):
             assert task is not None
             task.cancel()

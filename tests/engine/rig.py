@@ -20,7 +20,7 @@ from jobqueue.stores.memory import MemoryStore
 from tests import patience
 
 PATIENCE = 5.0
-PARTS = ("jobs", "reads", "upkeep", "queues", "workers", "leadership", "stream")
+PARTS = ("jobs", "reads", "upkeep", "queues", "workers", "leadership", "schedules", "stream")
 
 
 def session_of(engine: Engine, worker_id: str) -> Session | None:

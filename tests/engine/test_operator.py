@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound, Unavailable
-from jobqueue.core.job import Cancellation, JobQuery, JobSpec, Retried, RetryQuery, SubmitStatus
+from jobqueue.core.job import (
+    Cancellation,
+    Deleted,
+    JobQuery,
+    JobSpec,
+    Retried,
+    RetryQuery,
+    SubmitStatus,
+)
 from jobqueue.core.lifecycle import DEATHS, Reason, State
 from jobqueue.core.queue import SETTINGS, Queue, QueueSpec, QueueUpdate
+from jobqueue.engine import operator
 from tests import patience
 from tests.engine.rig import PATIENCE, Rig, until
 
@@ -414,6 +423,10 @@ async def test_an_update_is_checked_as_a_creation_is(rig: Rig):
         "retention": -1.0,
         "dead_letter_retention": float("nan"),
         "priority_weights": {10: 1},
+        "max_running": -1,
+        "rate": 2_000_000_000,
+        "rate_period": 60.0,  # without a rate
+        "rate_burst": -1,
     }
     assert set(wrong) == set(SETTINGS)
     for name, value in wrong.items():
@@ -439,3 +452,51 @@ async def test_a_setting_is_put_back_to_what_the_server_is_configured_to(open_ri
     assert (changed.max_retries, changed.ttl) == (7, 60.0)
     assert (changed.retry_base, changed.retry_max, changed.retry_jitter) == (2.0, 9.0, None)
     assert (await rig.engine.queue_stats("mail")).queue == changed
+
+
+async def dead_letter(rig: Rig, error: str) -> str:
+    worker, failed = await rig.running(max_retries=0)
+    await worker.fail(failed, error)
+    return failed.id
+
+
+async def test_dead_letters_are_deleted_and_grouped_by_a_query(rig: Rig):
+    first, second, third = [await dead_letter(rig, error) for error in ("a 1", "a 2", "b")]
+    groups = await rig.engine.group_dead_letters(RetryQuery())
+    assert (groups.looked_at, groups.complete) == (3, True)
+    assert [(one.error, one.jobs) for one in groups.groups] == [("a …", 2), ("b", 1)]
+    counted = await rig.engine.delete_dead_letters(RetryQuery(error="a", dry_run=True))
+    assert counted == Deleted(3, 2, 0)
+    assert await rig.engine.delete_dead_letters(RetryQuery(error="a")) == Deleted(3, 2, 2)
+    for gone in (first, second):
+        with pytest.raises(NotFound):
+            await rig.engine.get(gone)
+    assert (await rig.engine.get(third)).state is State.DEAD_LETTERED
+    with pytest.raises(NotFound):
+        await rig.engine.delete_dead_letters(RetryQuery(queue="nowhere"))
+
+
+async def test_only_the_newest_dead_letters_are_grouped(rig: Rig, monkeypatch):
+    monkeypatch.setattr(operator, "_MOST_GROUPED", 2)
+    for error in ("old", "new", "new"):
+        await dead_letter(rig, error)
+    groups = await rig.engine.group_dead_letters(RetryQuery())
+    assert (groups.looked_at, groups.complete) == (2, False)
+    assert [(one.error, one.jobs) for one in groups.groups] == [("new", 2)]
+
+
+async def test_a_dead_letter_that_was_retried_meanwhile_is_not_deleted(rig: Rig, monkeypatch):
+    job_id = await dead_letter(rig, "a")
+    reads = rig.engine.store.reads
+    describe = reads.describe
+
+    async def later(numbers):
+        found = await describe(numbers)
+        monkeypatch.undo()
+        await rig.engine.retry(job_id)
+        await rig.engine.cancel(job_id)
+        return found
+
+    monkeypatch.setattr(reads, "describe", later)
+    assert await rig.engine.delete_dead_letters(RetryQuery()) == Deleted(1, 1, 0)
+    assert (await rig.engine.get(job_id)).state is State.DEAD_LETTERED

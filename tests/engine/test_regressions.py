@@ -166,10 +166,10 @@ async def test_a_defect_in_one_move_spares_the_others(rig: Rig):
     seq = (await rig.engine.get(bad)).seq
     real = rig.memory.jobs._move
 
-    def move(asked, now):
+    def move(asked, now, freed):
         if asked.seq == seq:
             raise RuntimeError("a defect")
-        return real(asked, now)
+        return real(asked, now, freed)
 
     rig.memory.jobs._move = move  # type: ignore[method-assign]
     rig.clock.advance(PROFILES["default"].cap)

@@ -20,7 +20,7 @@ def types(*names: str) -> dict[str, Any]:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobqueue.engine.unserved._FRESH", -1.0)
+    monkeypatch.setattr("jobqueue.core.waiting.RECENT", -1.0)
     monkeypatch.setattr("jobqueue.engine.unserved._LOOK_EVERY", 3_600.0)
 
 
@@ -77,7 +77,7 @@ async def test_a_job_that_runs_or_ended_says_nothing(rig: Rig):
 
 
 async def test_a_drained_worker_takes_nothing_more(open_rig: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobqueue.engine.unserved._FRESH", 0.0)
+    monkeypatch.setattr("jobqueue.core.waiting.RECENT", 0.0)
     rig: Rig = await open_rig()
     await rig.worker("w", slots=1, **types("a"))
     await rig.engine.drain_worker("w")
@@ -92,7 +92,7 @@ async def test_a_wait_whose_time_is_up_says_why(rig: Rig):
 
 
 async def test_many_reads_are_one_question(open_rig: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("jobqueue.engine.unserved._FRESH", 3_600.0)
+    monkeypatch.setattr("jobqueue.core.waiting.RECENT", 3_600.0)
     rig: Rig = await open_rig()
     (job_id,) = await submit(rig, "a")
     for _ in range(20):

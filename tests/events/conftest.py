@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 
 from jobqueue.core.store import Store, Term
 from jobqueue.events.relay import Relay
 from tests.events.fake import FakePublisher
+from tests.services import kept
 from tests.stores import conftest as stores
 
 # The same stores, in the same way.
 store_name, places = stores.store_name, stores.places
 open_driver, driver = stores.open_driver, stores.driver
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> kept.LoopFactories:
+    return kept.loop_factories(item)
 
 
 class Relays:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jobqueue.core.job import Event, JobSpec
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue
+from jobqueue.core.schedule import Overlap, Schedule, ScheduleSpec, ScheduleState, Source
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
@@ -19,6 +20,8 @@ from jobqueue.core.stream import (
     QueueChange,
     QueueEvent,
     RecordItem,
+    ScheduleChange,
+    ScheduleEvent,
 )
 from jobqueue.events.codec import UnknownRecord, decode, encode
 from jobqueue.pb.jq.v1 import events_pb2 as pb
@@ -85,8 +88,55 @@ QUEUES = st.builds(
     priority_weights=st.none() | st.dictionaries(st.integers(0, 9), COUNT, min_size=1),
     retention=st.none() | TIME,
     dead_letter_retention=st.none() | TIME,
+    max_running=st.none() | COUNT,
+    rate=st.none() | COUNT,
+    rate_period=st.none() | TIME,
+    rate_burst=st.none() | COUNT,
     paused=st.booleans(),
     created_at=TIME,
+)
+
+
+SECOND = st.integers(0, 4_000_000_000).map(float)  # times of schedules are whole seconds
+SCHEDULES = st.builds(
+    Schedule,
+    spec=st.builds(
+        ScheduleSpec,
+        name=TEXT,
+        job=st.builds(
+            JobSpec,
+            payload=BYTES,
+            queue=TEXT,
+            type=TEXT,
+            priority=st.integers(0, 9),
+            max_retries=st.none() | COUNT,
+            ttl=st.none() | TIME,
+            delay=st.none() | TIME,
+            timeout=st.none() | TIME,
+            labels=st.dictionaries(TEXT, TEXT, max_size=3),
+        ),
+        cron=TEXT,
+        every=st.none() | COUNT,
+        timezone=st.sampled_from(["UTC", "Europe/Zurich"]),
+        overlap=st.sampled_from(Overlap),
+        catch_up=st.none() | TIME,
+    ),
+    source=st.sampled_from(Source),
+    created_at=SECOND,
+    updated_at=SECOND,
+    revision=COUNT,
+    state=st.builds(
+        ScheduleState,
+        paused=st.booleans(),
+        next_at=st.none() | SECOND,
+        waiting_at=st.none() | SECOND,
+        last_at=st.none() | SECOND,
+        last_job_id=TEXT,
+        skipped=COUNT,
+        skipped_at=st.none() | SECOND,
+        skipped_why=TEXT,
+        problem=TEXT,
+    ),
 )
 
 
@@ -108,6 +158,13 @@ ITEMS = st.one_of(
     st.builds(CancelRequested, job_id=TEXT, queue=TEXT, version=COUNT, at=TIME),
     st.builds(JobDeleted, job_id=TEXT, queue=TEXT, version=COUNT, at=TIME, key_freed=st.booleans()),
     st.builds(QueueEvent, change=st.sampled_from(QueueChange), queue=QUEUES, number=COUNT, at=TIME),
+    st.builds(
+        ScheduleEvent.of,
+        change=st.sampled_from(ScheduleChange),
+        schedule=SCHEDULES,
+        number=COUNT,
+        at=TIME,
+    ),
 )
 
 

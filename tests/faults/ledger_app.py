@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from jobqueue import Context, JobQueue
+from jobqueue import Breaker, Context, JobQueue
 
 app = JobQueue("memory://")
 
@@ -29,6 +29,13 @@ async def short(number: int, ctx: Context) -> int:
     note(ctx)
     await asyncio.sleep(0.005 * (number % 4))
     return number
+
+
+@app.task(name="fails", breaker=Breaker(failures=1, pause=3_600))
+async def fails(ctx: Context) -> None:
+    """Pauses at its first failure, for as long as any test runs."""
+    note(ctx)
+    raise ConnectionError("nobody answers")
 
 
 @app.task(name="first-attempt-hangs")

@@ -19,7 +19,7 @@ from tests.history.checker import Run
 from tests.plain_http import plain_http
 
 ROOT = Path(__file__).resolve().parents[2]
-APPS = ("ledger_app.py", "rolling_app.py")
+APPS = ("counting_app.py", "ledger_app.py", "rolling_app.py")
 HEARTBEAT_TIMEOUT = "JQ_WORKER_HEARTBEAT_TIMEOUT"
 
 

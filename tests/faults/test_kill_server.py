@@ -69,6 +69,18 @@ class Load:
         number = next(self._numbers)
         return {"type": "short", "payload": {"number": number}, "priority": number % 10}
 
+    async def one_runs(self) -> None:
+        """Wait until the server shows a job as RUNNING that goes on for seconds."""
+        async with plain_http(self.site.url, timeout=5) as client:
+            status = ""
+            while status != State.RUNNING.name:
+                body = {"type": "first-attempt-hangs", "payload": {"number": 0}}
+                job_id = (await client.post("/jobs", json=body)).json()["job_id"]
+                self.accepted.add(job_id)
+                status = State.PENDING.name
+                while status in (State.PENDING.name, State.ASSIGNED.name):
+                    status = (await client.get(f"/jobs/{job_id}")).json()["status"]
+
     async def _http(self, *, batch: bool) -> None:
         async with plain_http(self.site.url, timeout=5) as client:
             while True:
@@ -134,8 +146,10 @@ async def test_nothing_accepted_is_lost_however_often_the_server_is_killed(site_
     load.start()
     print(f"JQ_TEST_KILL_SEED={SEED}")
     try:
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             server = await site.server()
+            if number == 0:
+                await load.one_runs()
             await asyncio.sleep(moments.uniform(0.05, 1.0))
             await site.kill(server)
     finally:

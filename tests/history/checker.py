@@ -15,6 +15,7 @@ from functools import cached_property
 
 from jobqueue.core.job import Event, Job
 from jobqueue.core.lifecycle import HELD, TERMINAL, TRANSITIONS, Reason, State
+from jobqueue.core.limits import Rate
 from jobqueue.core.retry import RetryPolicy
 from tests.history.order import overtaken
 
@@ -54,6 +55,8 @@ class Evidence:
     jobs: Mapping[str, Job] = field(default_factory=dict)  # the records at the end
     removed: Collection[str] = ()  # ids deleted or pruned on purpose
     concurrency: Mapping[str, int] = field(default_factory=dict)  # worker id -> slots
+    running: Mapping[str, int] = field(default_factory=dict)  # queue -> its max_running
+    rates: Mapping[str, Rate] = field(default_factory=dict)  # queue -> the limit of its starts
     crashed: bool = False  # the database was: it may have forgotten the last assignments
     settled: bool = False  # the run was left alone until nothing could move any more
     dead_letters_allowed: bool = True
@@ -197,6 +200,49 @@ def no_worker_holds_too_much(evidence: Evidence) -> Found:
             held[holder.pop(event.job_id)].discard(event.job_id)
 
 
+def no_queue_runs_too_much(evidence: Evidence) -> Found:
+    """A queue never has more jobs held than its limit, by the times of the events.
+
+    Jobs of several transactions may be read in any order, so the order of commit says nothing here.
+    A store counts and then takes the time, so no time is shared that was not shared in the store.
+    """
+    changes: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
+    for job_id, history in evidence.histories.items():
+        since: float | None = None
+        for event in history:
+            if event.to_state is State.ASSIGNED:
+                since = event.at
+            elif event.to_state not in HELD and since is not None:
+                if event.queue in evidence.running and event.at > since:
+                    changes[event.queue] += [(since, 1, job_id), (event.at, -1, job_id)]
+                since = None
+        if since is not None and history[-1].queue in evidence.running:
+            changes[history[-1].queue].append((since, 1, job_id))
+    for queue, found in changes.items():
+        held = 0
+        for at, change, job_id in sorted(found):  # at one time, ends come first
+            held += change
+            if change > 0 and held > evidence.running[queue]:
+                yield job_id, f"{held} jobs of {queue} were held at {at:.6f}"
+
+
+def starts_keep_their_rate(evidence: Evidence) -> Found:
+    """No time has more starts of a queue than its limit allows in it, and the burst."""
+    for queue, rate in evidence.rates.items():
+        starts = sorted(
+            (event.at, event.job_id)
+            for event in evidence.events
+            if event.to_state is State.ASSIGNED and event.queue == queue
+        )
+        # How many starts are owed since the fullest bucket: the worst window ends at each start.
+        owed, last = 0.0, float("-inf")
+        for at, job_id in starts:
+            owed = max(0.0, owed - (at - last) / rate.interval) + 1
+            last = at
+            if owed > rate.burst + (CLOCK_SLACK / rate.interval) + CLOCK_SLACK:
+                yield job_id, f"{owed:.2f} starts of {queue} at once at {at:.6f}"
+
+
 def records_match(evidence: Evidence) -> Found:
     """The record is where the history ends."""
     for job_id, job in evidence.jobs.items():
@@ -321,6 +367,8 @@ RULES: Mapping[str, Callable[[Evidence], Iterable[tuple[str, str]]]] = {
         time_does_not_run_backwards,
         leases_are_disjoint,
         no_worker_holds_too_much,
+        no_queue_runs_too_much,
+        starts_keep_their_rate,
         records_match,
         what_is_done_was_run,
         nothing_is_given_up,

@@ -9,6 +9,7 @@ import pytest
 
 from jobqueue.core.job import Event, Job
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.limits import Rate
 from jobqueue.core.retry import PROFILES
 from tests.history.checker import RULES, Evidence, Run, assert_kept, judge
 from tests.records import made
@@ -217,6 +218,27 @@ PLANTED: dict[str, tuple[str, Evidence]] = {
             concurrency={"w1": 1},
         ),
     ),
+    "a queue ran more jobs than its limit": (
+        "no_queue_runs_too_much",
+        Evidence(
+            events=interleaved(
+                GOOD, history("b", "submit", ("assign", 1.5), "start"), history("c", "submit")
+            ),
+            running={"q": 1},
+        ),
+    ),
+    "jobs started faster than their rate": (
+        "starts_keep_their_rate",
+        Evidence(
+            events=interleaved(
+                GOOD,
+                history("b", "submit", "assign"),
+                history("c", "submit", ("assign", 1.4)),
+                history("d", "submit", ("assign", 2.8)),
+            ),
+            rates={"q": Rate(1.0, 2)},
+        ),
+    ),
     "a record is behind its history": (
         "records_match",
         Evidence(events=GOOD, jobs={"a": record(GOOD, state=R, version=3)}),
@@ -361,6 +383,16 @@ def test_a_job_that_could_not_be_handed_out_is_not_overtaken():
         overtakes_allowed=0,
     )
     assert judge(evidence) == []
+
+
+def test_a_limit_that_is_just_kept_is_no_finding():
+    one_after_the_other = interleaved(GOOD, history("b", "submit", ("assign", 3.0), "start"))
+    assert GOOD[-1].at == next(
+        e.at for e in one_after_the_other if (e.job_id, e.to_state) == ("b", A)
+    )
+    assert judge(Evidence(events=one_after_the_other, running={"q": 1})) == []
+    spaced = [history(f"{n}", "submit", ("assign", pause)) for n, pause in enumerate((1, 1, 2, 5))]
+    assert judge(Evidence(events=interleaved(*spaced), rates={"q": Rate(1.0, 2)})) == []
 
 
 def test_overtaking_is_counted_against_the_bound():

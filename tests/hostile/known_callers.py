@@ -19,8 +19,11 @@ ROLES = {
     "web": "client",
     "shop": "client",
     "ops": "client+operator",
+    "boss": "operator",
+    "guest": "viewer",
     "night": "client+worker",
     "day": "client+worker",
+    "hands": "worker",
 }
 
 

@@ -27,8 +27,14 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     for job in _jobs_in(body):
         if job.get("delay") is not None or job.get("run_at") is not None:
             job.pop("ttl", None)  # must be longer
+    if isinstance(body, dict) and "/schedules" in case.path:
+        if isinstance(body.get("cron"), str) and body["cron"]:
+            body["cron"] = "0 3 * * *"
+        if isinstance(body.get("timezone"), str) and body["timezone"]:
+            body["timezone"] = "UTC"
     if isinstance(body, dict) and "/queues" in case.path:
         _order(body)
+        _limit(body)
         ttl: Any = body.get("ttl")
         if _is_number(ttl) and ttl <= MAX_SECONDS:
             body["ttl"] = None  # jobs with a delay are sent to these queues, too
@@ -46,7 +52,7 @@ def _say_in_words_of_the_view(query: dict[str, Any]) -> None:
 def _jobs_in(body: Any) -> list[dict[str, Any]]:
     if not isinstance(body, dict):
         return []
-    jobs = body.get("jobs", [body])
+    jobs = [body["job"]] if "job" in body else body.get("jobs", [body])
     return [job for job in jobs if isinstance(job, dict)] if isinstance(jobs, list) else []
 
 
@@ -60,6 +66,20 @@ def _order(queue: dict[str, Any]) -> None:
         queue["retry_max"] = least
     elif _is_number(most) and not least:
         queue["retry_base"] = most
+
+
+def _limit(queue: dict[str, Any]) -> None:
+    """A period and a burst are for a rate only, and 100,000 starts in a second are the most."""
+    rate: Any = queue.get("rate")
+    if not _is_number(rate):
+        for name in ("rate_period", "rate_burst"):
+            if _is_number(queue.get(name)):
+                queue[name] = None
+    elif _is_number(queue.get("rate_period")):
+        queue["rate"] = 1
+        queue["rate_period"] = max(queue["rate_period"], 1)
+    elif rate > 100_000:
+        queue["rate"] = 100_000
 
 
 def _is_number(value: Any) -> bool:

@@ -30,7 +30,7 @@ def few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def fail(port: int, method: str, request: bytes = b"") -> None:
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_unary(method)
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
         for _ in range(CALLS):
             with pytest.raises(grpc.aio.AioRpcError):
                 await call(request, timeout=patience.longest(10))

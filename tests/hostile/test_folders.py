@@ -180,5 +180,5 @@ async def test_a_worker_runs_nothing_that_lies_in_the_folder_it_is_called_in(
 ):
     in_the_way(tmp_path)
     monkeypatch.chdir(tmp_path)
-    child = await ChildProcess.start(patience.longest(30))
+    child = await ChildProcess.start(patience.longest(30), "jobqueue.worker.child")
     await child.kill()

@@ -35,6 +35,7 @@ from jobqueue.pb import taskqueue_internal_pb2, taskqueue_public_pb2
 from jobqueue.pb.jq.v1 import (
     client_pb2,
     operator_pb2,
+    schedules_pb2,
     types_pb2,
     worker_pb2,
     worker_pb2_grpc,
@@ -44,19 +45,22 @@ from jobqueue.taskqueue.grpc.servicers import SERVICE as TASKQUEUE
 from jobqueue.taskqueue.grpc.servicers import taskqueue_service
 from jobqueue.taskqueue.on_engine import EngineTaskQueue
 from tests import patience
+from tests.examples import FACTOR, examples
 from tests.stores.every import NAMES, STORES, Places
 from tests.taskqueue.together import design_a
 
 pytestmark = [
     pytest.mark.req("inp:PROD"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(600 * FACTOR),
+    pytest.mark.hypothesis,
     # It is the server that does, in its thread.
     pytest.mark.filterwarnings(
         "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
     ),
 ]
 
-EXAMPLES = 40  # of each RPC
+EXAMPLES = examples(10)  # of each RPC
+IN_MEMORY = 4  # times as many there: most defects are found before the store, which is quickest
 PATIENCE = 0.3  # with a stream that has nothing more to say
 INTERNAL_SERVICES = {
     "JobInternalService": "job",
@@ -64,7 +68,14 @@ INTERNAL_SERVICES = {
     "CoordinatorInternalService": "coordinator",
     "ResultInternalService": "result",
 }
-_FILES = (client_pb2, operator_pb2, worker_pb2, taskqueue_public_pb2, taskqueue_internal_pb2)
+_FILES = (
+    client_pb2,
+    operator_pb2,
+    schedules_pb2,
+    worker_pb2,
+    taskqueue_public_pb2,
+    taskqueue_internal_pb2,
+)
 _ALL = {
     service.full_name: service
     for file in _FILES
@@ -121,7 +132,7 @@ def _any_scalar(one: Any) -> st.SearchStrategy[Any]:
     return floats if one.name == "wait_seconds" else floats | st.floats()
 
 
-_MESSAGES = ("spec", "worker", "queue", "hello")  # a request is nothing without
+_MESSAGES = ("spec", "worker", "queue", "hello", "schedule", "job")  # a request is nothing without
 
 
 def messages(kind: Any, known: Known, depth: int = 4) -> st.SearchStrategy[Any]:
@@ -343,14 +354,14 @@ def streamed(method: Any, request: st.SearchStrategy[Any]) -> st.SearchStrategy[
     return several | several.map(lambda found: [hello, *found])
 
 
-def fuzz(target: Target, service: Any, method: Any) -> None:
+def fuzz(target: Target, service: Any, method: Any, count: int = EXAMPLES) -> None:
     """Call a method with messages of every kind."""
     stub = stub_of(target, service, method)
     request = messages(method.input_type, target.known)
     streams = method.client_streaming or method.server_streaming
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=count,
         derandomize=True,
         database=None,
         deadline=None,
@@ -426,11 +437,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
 @pytest.mark.parametrize("store", NAMES, indirect=True)
 @pytest.mark.parametrize("service", [*SERVICES, TASKQUEUE.full_name])
 def test_no_message_shows_a_defect_of_jq_server(
-    store: Callable[[], Any], service: str, caplog: pytest.LogCaptureFixture
+    request: pytest.FixtureRequest,
+    store: Callable[[], Any],
+    service: str,
+    caplog: pytest.LogCaptureFixture,
 ):
+    in_memory = request.node.callspec.params["store"] == "memory"
+    count = EXAMPLES * IN_MEMORY if in_memory else EXAMPLES
     with Loop(jq_server(store)) as target:
         for method in _ALL[service].methods:
-            fuzz(target, _ALL[service], method)
+            fuzz(target, _ALL[service], method, count)
         garbage(target, _ALL[service])
         alive(target)
     assert defects(caplog) == []
@@ -440,7 +456,7 @@ def test_no_message_shows_a_defect_of_jq_service(caplog: pytest.LogCaptureFixtur
     with Loop(microservices()) as target:
         for service in target.addresses:
             for method in _ALL[service].methods:
-                fuzz(target, _ALL[service], method)
+                fuzz(target, _ALL[service], method, EXAMPLES * IN_MEMORY // 2)
             garbage(target, _ALL[service])
     assert defects(caplog) == []
 

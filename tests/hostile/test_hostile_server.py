@@ -42,6 +42,12 @@ COMMANDS = [
     ("dlq", "list", "--limit", "1"),
     ("dlq", "retry", _ID),
     ("dlq", "retry", "--all"),
+    ("schedule", "list"),
+    ("schedule", "show", "s"),
+    ("schedule", "add", "s", "q", "1", "--every", "60"),
+    ("schedule", "run-now", "s"),
+    ("schedule", "pause", "s"),
+    ("schedule", "remove", "s", "--yes"),
     ("queue", "create", "mail"),
     ("queue", "update", "mail", "--retry-profile", "producer"),
     ("queue", "list"),
@@ -103,6 +109,10 @@ class Hostile(grpc.GenericRpcHandler):
         elif method.name == "ListJobs" and self.jobs is not None:
             made.jobs.extend([made.jobs[0]] * (self.jobs - 1))
             del made.jobs[self.jobs :]
+        elif method.name == "ListSchedules":
+            made.next_page_token = "" if self.jobs is None else "s1"
+            made.schedules.extend([made.schedules[0]] * ((self.jobs or 1) - 1))
+            del made.schedules[1 if self.jobs is None else self.jobs :]
 
         def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             if self.refuses or method.client_streaming:  # jq-ctl submits by calls then
@@ -157,7 +167,8 @@ def test_the_last_moment_that_a_caller_may_name_is_shown_in_every_zone(
 @pytest.mark.parametrize(
     ("command", "jobs"),
     [("job list --limit 2", 0), ("job list --limit 2", 3), ("dlq list --limit 2", 0),
-     ("dlq retry --all", 0)],
+     ("dlq retry --all", 0), ("schedule list --limit 2", 0),
+     ("schedule list --limit 2", 3)],
 )  # fmt: skip
 def test_a_server_that_always_has_a_next_page_is_left(
     hostile: tuple[Hostile, str], command: str, jobs: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -50,7 +50,7 @@ async def postgres(postgres_dsn: str) -> AsyncIterator[PostgresStore]:
 
 
 @pytest.fixture
-def statements(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that are sent to PostgreSQL."""
     sent: list[str] = []
     for name in ("execute", "fetch", "fetchrow", "fetchval"):

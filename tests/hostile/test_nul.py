@@ -20,6 +20,7 @@ from jobqueue.core.errors import InvalidArgument, JobQueueError, NotFound
 from jobqueue.core.job import JobQuery, JobSpec, RetryQuery, TimeQuery, Transition, WorkerInfo
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import QueueSpec, QueueUpdate
+from jobqueue.core.schedule import ScheduleSpec
 from jobqueue.core.store import Rules
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
@@ -102,6 +103,29 @@ REFUSED: dict[str, tuple[type[JobQueueError], str, Call]] = {
     "pause queue": (NotFound, "queue", lambda b: b.pause_queue(NUL)),
     "resume queue": (NotFound, "queue", lambda b: b.resume_queue(NUL)),
     "stats": (NotFound, "queue", lambda b: b.queue_stats(NUL)),
+    "create schedule": (
+        InvalidArgument,
+        "name",
+        lambda b: b.create_schedule(ScheduleSpec(name=NUL, job=spec(), every=5)),
+    ),
+    "create schedule's type": (
+        InvalidArgument,
+        "type",
+        lambda b: b.create_schedule(ScheduleSpec(name="x", job=spec(type=NUL), every=5)),
+    ),
+    "create schedule's zone": (
+        InvalidArgument,
+        "timezone",
+        lambda b: b.create_schedule(
+            ScheduleSpec(name="x", job=spec(), cron="@daily", timezone=NUL)
+        ),
+    ),
+    "get schedule": (InvalidArgument, "name", lambda b: b.get_schedule(NUL)),
+    "list schedules": (InvalidArgument, "name", lambda b: b.list_schedules(1, NUL)),
+    "pause schedule": (InvalidArgument, "name", lambda b: b.pause_schedule(NUL)),
+    "resume schedule": (InvalidArgument, "name", lambda b: b.resume_schedule(NUL)),
+    "run schedule": (InvalidArgument, "name", lambda b: b.run_schedule(NUL)),
+    "remove schedule": (InvalidArgument, "name", lambda b: b.remove_schedule(NUL)),
     "drain worker": (NotFound, "worker_id", lambda b: b.drain_worker(NUL)),
     "undrain worker": (NotFound, "worker_id", lambda b: b.undrain_worker(NUL)),
     "shut worker down": (NotFound, "worker_id", lambda b: b.shutdown_worker(NUL)),

@@ -35,6 +35,10 @@ OF_A_QUEUE = [
     "retry_jitter",
     "retention",
     "dead_letter_retention",
+    "max_running",
+    "rate",
+    "rate_period",
+    "rate_burst",
 ]
 
 

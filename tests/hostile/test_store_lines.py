@@ -255,7 +255,7 @@ async def test_the_names_of_workers_that_were_seen_take_bounded_memory(
         (held,) = await store.jobs.claim([Claim(("q",), ["w"])])
         for number in range(30):
             await store.workers.register(worker(f"w{number}"))
-        names = store.workers._names  # type: ignore[attr-defined]
+        names = store.workers._names
         assert len(names.known) <= 10
         assert "w" not in names.known
         done = Transition.succeeded(held.seq, held.lease, b"r", 0.1)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 FOR_DEVELOPERS = {"dev", "bench"}
-FOR_HTTP = ("fastapi", "httptools", "uvicorn")
+FOR_HTTP = ("fastapi", "httptools", "jinja2", "uvicorn")
 SMALL = [line for line in PROJECT["project"]["dependencies"] if not line.startswith(FOR_HTTP)]
 LISTS = {
     "run.txt": PROJECT["project"]["dependencies"],

@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -53,7 +53,7 @@ async def test_a_watch_that_is_not_read_keeps_few_events(
         most = max(most, under_way)
         await asyncio.sleep(0)
         events = [replace(one, detail=Text(one.detail)) for one in await history(self, *asked)]
-        texts.extend(weakref.ref(one.detail) for one in events if one.detail)  # type: ignore[type-var]
+        texts.extend(weakref.ref(cast(Text, one.detail)) for one in events if one.detail)
         under_way -= 1
         return events
 

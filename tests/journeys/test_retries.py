@@ -60,7 +60,7 @@ if __name__ == "__main__":
 
 
 def test_the_program_of_the_retries_page_works(machine: Machine) -> None:
-    (text,) = blocks(PAGE, "python")
+    text = blocks(PAGE, "python")[0]
     machine.write("fetching.py", text)
     ran = machine.run("python", "fetching.py")
     assert (ran.returncode, ran.stdout) == (0, "NOT_RETRYABLE after attempt 1\n" * 2), ran.stderr

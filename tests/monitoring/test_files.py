@@ -60,6 +60,7 @@ async def families() -> list[Metric]:
     metrics.lock_failed("timeout")
     metrics.locks_up(True)
     metrics.watch_overruns("w", lambda: 1)
+    metrics.watch_breakers("w", lambda: {"t": 1})
     metrics.stream_lag(Lag(1, 1.0, 1))
     metrics.published("t", 1)
     metrics.publish_failed("t", 1)

@@ -81,12 +81,13 @@ class Api:
 
 
 async def some_of_everything(site: Site, backend: GrpcBackend) -> None:
-    """Jobs that end well, badly and not at all; calls that fail; a key that nobody has."""
+    """Jobs that end well, badly and not at all; a paused task; failed calls; an unknown key."""
     done = [JobSpec(payload=b'{"number": 1}', type="short")] * 3
     failing = JobSpec(payload=b'{"number": "none"}', type="short", max_retries=0)
     unknown = JobSpec(payload=b"{}", type="nobody-knows")
-    results = await backend.submit([*done, failing, unknown])
-    for result in results[:-1]:
+    pausing = JobSpec(payload=b"{}", type="fails")
+    results = await backend.submit([*done, failing, pausing, unknown])
+    for result in results[:-2]:
         await backend.wait(result.unwrap(), patience.longest(30))
     with pytest.raises(NotFound):
         await backend.get("00000000-0000-4000-8000-000000000000")

@@ -10,10 +10,15 @@ import pytest_asyncio
 
 from jobqueue.core.clock import ManualClock
 from tests.replay.mixed import RULES
+from tests.services import kept
 from tests.stores.driver import Driver
 from tests.stores.every import NAMES, STORES, Places
 
 OpenEmpty = Callable[[str], Awaitable[Driver]]
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> kept.LoopFactories:
+    return kept.loop_factories(item, "open_empty")
 
 
 @pytest.fixture(params=NAMES)

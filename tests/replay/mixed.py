@@ -71,7 +71,7 @@ class Mixed:
         assert await self.driver.store.queues.pause("asleep", True)
         changed = {
             "capacity": 1_000_000, "retry_base": 0.5, "retry_jitter": 0.0, "retention": 5e6,
-            "dead_letter_retention": 0.0,
+            "dead_letter_retention": 0.0, "max_running": 50, "rate": 9_000, "rate_burst": 500,
         }  # fmt: skip
         assert await self.driver.store.queues.update("again", changed)
 

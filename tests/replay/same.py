@@ -10,6 +10,7 @@ from jobqueue.core.errors import KeyConflict
 from jobqueue.core.job import Event, Job, JobSpec, SubmitStatus, TimeQuery
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import QueueStats
+from jobqueue.core.schedule import Schedule
 from jobqueue.core.store import JobFilter, Store
 from tests.stores.driver import new
 
@@ -26,6 +27,7 @@ class Content:
     lists: dict[tuple[str, ...], list[str]]  # ids, by what was asked for
     unfinished: dict[str, list[int]]
     held: list[tuple[int, str, State, bool]]
+    schedules: list[Schedule]
 
 
 async def content_of(store: Store) -> Content:
@@ -42,6 +44,7 @@ async def content_of(store: Store) -> Content:
             (one.seq, one.worker_id, one.state, one.cancel_requested)
             for one in await store.workers.held()
         ),
+        await store.schedules.get([one.name for one in await store.schedules.page("", 1_000)]),
     )
 
 
@@ -54,6 +57,7 @@ async def assert_same(expected: Content, store: Store) -> None:
     assert found.lists == expected.lists
     assert found.unfinished == expected.unfinished
     assert found.held == expected.held  # leases are new
+    assert found.schedules == expected.schedules
     for job in expected.jobs[::10]:
         assert await store.reads.get(job.id) == job
 

@@ -10,10 +10,18 @@ import pytest
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Conflict
-from jobqueue.core.job import Transition
+from jobqueue.core.job import JobSpec, Transition
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, Reason, State
 from jobqueue.core.queue import Queue
 from jobqueue.core.rebuild import Restored, World, gather
+from jobqueue.core.schedule import (
+    Overlap,
+    ScheduleSpec,
+    Source,
+    create,
+    pause,
+    ran_by_hand,
+)
 from jobqueue.core.store import Claim, Rules, Store
 from jobqueue.core.stream import StreamItem
 from tests.replay.conftest import OpenEmpty
@@ -67,7 +75,27 @@ async def some(open_empty: OpenEmpty) -> Driver:
     dead = await driver.brought_to(State.DEAD_LETTERED, queue="other")
     await driver.do(Transition.retried_by_hand(dead.seq))
     await driver.submit(queue="other", delay=60.0, ttl=600.0, key="k", labels={"a": "b"})
+    await scheduled(driver)
     return driver
+
+
+async def scheduled(driver: Driver) -> None:
+    """Four schedules: one that ticked, one that is paused, one that is new, one that is gone."""
+    schedules, now = driver.store.schedules, driver.clock.now()
+    job = JobSpec(payload=b"\x00{}", queue="q", labels={"a": "b"})
+    for name in ("ticked", "paused", "new", "gone"):
+        spec = ScheduleSpec(name=name, job=job, every=90, overlap=Overlap.QUEUE)
+        made = create(spec, Source.OPERATOR, now, 0.0)
+        assert await schedules.create(made)
+        if name == "ticked":
+            ran = ran_by_hand(made, "00000000-0000-4000-8000-000000000000", now)
+            assert await schedules.advance([ran]) == [True]
+        elif name == "paused":
+            stopped = pause(made, now)
+            assert stopped is not None
+            assert await schedules.change(stopped)
+        elif name == "gone":
+            assert await schedules.remove(name)
 
 
 async def test_jobs_are_claimed_by_type(open_empty: OpenEmpty, store_name: str):
@@ -98,6 +126,22 @@ async def test_it_goes_on_with_the_next_numbers(open_empty: OpenEmpty, store_nam
     before = await target.all_events()
     await target.submit()
     assert (await target.all_events())[: len(before)] == before
+
+
+async def test_schedules_go_on_in_the_new_store(open_empty: OpenEmpty, store_name: str):
+    source = await some(open_empty)
+    target = await open_empty(store_name)
+    await restored(source, target.store)
+    names = ["gone", "new", "paused", "ticked"]
+    found = await target.store.schedules.get(names)
+    assert found == await source.store.schedules.get(names)
+    assert [(one.name, one.revision, one.state.paused) for one in found] == [
+        ("new", 1, False),
+        ("paused", 2, True),
+        ("ticked", 2, False),
+    ]
+    due = await target.store.schedules.due(source.clock.now() + 90)
+    assert set(due.names) == {"new", "ticked"}
 
 
 async def test_a_ttl_counts_from_the_submit_although_the_clock_went_back(
@@ -274,6 +318,9 @@ async def test_only_an_empty_store_is_written(open_empty: OpenEmpty, store_name:
     await refused(used, "queues")
     await used.submit()
     await refused(used, "jobs")
+    scheduling = await open_empty(store_name)
+    assert await scheduling.store.schedules.create(state.schedules[0])
+    await refused(scheduling, "schedules")
     unused = await open_empty(store_name)
     await unused.store.queues.create(Queue(name="default"))
     term = await unused.store.leadership.lead(7, 5.0)

@@ -20,6 +20,7 @@ from jobqueue.fleet.backing import (
     find_redis,
 )
 from tests.services import maven
+from tests.services.chromium import NoServer, find_chromium
 from tests.services.engine import PrivateEngine, find_engine
 from tests.services.prometheus import PrivatePrometheus, find_prometheus
 
@@ -67,6 +68,10 @@ SERVICES = {
             # without it. It costs little where the folder is in memory (places.py). Shared memory
             # is made of files in the folder, too: a server that is killed leaves nothing elsewhere.
             settings={"max_wal_size": "256MB", "dynamic_shared_memory_type": "mmap"},
+            shared={
+                "max_prepared_transactions": "8",  # users' own transactions may be prepared
+                "max_connections": "400",  # each process of a run keeps some (kept.py)
+            },
         ),
         Service(
             name="redis",
@@ -104,6 +109,15 @@ SERVICES = {
             packages=("prometheus",),
             client="httpx",
             units=("prometheus.service",),
+        ),
+        Service(
+            name="chromium",
+            variable="",
+            find=find_chromium,
+            server=NoServer,
+            address=lambda server: "",
+            packages=("chromium", "fonts-dejavu-core"),
+            client="playwright",
         ),
     )
 }

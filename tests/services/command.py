@@ -1,4 +1,4 @@
-"""Real PostgreSQL, Redis, Kafka and Prometheus for tests and for trying things out.
+"""Real PostgreSQL, Redis, Kafka, Prometheus and Chromium for tests and for trying things out.
 
     scripts/services ensure            install what is missing (Debian and Ubuntu, as root)
     scripts/services ensure containers a container engine, which only some tests need
@@ -11,7 +11,7 @@ Private servers listen on free ports of 127.0.0.1, run as an unprivileged user, 
 a temporary folder, and have nothing to do with servers of the system. A service that is named in
 the environment (JQ_TEST_POSTGRES_DSN, JQ_TEST_REDIS_URL, JQ_TEST_KAFKA_BOOTSTRAP) is used as it
 is, and not started. Kafka is that of KAFKA_HOME; without it, Maven fetches it into a cache. Tests
-have a Prometheus each, so none is started here.
+have a Prometheus or a Chromium each, so none is started here.
 `make test` needs none of this but `ensure`: a test run starts and stops its own servers.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
@@ -67,9 +67,12 @@ class Databases:
         """The names of the databases that this process has not dropped yet."""
         return [one.name for one in (*self._free, *self._lent.values())]
 
-    def lend(self) -> str:
-        """The name of a database with the schema that another test may have used before."""
-        return self._run(self._lend())
+    def lend(self, kept: Sequence[int] = ()) -> str:
+        """The name of a database with the schema that another test may have used before.
+
+        Its connections are ended, except those of the processes ``kept``.
+        """
+        return self._run(self._lend(kept))
 
     def give_back(self, name: str) -> None:
         """Keep a database of ``lend`` for the next test, or drop it where enough are kept."""
@@ -86,10 +89,10 @@ class Databases:
         """All of this run."""
         self._run(self._drop_all())
 
-    async def _lend(self) -> str:
+    async def _lend(self, kept: Sequence[int]) -> str:
         while self._free:
             one = self._free.pop()
-            if await one.empty():
+            if await one.empty(kept):
                 break
             await self._discard(one)
         else:

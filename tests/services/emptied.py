@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
@@ -15,7 +16,8 @@ _TROUBLE = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError
 
 _OTHERS = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND pid <> ALL ($1::int[])
+  AND backend_type = 'client backend'
 """
 
 # Everything that a test may have changed besides rows. Each statement that changes a relation or
@@ -93,12 +95,15 @@ class Emptied:
         )
         return made
 
-    async def empty(self) -> bool:
-        """Return True if the database is as good as a new one now."""
+    async def empty(self, kept: Sequence[int] = ()) -> bool:
+        """Return True if the database is as good as a new one now.
+
+        All connections are ended, except those of the processes ``kept``, which do nothing.
+        """
         connection = self._connection
         try:
             async with patience.timeout(_GONE):
-                while await connection.fetchval(_OTHERS):
+                while await connection.fetchval(_OTHERS, kept):
                     await asyncio.sleep(0.001)
             if await connection.fetchval(_SCHEMA) != self._schema:
                 return False

@@ -17,6 +17,7 @@ to be marked by hand, since pytest cannot know. See docs/testing.md.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,6 +75,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     run = config.stash.get(_run, None)
     if run is None:
         return
+    if "tests.services.kept" in sys.modules:
+        sys.modules["tests.services.kept"].KEEPER.end()
     run.close()
     if not hasattr(config, "workerinput"):
         run.end()

@@ -19,6 +19,7 @@ from jobqueue.redaction import redact
 from tests import patience
 from tests.services import command, install
 from tests.services.catalog import ON_REQUEST, SERVICES, known
+from tests.services.chromium import NoServer
 from tests.services.conftest import ROOT, environment
 from tests.services.maven import FetchFailed
 from tests.services.places import end_all
@@ -89,6 +90,7 @@ def test_start_status_and_stop(call: Call, folder: Path) -> None:
         "redis": ("running", redact(told["JQ_TEST_REDIS_URL"])),
         "kafka": ("running", told["JQ_TEST_KAFKA_BOOTSTRAP"]),
         "prometheus": ("stopped", "-"),
+        "chromium": ("stopped", "-"),
     }
     again = call("start", "--json")
     assert json.loads(again.stdout) == told
@@ -99,6 +101,7 @@ def test_start_status_and_stop(call: Call, folder: Path) -> None:
         "redis": "stopped",
         "kafka": "running",
         "prometheus": "stopped",
+        "chromium": "stopped",
     }
     assert call("stop").returncode == 0
     assert call("stop").returncode == 0
@@ -122,7 +125,8 @@ def test_a_service_that_is_named_is_not_started(call: Call, folder: Path) -> Non
     assert not (folder / "services").exists()
     status = call("status", **named)
     states = {name: row[0] for name, row in rows(status).items()}
-    assert states.pop("prometheus") == "stopped"  # no variable names one
+    for name in ("prometheus", "chromium"):  # no variable names one
+        assert states.pop(name) == "stopped"
     assert set(states.values()) == {"named"}
     assert "secret" not in status.stdout
     assert call("ensure", *states, PATH="", **named).returncode == 0
@@ -195,10 +199,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_what_is_missing_is_installed(machine: Machine) -> None:
     machine.installed.add("postgres")
     assert command.main(["ensure"]) == 0
-    assert machine.asked == ["redis", "kafka", "prometheus"]
+    assert machine.asked == ["redis", "kafka", "prometheus", "chromium"]
     assert machine.fetched == ["kafka"]
     assert command.main(["ensure"]) == 0
-    assert machine.asked == ["redis", "kafka", "prometheus"]
+    assert machine.asked == ["redis", "kafka", "prometheus", "chromium"]
     assert machine.fetched == ["kafka"]
 
 
@@ -287,7 +291,10 @@ def test_the_system_starts_nothing_and_is_left_as_it_was(apt: Path) -> None:
     install.install(list(SERVICES.values()), root=apt)
     calls = (apt.parent / "calls").read_text().splitlines()
     assert [line.split()[0] for line in calls] == [*["apt-get"] * 3, *["systemctl"] * 2]
-    packages = "postgresql redis-server openjdk-17-jre-headless maven prometheus"
+    packages = (
+        "postgresql redis-server openjdk-17-jre-headless maven prometheus chromium"
+        " fonts-dejavu-core"
+    )
     assert all(line.endswith(packages) for line in (calls[0], calls[2]))
     assert calls[1].endswith("update")  # the first try failed: nothing was known yet
     assert calls[3:] == [
@@ -327,4 +334,4 @@ def test_every_service_can_be_stopped_by_its_folder() -> None:
     """`kind_of` reads a service from the name of its folder, up to a dash."""
     for name, service in SERVICES.items():
         assert "-" not in name
-        assert isinstance(service.server(Path("/nowhere")), PrivateServer)
+        assert isinstance(service.server(Path("/nowhere")), PrivateServer | NoServer)

@@ -147,7 +147,7 @@ def test_a_service_that_is_required_must_not_be_missing(inner_run: InnerRun) -> 
 def test_an_unknown_service_cannot_be_required(inner_run: InnerRun) -> None:
     done = inner_run("def test_nothing(): ...", JQ_TEST_REQUIRE="postgres,rabbit")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    known = "postgres, redis, kafka, prometheus"
+    known = "postgres, redis, kafka, prometheus, chromium"
     assert f"JQ_TEST_REQUIRE: unknown service rabbit; known are {known}" in done.stderr
 
 

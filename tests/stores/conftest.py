@@ -16,6 +16,7 @@ from jobqueue.core.clock import ManualClock
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import Rules
 from jobqueue.stores.sqlite.store import SqliteStore
+from tests.services import kept
 from tests.stores.children import Child
 from tests.stores.driver import Driver
 from tests.stores.every import NAMES, STORES, Places
@@ -23,6 +24,10 @@ from tests.stores.every import NAMES, STORES, Places
 OpenDriver = Callable[..., Awaitable[Driver]]
 Opened = Callable[..., Awaitable[SqliteStore]]
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> kept.LoopFactories:
+    return kept.loop_factories(item)
 
 
 @pytest.fixture(params=NAMES)

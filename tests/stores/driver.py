@@ -250,11 +250,14 @@ class Driver:
             assert rebuilt.history[-MAX_HISTORY:] == await self.store.reads.history(job_id)
         queues = {stats.queue.name: stats.queue for stats in await self.store.queues.stats()}
         assert world.queues == queues
+        schedules = await self.store.schedules.get(list(world.schedules))
+        assert await self.store.schedules.count() == len(schedules)
         twin = Driver(MemoryStore(rules=self.rules, clock=self.clock), self.clock, self.rules)
         await twin.store.restore(gather(world, published=True), lambda count: None)
         assert {job.id: job for job in await twin.all_jobs()} == jobs
         for job_id, rebuilt in some.items():
             assert rebuilt.history[-MAX_HISTORY:] == await twin.store.reads.history(job_id)
+        assert await twin.store.schedules.get(list(world.schedules)) == schedules
         return found
 
     async def check(self, **more: Any) -> None:

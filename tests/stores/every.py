@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from jobqueue.core.clock import Clock
@@ -13,8 +17,10 @@ from jobqueue.core.store import Rules, Store
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.redis.store import RedisStore
+from jobqueue.stores.sqlite import connection as sqlite
 from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
+from tests.services import kept
 from tests.services.run import Run
 
 Where = Callable[[], Any]
@@ -41,6 +47,16 @@ NAMES = [
 ]
 
 
+@functools.cache
+def _file_with_schema() -> bytes:
+    """An SQLite file as a store leaves it that has done nothing but open it for the first time."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "new.db")
+        with contextlib.closing(sqlite.connect(path)) as connection:
+            sqlite.prepare(path, connection)
+        return path.read_bytes()
+
+
 class Places:
     """Files, databases or key prefixes for the stores of one test.
 
@@ -53,8 +69,10 @@ class Places:
         self._run: Run | None = None
         self._redis = ""
         self._made: list[str] = []
+        self._patch = pytest.MonkeyPatch()
         if store_name.startswith("postgres"):
             self._run = request.getfixturevalue("services")
+            self._patch.setattr(asyncpg, "connect", kept.connect)
         elif store_name == "redis":
             self._redis = request.getfixturevalue("redis_url")
 
@@ -64,8 +82,11 @@ class Places:
         if self._redis:
             return {"url": self._redis, "prefix": f"{{jq-{self._count}}}:"}
         if self._run is None:
-            return str(self._folder / f"{self._count}.db")
-        name = self._run.databases.lend()
+            path = self._folder / f"{self._count}.db"
+            path.touch(0o600)
+            path.write_bytes(_file_with_schema())
+            return str(path)
+        name = self._run.databases.lend(kept.KEEPER.pids())
         self._made.append(name)
         return self._run.databases.dsn(name)
 
@@ -74,3 +95,4 @@ class Places:
         while self._made:
             assert self._run is not None
             self._run.databases.give_back(self._made.pop())
+        self._patch.undo()

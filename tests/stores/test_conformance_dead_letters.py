@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from jobqueue.core.job import Transition
+from jobqueue.core.job import MAX_ERROR_HEAD, Transition
 from jobqueue.core.lifecycle import DEATHS, FAILURES, Reason, State
 from jobqueue.core.store import JobFilter
 from tests.stores.driver import Driver
@@ -161,3 +161,23 @@ async def test_other_states_are_listed_by_reason_too(driver: Driver, state: Stat
     assert [one.id for one in found] == [job.id]
     others = tuple(reason for reason in Reason if reason is not job.reason)
     assert await driver.store.reads.list_jobs(JobFilter(states=(state,), reasons=others)) == []
+
+
+async def test_dead_letters_are_described_without_their_payloads(driver: Driver):
+    await driver.queue("r")
+    first = await _failed(driver, "no route ü\n" + "x" * 1_000, type="a", queue="r")
+    second = await _cancelled(driver)
+    done = (await driver.brought_to(State.DONE)).id
+    alive = await driver.submit()
+    jobs = {one: await driver.job(one) for one in (first, second, alive, done)}
+    numbers = [job.seq for job in jobs.values()]
+    found = await driver.store.reads.describe([*numbers, 10**9])
+    assert [one.id for one in found] == [second, first]  # newest first
+    newer, older = found
+    assert (older.queue, older.type, older.reason) == ("r", "a", Reason.RETRIES_EXHAUSTED)
+    assert older.error == ("no route ü\n" + "x" * 1_000)[:MAX_ERROR_HEAD]
+    assert (newer.queue, newer.type, newer.reason) == ("q", jobs[second].type, Reason.CANCELLED)
+    for one in found:
+        job = jobs[one.id]
+        assert (one.seq, one.version, one.at) == (job.seq, job.version, job.completed_at)
+    assert await driver.store.reads.describe([]) == []

@@ -34,6 +34,10 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
             priority_weights={9: 5, 5: 3, 0: 1},
             retention=0.0,
             dead_letter_retention=3_600.5,
+            max_running=5,
+            rate=100,
+            rate_period=60.5,
+            rate_burst=7,
         )
     )
     queue = (await driver.stats("mail")).queue
@@ -42,6 +46,8 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
     assert (queue.retry_base, queue.retry_max, queue.retry_jitter) == (0.25, 40.0, 0.5)
     assert dict(queue.priority_weights or {}) == {9: 5, 5: 3, 0: 1}
     assert (queue.retention, queue.dead_letter_retention) == (0.0, 3_600.5)
+    assert (queue.max_running, queue.rate) == (5, 100)
+    assert (queue.rate_period, queue.rate_burst) == (60.5, 7)
     assert queue.created_at == driver.clock.now()
 
 
@@ -62,6 +68,10 @@ EVERYTHING: dict[str, Any] = {
     "priority_weights": {9: 5, 0: 1},
     "retention": 90.0,
     "dead_letter_retention": 0.0,
+    "max_running": 5,
+    "rate": 100,
+    "rate_period": 60.0,
+    "rate_burst": 10,
 }
 
 
@@ -77,6 +87,7 @@ async def test_an_update_changes_what_it_names_and_nothing_else(driver: Driver):
         (
             *("ttl", "timeout", "retry_base", "retry_max", "retry_jitter"),
             *("retention", "dead_letter_retention"),
+            *("max_running", "rate", "rate_period", "rate_burst"),
         )
     )
     plain = replace(before, **nothing, priority_weights=None)

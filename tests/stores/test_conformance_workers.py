@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.decide import answer_heartbeat
 from jobqueue.core.job import Pulse, Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
@@ -117,6 +118,32 @@ async def test_a_heartbeat_tells_how_many_slots_are_overrun(driver: Driver):
     driver.store.workers.pulse("w", 1, [], overrun=1)
     await driver.store.workers.register(worker())
     assert await overrun() == 0
+
+
+async def test_open_breakers_are_kept_until_the_worker_registers_again(driver: Driver):
+    """They are replaced as a whole, and only by the life of the worker that is registered."""
+    workers = driver.store.workers
+
+    async def known() -> tuple[OpenBreaker, ...]:
+        (one,) = await workers.all()
+        return one.breakers
+
+    await workers.register(worker())
+    assert await known() == ()
+    breakers = (OpenBreaker("a\0\ud800", 3, 1_800_000_000.25), OpenBreaker("", 12, 7.0, 2**31))
+    await workers.set_breakers("w", 1, breakers)
+    assert await known() == breakers
+    workers.pulse("w", 1, [])
+    await workers.set_breakers("w", 2, [])  # another life of it
+    await workers.set_breakers("nobody", 1, [])
+    assert await known() == breakers
+    await workers.set_breakers("w", 1, breakers[1:])
+    assert await known() == breakers[1:]
+    await workers.register(worker())
+    assert await known() == ()
+    await workers.set_breakers("w", 1, breakers)
+    await workers.set_breakers("w", 1, [])
+    assert await known() == ()
 
 
 async def test_a_heartbeat_of_a_stranger_is_answered_with_register_again(driver: Driver):
@@ -245,6 +272,17 @@ async def test_an_execution_that_has_begun_is_not_timed_out_as_unstarted(driver:
     assert [t.seq for t in (await driver.store.upkeep.due(10)).transitions] == [b.seq]
     driver.clock.advance(driver.rules.assignment_timeout)
     assert {t.seq for t in (await driver.store.upkeep.due(10)).transitions} == {a.seq, b.seq}
+
+
+async def test_a_lease_that_a_heartbeat_lists_twice_counts_once(driver: Driver):
+    a = await driver.assigned()
+    await driver.store.workers.register(worker(a.worker_id, 1))
+    driver.clock.advance(driver.rules.assignment_timeout - 1)
+    answer = driver.store.workers.pulse(a.worker_id, 1, [a.lease] * 2, [a.lease] * 2)
+    assert (answer.known, answer.lost, answer.unlisted) == (True, [], [])
+    driver.clock.advance(2)
+    assert not (await driver.store.upkeep.due(10)).transitions
+    await driver.succeed(a)
 
 
 async def test_a_heartbeat_is_answered_and_kept_as_the_core_decides(driver: Driver):

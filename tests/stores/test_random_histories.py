@@ -17,6 +17,8 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Claim, Rules
+from tests.examples import FACTOR, examples
+from tests.services import kept
 from tests.stores.driver import NO_BACKOFF, Driver, new, spec, worker
 from tests.stores.every import STORES, Places
 from tests.stores.model import Model, ModelJob
@@ -240,13 +242,14 @@ async def run(store_name: str, places: Places, operations: list[tuple[str, int, 
         places.close()  # the next history gets the same database, emptied
 
 
-@pytest.mark.timeout(300)  # sixty histories, each with hundreds of calls to a server
+@pytest.mark.timeout(120 * FACTOR)  # fifteen histories, each with hundreds of calls to a server
 @pytest.mark.req("jq:FR-009", "jq:FR-010")
 @settings(
-    max_examples=60,
+    max_examples=examples(15),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(operations=OPERATIONS)
 def test_a_store_does_what_the_model_does(store_name: str, places: Places, operations):
-    asyncio.run(run(store_name, places, operations))
+    with asyncio.Runner(loop_factory=kept.KEEPER.loop) as runner:
+        runner.run(run(store_name, places, operations))

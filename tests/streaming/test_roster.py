@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 import pytest_asyncio
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.job import Held, JobSpec
 from jobqueue.core.queue import WaitingType
 from jobqueue.engine.engine import Engine
@@ -158,3 +159,27 @@ async def test_looks_leave_most_of_the_time_to_others(
         await asyncio.sleep(0.01)
     for (began, ended), (following, _) in pairwise(looks):
         assert following - ended > min(2 * (ended - began), 0.9)  # a rest is at most a second
+
+
+async def test_a_paused_type_is_left_out_and_tried_once(office: Office) -> None:
+    """The leader reads the breakers of its workers from the store."""
+    workers = office.store.workers
+    await workers.register(
+        worker("w", queues=("default",), concurrency=9, types=frozenset({"pay", "other"}))
+    )
+    await workers.set_breakers("w", 1, [OpenBreaker("pay", 3, 1e10)])
+    await until(lambda: _paused(office), "the leader knows")
+    await office.submit(3, "pay")
+    await office.submit(2, "other")
+    await office.holders(2)
+    await workers.set_breakers("w", 1, [OpenBreaker("pay", 3, 1e10, 1)])
+    await office.holders(3)
+    await asyncio.sleep(0.3)
+    assert len(await workers.held()) == 3
+    await workers.set_breakers("w", 1, [])
+    await office.holders(5)
+
+
+async def _paused(office: Office) -> bool:
+    session = session_of(office.engine, "w")
+    return session is not None and bool(session.breakers)

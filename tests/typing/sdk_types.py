@@ -6,6 +6,7 @@ and that is an error.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, assert_type
@@ -94,6 +95,51 @@ def kept(a: int) -> int:
     return a
 
 
+@app.task(batch=100, batch_wait=0.2, queue="index")
+async def lengths(texts: list[str], contexts: list[Context]) -> list[int | Exception]:
+    return [len(text) for text in texts]
+
+
+@app.task(batch=10)
+def sums(a: list[int], b: list[float]) -> list[float]:
+    return [x + y for x, y in zip(a, b, strict=True)]
+
+
+@app.task(batch=10)
+async def gathered(texts: list[str]) -> list[int | BaseException]:
+    return await asyncio.gather(*map(measured, texts), return_exceptions=True)
+
+
+async def measured(text: str) -> int:
+    return len(text)
+
+
+@app.task(batch=10)
+async def stored(texts: list[str]) -> None: ...
+
+
+by_tens = app.task(batch=10)
+
+
+@by_tens(queue="index")
+def upper(texts: list[str]) -> list[str]:
+    return [text.upper() for text in texts]
+
+
+async def batches() -> None:
+    assert_type(await lengths.submit("one"), JobHandle[int])
+    assert_type(await sums.submit(1, 2.0), JobHandle[float])
+    assert_type(await gathered.submit("one"), JobHandle[int])
+    assert_type(await stored.submit("one"), JobHandle[None])
+    assert_type(await upper.submit("one"), JobHandle[str])
+    assert_type(await lengths.submit_many([("one",)]), list[JobHandle[int]])
+    await lengths.submit(["one"])  # type: ignore[arg-type]
+    await lengths.submit("one", "two")  # type: ignore[call-arg]
+    await sums.submit(1, "2")  # type: ignore[arg-type]
+    app.task(batch=10, executor="process")  # type: ignore[call-overload]
+    app.task(batch_wait=1)  # type: ignore[call-overload]
+
+
 async def results() -> None:
     assert_type(await (await send.submit("a@b.c", "hello")).result(timeout=10), dict[str, int])
     assert_type(await (await first.submit("a", times=3)).result(), list[str])
@@ -109,22 +155,31 @@ async def results() -> None:
     assert_type(await (await send.submit("a", "b")).status(), Job)
     assert_type(await send.submit_many([("a", "b")]), list[JobHandle[dict[str, int]]])
     assert_type(await send.options(priority=9, delay=3).submit("a", "b"), JobHandle[dict[str, int]])
+    assert_type(await send.submit("a", "b", connection=object()), JobHandle[dict[str, int]])
+    assert_type(await first.submit("a", times=3, connection=None), JobHandle[list[str]])
+    assert_type(await nothing.submit(connection=object()), JobHandle[None])
+    within = send.options(key="k", connection=object())
+    assert_type(await within.submit("a", "b"), JobHandle[dict[str, int]])
+    assert_type(
+        await send.submit_many([("a", "b")], connection=object()), list[JobHandle[dict[str, int]]]
+    )
+    assert_type(await app.submit("send", connection=object()), JobHandle[Any])
     assert_type(app.job("id"), JobHandle[Any])
     assert_type(app.job("id", send), JobHandle[dict[str, int]])
 
 
 async def mistakes() -> None:
-    await send.submit("a@b.c")  # type: ignore[call-arg]
-    await send.submit("a@b.c", 3)  # type: ignore[arg-type]
-    await send.submit("a@b.c", "hello", "more")  # type: ignore[call-arg]
-    await send.submit("a@b.c", subject="hello")  # type: ignore[call-arg]
-    await first.submit(3)  # type: ignore[arg-type]
-    await first.submit("a", times="3")  # type: ignore[arg-type]
-    await first.submit("a", often=3)  # type: ignore[call-arg]
-    await plain.submit(1, "x")  # type: ignore[call-arg]
-    await sync_last.submit("1")  # type: ignore[arg-type]
-    await sync_first.submit()  # type: ignore[call-arg]
-    await nothing.submit(1)  # type: ignore[call-arg]
+    await send.submit("a@b.c")  # type: ignore[call-overload]
+    await send.submit("a@b.c", 3)  # type: ignore[call-overload]
+    await send.submit("a@b.c", "hello", "more")  # type: ignore[call-overload]
+    await send.submit("a@b.c", subject="hello")  # type: ignore[call-overload]
+    await first.submit(3)  # type: ignore[call-overload]
+    await first.submit("a", times="3")  # type: ignore[call-overload]
+    await first.submit("a", often=3)  # type: ignore[call-overload]
+    await plain.submit(1, "x")  # type: ignore[call-overload]
+    await sync_last.submit("1")  # type: ignore[call-overload]
+    await sync_first.submit()  # type: ignore[call-overload]
+    await nothing.submit(1)  # type: ignore[call-overload]
     await send.options(priority="high").submit("a", "b")  # type: ignore[arg-type]
     await send.options(prio=1).submit("a", "b")  # type: ignore[call-arg]
     app.task(queues="mail")  # type: ignore[call-overload]
@@ -146,7 +201,9 @@ def blocking() -> None:
         assert_type(q.submit(send, "a@b.c", "hello").result(timeout=10), dict[str, int])
         assert_type(q.submit(first.options(priority=3), "a", times=2).result(), list[str])
         assert_type(q.submit(sync_plain, 1).status(), Job)
-        q.submit(send, "a@b.c")  # type: ignore[arg-type]
+        assert_type(q.submit(sync_plain, 1, connection=object()).result(), tuple[int, int])
+        assert_type(q.submit(send, "a", "b", connection=object()).result(), dict[str, int])
+        q.submit(send, "a@b.c")  # type: ignore[call-overload]
         q.submit(first, "a", times="2")  # type: ignore[arg-type]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.api import Inbox
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.observer import Observer
@@ -42,6 +43,8 @@ class FakeServer:
         self.begun: list[list[int]] = []
         self.complete: list[bool] = []
         self.overrun: int | None = None
+        self.breakers: list[OpenBreaker] = []
+        self.told_breakers = 0
         self.progress: list[dict[int, Progress]] = []
         self.beat = threading.Event()
         self.answer: Callable[[Sequence[int]], Pulse] = lambda leases: Pulse(True)
@@ -88,6 +91,11 @@ class FakeServer:
         self.overrun = overrun
         self.beat.set()
         return self.answer(leases)
+
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        self.breakers = list(breakers)
+        self.told_breakers += 1
+        self._changed.set()
 
     async def drain(self, *, pause: bool = False) -> None:
         self.drained = True

@@ -141,6 +141,28 @@ async def test_stop_delivers_the_last_reports(server: FakeServer) -> None:
 
 
 @pytest.mark.req("jq:NFR-015")
+async def test_stop_delivers_the_reports_of_a_sender_that_was_cancelled(
+    server: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`asyncio.run` cancels every task at its end, and a worker stops then: it waited for 60 s."""
+    server.refuse = lambda report: len(server.calls) > 1  # the first answer was lost
+
+    async def quick() -> None: ...
+
+    async with Worker(server, quick) as worker:
+        server.gate.clear()
+        job = server.deliver("quick")
+        await server.until(lambda: len(server.calls) == 1)
+        (sender,) = (t for t in asyncio.all_tasks() if t.get_name() == "jobqueue-worker-outbox")
+        sender.cancel()
+        stopping = asyncio.create_task(worker.stop(patience.longest(60)))
+        server.gate.set()
+        async with patience.timeout(10):
+            await stopping
+    assert server.moves(job) == [Move.SUCCEED]
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
 async def test_jobs_that_run_beyond_the_deadline_are_left(server: FakeServer) -> None:
     cancelled = asyncio.Event()
     release = threading.Event()

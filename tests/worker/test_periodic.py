@@ -1,10 +1,12 @@
-"""Ticks: one job each, whoever submits it, and whatever the clock does."""
+"""Code declares its schedules. Where the server is too old, workers submit the ticks themselves:
+one job each, whoever submits it, and whatever the clock does."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,15 +14,22 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.core.clock import ManualClock
-from jobqueue.core.cron import Cron
-from jobqueue.core.errors import InvalidArgument, NotFound, Unavailable
+from jobqueue.core.errors import (
+    Conflict,
+    InvalidArgument,
+    JobQueueError,
+    NotFound,
+    Unavailable,
+    UnknownCall,
+)
 from jobqueue.core.job import Job, JobQuery, JobSpec, SubmitResult, SubmitStatus
+from jobqueue.core.schedule import ON_TIME, ScheduleSpec
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.sqlite.store import SqliteStore
-from jobqueue.worker.periodic import ON_TIME, Periodic, Schedule, Track
+from jobqueue.worker.periodic import CodeSchedules, Periodic, Track
 from tests import patience
 
 HOUR = 3600.0
@@ -31,8 +40,8 @@ def at(text: str) -> float:
     return datetime.fromisoformat(f"2026-11-15T{text}+00:00").timestamp()
 
 
-def schedule(cron: str = "* * * * *", name: str = "report", queue: str = "default") -> Schedule:
-    return Schedule(name, Cron.parse(cron), JobSpec(payload=b"{}", type="make", queue=queue))
+def schedule(cron: str = "* * * * *", name: str = "report", queue: str = "default") -> ScheduleSpec:
+    return ScheduleSpec(name=name, cron=cron, job=JobSpec(payload=b"{}", type="make", queue=queue))
 
 
 # -- one schedule as time passes ---------------------------------------------------------------
@@ -157,7 +166,7 @@ async def soon(queue: asyncio.Queue[str]) -> str:
     return await patience.wait_for(queue.get(), 10)
 
 
-def quick(backend: object, clock: ManualClock, *schedules: Schedule, **more: float) -> Periodic:
+def quick(backend: object, clock: ManualClock, *schedules: ScheduleSpec, **more: float) -> Periodic:
     return Periodic(backend, schedules, clock=clock, longest_wait=0.002, **more)  # type: ignore[arg-type]
 
 
@@ -362,7 +371,7 @@ async def test_a_duplicate_is_silent(
     await first.submit([schedule().tick(at("10:07"))])
     await first.answers.get()
     # Another version of the app, with other arguments: the tick is taken nevertheless.
-    other = Schedule("report", Cron.parse("* * * * *"), JobSpec(payload=b'{"a":1}', type="make"))
+    other = replace(schedule(), job=JobSpec(payload=b'{"a":1}', type="make"))
     ticker = quick(second, ManualClock(START), schedule(), other)
     with caplog.at_level(logging.INFO, logger="jobqueue.periodic"):
         ticker.start()
@@ -400,3 +409,92 @@ async def test_a_store_that_was_away_gets_the_tick_when_it_is_back(
     finally:
         await ticker.stop()
     assert [job.key for job in await engine.ticks()] == ["cron:report:2026-11-15T10:00:00Z"]
+
+
+# -- the schedules of the code, declared -------------------------------------------------------
+
+
+class Declaring(Desk):
+    """Answers declarations with the next errors that it was given."""
+
+    def __init__(self, *errors: JobQueueError) -> None:
+        super().__init__()
+        self.refusals = list(errors)
+        self.answers: list[JobQueueError | None] = []
+        self.declared: asyncio.Queue[list[ScheduleSpec]] = asyncio.Queue()
+
+    async def declare_schedules(self, specs: Sequence[ScheduleSpec]) -> list[JobQueueError | None]:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        self.declared.put_nowait(list(specs))
+        return self.answers or [None] * len(specs)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jobqueue.worker.periodic._LONGEST_PAUSE", 0.002)
+    monkeypatch.setattr("jobqueue.worker.periodic._FIRST_PAUSE", 0.001)
+
+
+async def test_schedules_are_declared_once_with_the_apps_limit(at_once: None) -> None:
+    desk = Declaring()
+    own = replace(schedule(name="own"), catch_up=5.0)
+    code = CodeSchedules(desk, [schedule(), own], catch_up=60.0)
+    code.start()
+    declared = await patience.wait_for(desk.declared.get(), 10)
+    assert declared == [replace(schedule(), catch_up=60.0), own]
+    await code.stop()
+    await code.stop()
+    assert desk.tried.empty()
+
+
+async def test_without_schedules_nothing_is_asked() -> None:
+    desk = Declaring()
+    code = CodeSchedules(desk, [])
+    code.start()
+    await asyncio.sleep(0)
+    await code.stop()
+    assert desk.declared.empty()
+
+
+async def test_a_server_that_is_away_is_asked_again(
+    at_once: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Declaring(Unavailable("away"), Unavailable("away"))
+    code = CodeSchedules(desk, [schedule()])
+    code.start()
+    await patience.wait_for(desk.declared.get(), 10)
+    await code.stop()
+    assert caplog.text.count("cannot declare the schedules of the code: away") == 1
+
+
+async def test_a_schedule_that_is_refused_is_logged(
+    at_once: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Declaring()
+    desk.answers = [Conflict("an operator has it"), None]
+    code = CodeSchedules(desk, [schedule(), schedule(name="other")])
+    with caplog.at_level(logging.INFO):
+        code.start()
+        await patience.wait_for(desk.declared.get(), 10)
+        while "declared the schedules of the code: report, other" not in caplog.text:
+            await asyncio.sleep(0.001)
+    await code.stop()
+    assert "schedule 'report' is not declared: an operator has it" in caplog.text
+
+
+async def test_for_an_older_server_the_process_ticks_until_a_newer_one_answers(
+    at_once: None,
+) -> None:
+    desk = Declaring(*[UnknownCall("old")] * 1_000_000)
+    code = CodeSchedules(desk, [schedule()], catch_up=HOUR)
+    code.start()
+    try:
+        key = await soon(desk.taken)
+        assert key.startswith("cron:report:")
+        desk.refusals.clear()
+        await patience.wait_for(desk.declared.get(), 10)
+        while code._periodic is not None:
+            await asyncio.sleep(0.001)
+    finally:
+        await code.stop()

@@ -29,6 +29,9 @@ class FakeHost:
     def advanced(self, lease: int, progress: Progress) -> None:
         raise AssertionError("no handler here reports progress")
 
+    async def completing(self, execution: Execution, needs_start: bool) -> None:
+        raise AssertionError("no handler here ends its attempt itself")
+
     def ended(self, execution: Execution, report: Transition) -> None:
         self.ends.append(execution)
         self.changed.set()

@@ -17,6 +17,7 @@ class Role(enum.StrEnum):
     CLIENT = "client"  # submits jobs, and reads, waits for and cancels them
     WORKER = "worker"  # takes jobs and reports on them
     OPERATOR = "operator"  # manages queues, workers and dead letters; reads jobs
+    VIEWER = "viewer"  # reads jobs, queues, workers and the state of the system
     MONITOR = "monitor"  # reads metrics, and nothing else
 
 

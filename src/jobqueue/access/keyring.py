@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def _parse(entry: str) -> ApiKey:
         if not _HASH.fullmatch(found):
             raise ValueError(f"the key must have 64 hexadecimal digits after {HASH_PREFIX}")
         digest = bytes.fromhex(found)
-        if digest == _digest(""):
+        if digest == key_digest(""):
             raise ValueError(
                 "it is the hash of an empty key; a key needs"
                 f" {MIN_KEY_CHARACTERS} or more characters"
@@ -73,7 +73,7 @@ def _parse(entry: str) -> ApiKey:
             raise ValueError(
                 f"the key must have {MIN_KEY_CHARACTERS} or more printable ASCII characters"
             )
-        digest = _digest(key)
+        digest = key_digest(key)
     return ApiKey(name, known, digest)
 
 
@@ -95,7 +95,7 @@ def read_key_file(file: Path, where: str) -> list[ApiKey]:
     return parse_keys([line for line in lines if line and not line.startswith("#")], where)
 
 
-def _digest(key: str) -> bytes:
+def key_digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
@@ -111,9 +111,19 @@ class Keyring:
     def find(self, key: str) -> Caller | None:
         if len(key) < MIN_KEY_CHARACTERS:  # an entry may have the hash of a short key
             return None
-        digest = _digest(key)
+        digest = key_digest(key)
         found: ApiKey | None = None
         for known in self._keys:
             if hmac.compare_digest(known.digest, digest):
                 found = known
         return None if found is None else Caller(found.name, found.roles)
+
+    def with_mark(self, mark: Callable[[bytes], str], wanted: str) -> Caller | None:
+        """Return the caller of the key whose hash has the mark ``wanted``; None if no key has it.
+
+        ``mark`` computes the mark of a hash.
+        """
+        for known in self._keys:
+            if hmac.compare_digest(mark(known.digest), wanted):
+                return Caller(known.name, known.roles)
+        return None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from jobqueue.access.audit import Refusals, RoleMissing
 from jobqueue.access.callers import EVERY_ROLE, Caller, Role, parse_roles
-from jobqueue.access.keyring import Keyring
+from jobqueue.access.keyring import Keyring, key_digest
+from jobqueue.access.sessions import Sessions
 from jobqueue.access.tokens import HOW_TO_SHOW, MAX_TOKEN_BYTES, TokenVerifier, not_valid
 from jobqueue.core.errors import InvalidArgument, Unauthenticated
 
@@ -30,6 +31,12 @@ class Shown:
     api_key: tuple[str, ...] = field(default=(), repr=False)
     certificate: str = ""  # the name in a client certificate that was verified
     address: str = ""
+    session: str = field(default="", repr=False)  # the cookie of the console
+
+    @property
+    def guesses(self) -> bool:
+        """Return True if there is a key or a token, which may be a guess."""
+        return bool(self.authorization or self.api_key)
 
     def secret(self) -> str | None:
         """Return the call's key or token, or None. Raise Unauthenticated if there are several."""
@@ -68,6 +75,7 @@ class Access:
         tokens: TokenVerifier | None = None,
         certificates: bool = False,
         certificate_roles: Mapping[str, frozenset[Role]] | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         """Set the means of authentication.
 
@@ -78,11 +86,30 @@ class Access:
         self._tokens = tokens
         self._certificates = certificates
         self._certificate_roles = certificate_roles or {}
+        self.sessions = sessions or Sessions()
         self.refusals = Refusals()
 
     @property
     def required(self) -> bool:
         return bool(self._keys) or self._tokens is not None or self._certificates
+
+    @property
+    def takes_logins(self) -> bool:
+        """Return True if a person can log in with an API key or a token."""
+        return bool(self._keys) or self._tokens is not None
+
+    def log_in(self, secret: str) -> tuple[Caller, str]:
+        """Return the caller of an API key or a token, and the text of a new session."""
+        if len(secret) > MAX_TOKEN_BYTES:
+            raise Unauthenticated(f"the credential is larger than {MAX_TOKEN_BYTES} bytes")
+        caller = self._keys.find(secret)
+        if caller is not None:
+            digest = key_digest(secret)
+            return caller, self.sessions.begin(caller.name, caller.roles, digest=digest)
+        if self._tokens is None:
+            raise not_valid()
+        caller, ends = self._tokens.verify_until(secret)
+        return caller, self.sessions.begin(caller.name, caller.roles, digest=None, ends=ends)
 
     def asks_certificate(self, shown: Shown) -> bool:
         """Return True if only the client certificate can identify the caller."""
@@ -95,6 +122,8 @@ class Access:
         secret = shown.secret()
         if secret is not None:
             caller = self._owner(secret)
+        elif shown.session and (session := self._of_session(shown)) is not None:
+            caller = session
         elif self._certificates and shown.certificate:
             if not shown.certificate.isprintable():  # stores save the name with registrations
                 raise Unauthenticated("the certificate's name must be printable")
@@ -102,6 +131,23 @@ class Access:
         else:
             raise Unauthenticated(self._what_to_show())
         return Caller(caller.name, caller.roles, shown.address)
+
+    def _of_session(self, shown: Shown) -> Caller | None:
+        """Return the caller of a session. If it is over, return None if there is a certificate."""
+        try:
+            session = self.sessions.read(shown.session)
+            if not session.key:
+                if self._tokens is None:
+                    raise Unauthenticated("this server takes no tokens: log in with an API key")
+                return Caller(session.name, session.roles)
+            caller = self._keys.with_mark(self.sessions.mark, session.key)
+            if caller is None:
+                raise Unauthenticated("the session's API key was removed: log in with another")
+            return caller
+        except Unauthenticated:
+            if self._certificates and shown.certificate:
+                return None
+            raise
 
     def _owner(self, secret: str) -> Caller:
         if len(secret) > MAX_TOKEN_BYTES:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobqueue.access.callers import Role
+from jobqueue.core.schedule import MAX_DECLARED
 
 
 class BudgetKind(enum.Enum):
@@ -23,6 +24,7 @@ class BudgetKind(enum.Enum):
     # Fewer than other streams: half a message of each may be in memory uncounted.
     SUBMIT_STREAM = "submit stream"
     WATCH = "watch"  # a stream of unknown callers; its budget is separate from the others
+    PAGE = "page"  # an open page of the console, which takes no stream from workers and clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,11 @@ MAX_PARAMETERS = 128  # in a URL: the time to read them grows with their square
 
 _OPEN = None
 _CLIENT = frozenset({Role.CLIENT})
-_READER = frozenset({Role.CLIENT, Role.OPERATOR})
+_READER = frozenset({Role.CLIENT, Role.VIEWER, Role.OPERATOR})
+_CANCELLER = frozenset({Role.CLIENT, Role.OPERATOR})
 _WORKER = frozenset({Role.WORKER})
 _OPERATOR = frozenset({Role.OPERATOR})
+_VIEWER = frozenset({Role.VIEWER, Role.OPERATOR})
 _MONITOR = frozenset({Role.MONITOR, Role.OPERATOR})
 # No role allows these calls: jq-service authorizes calls between its parts by the sender
 # (taskqueue/grpc/callers.py). jq-server does not serve them.
@@ -73,7 +77,10 @@ RULES: dict[str, Rule] = {
     "server.describe": Rule(_OPEN),
     "server.reflect": Rule(_OPERATOR, BudgetKind.STREAM),
     "server.metrics": Rule(_MONITOR, BudgetKind.PROBE),
-    "server.status": Rule(_OPERATOR),
+    "server.status": Rule(_VIEWER),
+    "server.configuration": Rule(_OPERATOR),
+    "server.log_in": Rule(_OPEN),
+    "server.log_out": Rule(_VIEWER, changes=True),
     "server.load": Rule(_CLIENT | _WORKER),
     "job.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
     "job.submit_batch": Rule(
@@ -82,20 +89,24 @@ RULES: dict[str, Rule] = {
     "job.submit_stream": Rule(
         _CLIENT, BudgetKind.SUBMIT_STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
     ),
+    # Like job.submit, through the console: the audit log names the person.
+    "job.submit_by_hand": Rule(_CLIENT, changes=True),
     "job.read": Rule(_READER, reads=True),
     "job.result": Rule(_READER, reads=True),
     "job.history": Rule(_READER, reads=True),
     "job.list": Rule(_READER, items={"states": MAX_FILTERS, "reasons": MAX_FILTERS}, reads=True),
     "job.wait": Rule(_READER, BudgetKind.WAIT, reads=True),
     "job.watch": Rule(_READER, BudgetKind.STREAM),
-    "job.cancel": Rule(_READER, changes=True),
+    "job.cancel": Rule(_CANCELLER, changes=True),
     "job.retry": Rule(_OPERATOR, changes=True),
     "job.retry_all": Rule(_OPERATOR, items={"reasons": MAX_FILTERS}, changes=True),
+    "job.group": Rule(_READER, items={"reasons": MAX_FILTERS}),
     "job.delete": Rule(_OPERATOR, changes=True),
+    "job.delete_all": Rule(_OPERATOR, items={"reasons": MAX_FILTERS}, changes=True),
     "task.submit": Rule(_CLIENT, items={"spec.labels": MAX_JOB_LABELS}),
     "task.list": Rule(_READER, items={"status_filter": MAX_FILTERS}, reads=True),
-    "queue.list": Rule(_OPERATOR, reads=True),
-    "queue.read": Rule(_OPERATOR),
+    "queue.list": Rule(_VIEWER, reads=True),
+    "queue.read": Rule(_VIEWER),
     "queue.create": Rule(_OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS}, changes=True),
     "queue.update": Rule(
         _OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS, "reset": MAX_WEIGHTS}, changes=True
@@ -103,6 +114,19 @@ RULES: dict[str, Rule] = {
     "queue.delete": Rule(_OPERATOR, changes=True),
     "queue.pause": Rule(_OPERATOR, changes=True),
     "queue.resume": Rule(_OPERATOR, changes=True),
+    "schedule.list": Rule(_READER, reads=True),
+    "schedule.read": Rule(_READER, reads=True),
+    "schedule.create": Rule(_OPERATOR, items={"schedule.job.labels": MAX_JOB_LABELS}, changes=True),
+    "schedule.pause": Rule(_OPERATOR, changes=True),
+    "schedule.resume": Rule(_OPERATOR, changes=True),
+    "schedule.run": Rule(_OPERATOR, changes=True),
+    "schedule.remove": Rule(_OPERATOR, changes=True),
+    # A worker needs the role client as well, because schedules submit jobs.
+    "schedule.declare": Rule(
+        _WORKER,
+        items={"schedules": MAX_DECLARED, "schedules.job.labels": 32 * MAX_DECLARED},
+        changes=True,
+    ),
     "worker.connect": Rule(
         _WORKER,
         BudgetKind.STREAM,
@@ -114,6 +138,7 @@ RULES: dict[str, Rule] = {
             "beat.leases": MAX_LEASES,
             "beat.begun": MAX_LEASES,
             "beat.progress": MAX_LEASES,
+            "breakers.open": MAX_NAMES,
         },
         changes=True,
     ),
@@ -123,7 +148,7 @@ RULES: dict[str, Rule] = {
     "worker.heartbeat": Rule(_WORKER, items=_BEAT),
     "worker.deregister": Rule(_WORKER, changes=True),
     "worker.missing_queues": Rule(_WORKER, items={"names": MAX_QUESTIONS}),
-    "worker.list": Rule(_OPERATOR, reads=True),
+    "worker.list": Rule(_VIEWER, reads=True),
     "worker.drain": Rule(_OPERATOR, changes=True),
     "worker.undrain": Rule(_OPERATOR, changes=True),
     "worker.shutdown": Rule(_OPERATOR, changes=True),
@@ -171,8 +196,18 @@ GRPC: dict[str, str] = {
     "/jq.v1.OperatorService/ShutdownWorker": "worker.shutdown",
     "/jq.v1.OperatorService/RetryJob": "job.retry",
     "/jq.v1.OperatorService/RetryDeadLetters": "job.retry_all",
+    "/jq.v1.OperatorService/GroupDeadLetters": "job.group",
     "/jq.v1.OperatorService/DeleteJob": "job.delete",
+    "/jq.v1.OperatorService/DeleteDeadLetters": "job.delete_all",
     "/jq.v1.OperatorService/GetHealth": "server.status",
+    "/jq.v1.ScheduleService/CreateSchedule": "schedule.create",
+    "/jq.v1.ScheduleService/GetSchedule": "schedule.read",
+    "/jq.v1.ScheduleService/ListSchedules": "schedule.list",
+    "/jq.v1.ScheduleService/PauseSchedule": "schedule.pause",
+    "/jq.v1.ScheduleService/ResumeSchedule": "schedule.resume",
+    "/jq.v1.ScheduleService/RunSchedule": "schedule.run",
+    "/jq.v1.ScheduleService/RemoveSchedule": "schedule.remove",
+    "/jq.v1.ScheduleService/DeclareSchedules": "schedule.declare",
     f"{_PUBLIC}/SubmitJob": "task.submit",
     f"{_PUBLIC}/GetJobStatus": "job.read",
     f"{_PUBLIC}/GetJobResult": "job.result",
@@ -199,12 +234,45 @@ HTTP: dict[tuple[str, str], str] = {
     ("GET", "/readyz"): "server.probe",
     ("GET", "/metrics"): "server.metrics",
     ("GET", "/status"): "server.status",
+    ("GET", "/configuration"): "server.configuration",
     ("GET", "/"): "server.describe",
     ("GET", "/docs"): "server.describe",
     ("GET", "/docs/start.js"): "server.describe",
     ("GET", "/docs/swagger-ui.css"): "server.describe",
     ("GET", "/docs/swagger-ui-bundle.js"): "server.describe",
     ("GET", "/openapi.json"): "server.describe",
+    ("GET", "/ui"): "server.describe",
+    ("GET", "/ui/static/console.css"): "server.describe",
+    ("GET", "/ui/static/console.js"): "server.describe",
+    ("GET", "/ui/static/icon.svg"): "server.describe",
+    ("GET", "/ui/login"): "server.describe",
+    ("POST", "/ui/login"): "server.log_in",
+    ("POST", "/ui/logout"): "server.log_out",
+    ("GET", "/ui/"): "server.status",
+    ("GET", "/ui/queues"): "queue.list",
+    ("POST", "/ui/queues"): "queue.create",
+    ("GET", "/ui/queues/{name}"): "queue.read",
+    ("POST", "/ui/queues/{name}/edit"): "queue.update",
+    ("POST", "/ui/queues/{name}/pause"): "queue.pause",
+    ("POST", "/ui/queues/{name}/resume"): "queue.resume",
+    ("POST", "/ui/queues/{name}/delete"): "queue.delete",
+    ("GET", "/ui/jobs"): "job.list",
+    ("GET", "/ui/jobs/{job_id}"): "job.read",
+    ("GET", "/ui/jobs/{job_id}/payload"): "job.read",
+    ("GET", "/ui/jobs/{job_id}/result"): "job.read",
+    ("POST", "/ui/jobs/{job_id}/cancel"): "job.cancel",
+    ("POST", "/ui/jobs/{job_id}/retry"): "job.retry",
+    ("POST", "/ui/jobs/{job_id}/delete"): "job.delete",
+    ("GET", "/ui/submit"): "job.read",
+    ("POST", "/ui/submit"): "job.submit_by_hand",
+    ("GET", "/ui/dlq"): "job.group",
+    ("POST", "/ui/dlq/retry"): "job.retry_all",
+    ("POST", "/ui/dlq/delete"): "job.delete_all",
+    ("GET", "/ui/workers"): "worker.list",
+    ("POST", "/ui/workers/drain"): "worker.drain",
+    ("POST", "/ui/workers/undrain"): "worker.undrain",
+    ("POST", "/ui/workers/shutdown"): "worker.shutdown",
+    ("GET", "/ui/system"): "server.status",
     ("POST", "/jobs"): "job.submit",
     ("POST", "/jobs/batch"): "job.submit_batch",
     ("GET", "/jobs"): "job.list",
@@ -215,7 +283,9 @@ HTTP: dict[tuple[str, str], str] = {
     ("POST", "/jobs/{job_id}/retry"): "job.retry",
     ("DELETE", "/jobs/{job_id}"): "job.delete",
     ("GET", "/dlq"): "job.list",
+    ("GET", "/dlq/groups"): "job.group",
     ("POST", "/dlq/retry"): "job.retry_all",
+    ("POST", "/dlq/delete"): "job.delete_all",
     ("POST", "/dlq/{job_id}/retry"): "job.retry",
     ("GET", "/queues"): "queue.list",
     ("POST", "/queues"): "queue.create",
@@ -224,6 +294,13 @@ HTTP: dict[tuple[str, str], str] = {
     ("DELETE", "/queues/{name}"): "queue.delete",
     ("POST", "/queues/{name}/pause"): "queue.pause",
     ("POST", "/queues/{name}/resume"): "queue.resume",
+    ("GET", "/schedules"): "schedule.list",
+    ("POST", "/schedules"): "schedule.create",
+    ("GET", "/schedules/{name}"): "schedule.read",
+    ("DELETE", "/schedules/{name}"): "schedule.remove",
+    ("POST", "/schedules/{name}/pause"): "schedule.pause",
+    ("POST", "/schedules/{name}/resume"): "schedule.resume",
+    ("POST", "/schedules/{name}/run"): "schedule.run",
     ("GET", "/workers"): "worker.list",
     ("POST", "/workers/{worker_id}/drain"): "worker.drain",
     ("POST", "/workers/{worker_id}/undrain"): "worker.undrain",

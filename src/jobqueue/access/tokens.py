@@ -85,7 +85,11 @@ class TokenVerifier:
             self._signatures = SignatureChecker(allowed, lambda: shared + file.keys())
 
     def verify(self, token: str) -> Caller:
-        """Return the caller that a valid token names. Raise Unauthenticated for any other token.
+        """Return the caller that a valid token names. Raise Unauthenticated for any other token."""
+        return self.verify_until(token)[0]
+
+    def verify_until(self, token: str) -> tuple[Caller, float]:
+        """Verify a token like ``verify``. Return the caller, and the time when the token expires.
 
         The claims are read after the signature was checked.
         """
@@ -101,7 +105,7 @@ class TokenVerifier:
             raise not_valid()
         return self._caller(_document(self._signatures.payload(token, algorithm, kid)))
 
-    def _caller(self, claims: dict[str, Any]) -> Caller:
+    def _caller(self, claims: dict[str, Any]) -> tuple[Caller, float]:
         now = self._clock.now()
         ends = _time(claims, "exp")
         if now >= ends + self._leeway:
@@ -121,7 +125,7 @@ class TokenVerifier:
         name = claims.get("sub")
         if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME or not name.isprintable():
             raise Unauthenticated(f"the token's sub must be a name of 1 to {_MAX_NAME} characters")
-        return Caller(name, _roles(claims.get(self._roles_claim, []), self._roles_claim))
+        return Caller(name, _roles(claims.get(self._roles_claim, []), self._roles_claim)), ends
 
     def _check_lifetime(self, issued: float, ends: float, now: float) -> None:
         if now < issued - self._leeway:  # an iat in the future would make any lifetime short

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from jobqueue.access.files import environment_secret
-from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_status, ctl_worker
+from jobqueue.cli import ctl_dlq, ctl_job, ctl_queue, ctl_schedule, ctl_status, ctl_worker
 from jobqueue.cli.display import note
 from jobqueue.cli.help_types import name_types
 from jobqueue.cli.program import (
@@ -86,6 +86,7 @@ app = typer.Typer(
 )
 app.add_typer(ctl_job.app, name="job")
 app.add_typer(ctl_queue.app, name="queue")
+app.add_typer(ctl_schedule.app, name="schedule")
 app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
 app.command("status", epilog=ctl_status.EXAMPLES)(with_session(ctl_status.status))

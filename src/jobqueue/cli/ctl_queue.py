@@ -28,6 +28,7 @@ from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import (
     MAX_PRIORITY,
     SETTINGS,
+    HeldBack,
     Kind,
     QueueSpec,
     QueueStats,
@@ -72,6 +73,17 @@ OPTIONS: dict[str, Any] = {
     ],
     "retention": _seconds("Time DONE jobs are kept; 0 = for ever."),
     "dead_letter_retention": _seconds("Time dead letters are kept; 0 = until they are deleted."),
+    "max_running": Annotated[
+        int | None, typer.Option(min=0, help="The most jobs that run at a time; 0 = no limit.")
+    ],
+    "rate": Annotated[
+        int | None, typer.Option(min=0, help="The most starts in a rate period; 0 = no limit.")
+    ],
+    "rate_period": _seconds("The time of --rate; default: 1 second."),
+    "rate_burst": Annotated[
+        int | None,
+        typer.Option(min=0, help="Starts at once after a pause; default: those of a second."),
+    ],
 }
 """The option of each setting of a queue."""
 
@@ -84,6 +96,7 @@ with_settings = with_options(OPTIONS.items(), into="said")
     "jq-ctl queue create mail",
     "jq-ctl queue create mail --max-retries 5 --ttl 3600 --priority-weights 9:5,5:3,0:1",
     "jq-ctl queue create mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
+    "jq-ctl queue create mail --max-running 5 --rate 100 --rate-period 60",
 ))  # fmt: skip
 @with_settings
 def create(chosen: CliSession, name: Name, said: dict[str, Any]) -> None:
@@ -115,7 +128,7 @@ def update(
     """Change the given settings of a queue. The other settings stay as they are.
 
     Earlier jobs keep their retries, TTL and timeout. The other settings apply to all jobs at once:
-    the waits before retries, the capacity, the weights and the retention.
+    the waits before retries, the capacity, the weights, the retention and the limits.
     """
     _checked(name, said)
     for field in parse_reset(reset):
@@ -294,7 +307,17 @@ def stats(chosen: CliSession, name: Name) -> None:
     if found.unserved:
         types = [f"{one.type or NO_TYPE}: {one.count}" for one in found.unserved]
         fields.append(("No worker for", "\n".join(types)))
+    if found.held_back:
+        fields.append(("Held back", "\n".join(map(_held_back, found.held_back))))
     print_fields(fields)
+
+
+def _held_back(one: HeldBack) -> str:
+    if one.opens_in is None:
+        until = "until a running job ends"
+    else:
+        until = f"the next start is possible in {duration(one.opens_in)}"
+    return f"{one.count} by {_flag(one.limit)}, {until}"
 
 
 def _for_people(setting: Setting, value: Any) -> str:

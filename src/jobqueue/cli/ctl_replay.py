@@ -196,19 +196,21 @@ def _report(found: Replay, state: Restored, into: str | None) -> dict[str, Any]:
         "jobs": len(state.jobs),
         "queues": sum(not one.deleted for one in state.queues),
         "keys": len(state.keys),
+        "schedules": len(state.schedules),
         "ignored": found.ignored,
         "left_out": [{"what": what, "why": why} for what, why in found.damaged.items()],
     }
 
 
 def _show(report: dict[str, Any]) -> None:
-    what = ", ".join(
-        (
-            counted(report["jobs"], "job"),
-            counted(report["queues"], "queue"),
-            counted(report["keys"], "idempotency key"),
-        )
-    )
+    parts = [
+        counted(report["jobs"], "job"),
+        counted(report["queues"], "queue"),
+        counted(report["keys"], "idempotency key"),
+    ]
+    if report["schedules"]:
+        parts.append(counted(report["schedules"], "schedule"))
+    what = ", ".join(parts)
     read = f"{counted(report['records'], 'record')}, {report['repeated']} of them repeated"
     done = f"written to {report['into']}" if report["into"] else "nothing was written"
     typer.echo(clean(f"{read}: {what}; {done}"))

@@ -1,4 +1,4 @@
-"""Provide the commands of ``jq-ctl worker``: they list, drain, undrain and stop workers."""
+"""Provide the commands of ``jq-ctl worker``: they list, show, drain, undrain and stop workers."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ from typing import Annotated
 
 import typer
 
-from jobqueue.cli.display import NO_TYPE, ago, print_json, print_table
+from jobqueue.cli.display import (
+    NO_TYPE,
+    ago,
+    counted,
+    local_time,
+    print_fields,
+    print_json,
+    print_table,
+)
 from jobqueue.cli.program import examples
 from jobqueue.cli.session import CliSession, CtlTyper
+from jobqueue.core.breaker import OpenBreaker
+from jobqueue.core.errors import NotFound
 from jobqueue.core.job import Worker, WorkerStatus
 from jobqueue.documents import worker_document
 
-app = CtlTyper(help="List, drain, undrain and stop workers.", no_args_is_help=True)
+app = CtlTyper(help="List, show, drain, undrain and stop workers.", no_args_is_help=True)
 _TYPES_SHOWN = 3
 WorkerId = Annotated[str, typer.Argument(metavar="WORKER_ID", help="The worker's id.")]
 
@@ -32,7 +42,7 @@ def list_workers(
     rows = [
         [
             worker.info.id,
-            worker.status.value,
+            _status(worker),
             worker.info.hostname,
             str(worker.info.pid),
             _jobs(worker),
@@ -49,6 +59,48 @@ def list_workers(
         spare=("PID", "HOST", "LAST SEEN", "TYPES", "QUEUES", "JOBS"),
         elastic="QUEUES",
     )
+
+
+@app.command(epilog=examples("jq-ctl worker show host1-4711"))
+def show(chosen: CliSession, worker_id: WorkerId) -> None:
+    """Show a worker, with the types that it has paused because their jobs kept failing."""
+    workers = chosen.call(lambda backend: backend.list_workers())
+    worker = next((one for one in workers if one.info.id == worker_id), None)
+    if worker is None:
+        raise NotFound(
+            f"worker_id: there is no worker {worker_id!r}; list them with: jq-ctl worker list"
+        )
+    if chosen.json:
+        print_json(worker_document(worker))
+        return
+    info = worker.info
+    types = None if info.types is None else sorted(type or NO_TYPE for type in info.types)
+    fields = [
+        ("Worker", info.id),
+        ("Status", worker.status.value),
+        ("Host", info.hostname),
+        ("Pid", str(info.pid)),
+        ("Version", info.version),
+        ("Jobs", _jobs(worker)),
+        ("Queues", ", ".join(info.queues) + _more(worker.queues_left_out)),
+        ("Types", "*" if types is None else ", ".join(types) + _more(worker.types_left_out)),
+        *(("Paused", _paused(one)) for one in worker.breakers),
+        ("Registered", local_time(worker.registered_at)),
+        ("Last seen", ago(worker.last_seen)),
+    ]
+    print_fields(fields)
+
+
+def _paused(one: OpenBreaker) -> str:
+    """Return a line about a paused type, like ``send: 10 failed attempts in a row; …``."""
+    then = "it tries one job now" if one.trial else f"it tries one job at {local_time(one.until)}"
+    return f"{one.type or NO_TYPE}: {counted(one.failures, 'failed attempt')} in a row; {then}"
+
+
+def _status(worker: Worker) -> str:
+    """Return a worker's status, with the number of types that it has paused."""
+    paused = f" ({len(worker.breakers)} paused)" if worker.breakers else ""
+    return worker.status.value + paused
 
 
 def _jobs(worker: Worker) -> str:

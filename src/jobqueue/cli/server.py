@@ -105,7 +105,7 @@ def serve(
         " are also stopping; a second Ctrl-C or SIGTERM ends it at once"
     )
     _allow_files()
-    return run_service(lambda stop: _run(settings, stop), log, at_stop)
+    return run_service(lambda stop: _run(loaded, stop), log, at_stop)
 
 
 def _allow_files() -> None:
@@ -119,11 +119,14 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _run(settings: config.Settings, stop: asyncio.Event) -> int:
+async def _run(loaded: config.Loaded, stop: asyncio.Event) -> int:
     from jobqueue.server.process import ServerProcess
 
+    settings = loaded.settings
     registry = load_registry(settings.worker.app)
-    server = ServerProcess(settings, registry=registry, version=full_version())
+    server = ServerProcess(
+        settings, registry=registry, version=full_version(), sources=loaded.sources
+    )
     if not await started(server.start(), stop):
         log.info(STOPPED_EARLY)
         return 0

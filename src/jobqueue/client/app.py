@@ -18,13 +18,21 @@ from jobqueue.client.options import (
 from jobqueue.client.sender import Sender
 from jobqueue.client.shared_backend import SharedBackend
 from jobqueue.client.sync import SyncQueue
-from jobqueue.client.tasks import Submitting, Task, TaskDecorator, check_catch_up, schedule
+from jobqueue.client.tasks import (
+    OverlapName,
+    Submitting,
+    Task,
+    TaskDecorator,
+    Times,
+    check_catch_up,
+    times,
+)
 from jobqueue.client.working import WorkerBlock, run_worker, work
 from jobqueue.connect.backends import create_backend, create_locks, orphaned
+from jobqueue.connect.transactions import OwnTransactions
 from jobqueue.connect.urls import check_redis_url, parse_url
 from jobqueue.core.api import Backend
 from jobqueue.core.bridge import Bridge
-from jobqueue.core.cron import Cron
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import DEFAULT_QUEUE, Job
@@ -57,10 +65,10 @@ class JobQueue:
     ``queue``, ``max_retries``, ``timeout``, ``priority`` and ``ttl`` are defaults for the tasks.
     ``queues`` declares further queues; a ``QueueSpec`` also sets the settings of a queue. The first
     submit and the start of a worker create the declared queues; on a server, the caller needs the
-    role operator for this. ``catch_up`` limits how late the job of a periodic task may be submitted
-    after all workers were down: an hour by default; 0 skips such jobs. ``settings`` and ``rules``
-    apply to an engine in this process. ``api_key`` (or a token) and ``tls`` apply to a server:
-    ``True`` or ``grpcs://`` trusts the system's root certificates, and
+    role operator for this. ``catch_up`` limits how late the newest missed job of a periodic task
+    may be submitted after an outage: an hour by default; 0 skips such jobs. ``settings`` and
+    ``rules`` apply to an engine in this process. ``api_key`` (or a token) and ``tls`` apply to a
+    server: ``True`` or ``grpcs://`` trusts the system's root certificates, and
     ``Tls(ca=..., cert=..., key=...)`` names PEM files. ``redis_url`` names a Redis with locks for
     several processes on one PostgreSQL; without it, they use only PostgreSQL's locks.
     """
@@ -95,8 +103,13 @@ class JobQueue:
         for declared in map(_as_queue, _as_list(queues)):
             self.registry.declare(declared)
         self.shared = SharedBackend(self._create_backend, self._prepare, orphaned(scheme))
-        self._sender = Sender(
-            self.shared, self._port, self.registry.declared, at_open=scheme != "grpc"
+        self._transactions = OwnTransactions(url, rules, settings)
+        self.sender = Sender(
+            self.shared,
+            self._port,
+            self.registry.declared,
+            self._transactions,
+            at_open=scheme != "grpc",
         )
         self._bridge = Bridge(
             instead="use `await task.submit(...)` and `await job.result()`",
@@ -122,9 +135,9 @@ class JobQueue:
     # -- tasks and jobs --------------------------------------------------------------------
 
     def add_task(
-        self, definition: TaskDefinition, *, default: bool = False, cron: Cron | None = None
+        self, definition: TaskDefinition, *, default: bool = False, times: Times | None = None
     ) -> Task[Any, Any]:
-        """Register a task and, if ``cron`` is given, its schedule; return the task.
+        """Register a task and, if ``times`` is given, its schedule; return the task.
 
         ``@app.task`` calls this method.
         """
@@ -135,8 +148,8 @@ class JobQueue:
             )
         except InvalidArgument as error:
             raise InvalidArgument(f"task {definition.name!r}", error.message) from None
-        task: Task[Any, Any] = Task(definition, self._sender)
-        made = None if cron is None else schedule(cron, task, (), None)
+        task: Task[Any, Any] = Task(definition, self.sender)
+        made = None if times is None else times.schedule(task)
         if made is not None:
             self.registry.check_schedule(made.name)
         self.registry.add(definition, default=default)
@@ -147,42 +160,53 @@ class JobQueue:
 
     def periodic(
         self,
-        cron: str,
+        cron: str | Seconds,
         task: Task[Any, Any],
         *args: Any,
-        timezone: str = "UTC",
+        timezone: str | None = None,
         name: str | None = None,
         queue: str | None = None,
         priority: int | None = None,
+        overlap: OverlapName | None = None,
     ) -> None:
-        """Submit ``task(*args)`` at the times of ``cron``, while any worker of the app runs.
+        """Submit ``task(*args)`` at the times of ``cron``, or every ``cron`` seconds.
 
         Each time gives one job, even if several workers run. ``cron`` has five fields, or is a
-        shorthand like ``@hourly``. ``name`` identifies the schedule; it must be the same in every
-        process, and is the task's name by default. The options of ``task.options(...)`` apply,
-        except key and run_at.
+        shorthand like ``@hourly``, or is a number of seconds or a timedelta. ``name`` identifies
+        the schedule; it must be the same in every process, and is the task's name by default. The
+        options of ``task.options(...)`` apply, except key and run_at. ``overlap`` says what happens
+        while the schedule's last job is unfinished: ``allow``, ``skip`` or ``queue``. The workers
+        of the app declare the schedule when they start; the server, or the process that has the
+        store open, submits its jobs from then on.
         """
         if not any(
             own.definition is getattr(task, "definition", None) for own in self._tasks.values()
         ):
             raise InvalidArgument("task", f"expected a task of this app, got {task!r:.80}")
         chosen = task.options(queue=queue, priority=priority)
-        self.registry.add_schedule(schedule(Cron.parse(cron, timezone), chosen, args, name))
+        text, every = (cron, None) if isinstance(cron, str) else (None, cron)
+        made = times(text, every, timezone, overlap).schedule(chosen, args, name)
+        self.registry.add_schedule(made)
 
     async def submit(
-        self, type: str, payload: Any = None, **said: Unpack[SubmitSaid]
+        self,
+        type: str,
+        payload: Any = None,
+        *,
+        connection: object = None,
+        **said: Unpack[SubmitSaid],
     ) -> JobHandle[Any]:
         """Submit a job for the task with the name ``type``, and return the job's handle.
 
         ``payload`` is any JSON value, or bytes. A dict holds the task's arguments by name. For a
         task of this app, prefer ``task.submit``, which checks the arguments. The options are the
-        same as those of ``Task.options``.
+        same as those of ``Task.options``; ``connection`` is that of ``task.submit``.
         """
         options = submit_options(**said)
         known = self._tasks.get(type)
         defaults = TaskOptions() if known is None else known.definition.options
         spec = options.spec(_encode(payload), type, defaults)
-        return await self._sender.send(spec, self._decode)
+        return await self.sender.send(spec, self._decode, connection)
 
     @overload
     def job(self, job_id: str) -> JobHandle[Any]: ...
@@ -235,6 +259,7 @@ class JobQueue:
             concurrency,
             ticks=not self.inlined,
             recycle=recycle,
+            transactions=self._transactions,
         )
 
     async def work(
@@ -302,7 +327,7 @@ class JobQueue:
         )
 
     async def _prepare(self, backend: Backend) -> None:
-        await self._sender.prepare(backend)
+        await self.sender.prepare(backend)
 
     def _decode(self, job: Job) -> Any:
         task = self._tasks.get(job.type)

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, overload
 
 from jobqueue._version import __version__
@@ -38,13 +38,15 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, State
 from jobqueue.core.progress import Progress
-from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.core.store import ALL_QUEUES, Claim, Claimed, Rules
 from jobqueue.engine.batching import Answer, Batcher, Call
 from jobqueue.engine.engine import Engine
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.tasks.task import TaskDefinition
-from jobqueue.worker.execution import Endings, Execution, Stop
+from jobqueue.worker.completing import encoded
+from jobqueue.worker.execution import Endings, Execution, Executor, Stop
+from jobqueue.worker.executors.batch import Batch, BatchExecutor, outcome_of
 from jobqueue.worker.executors.local import CoroutineExecutor, ThreadExecutor
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import MAX_CONCURRENCY, WorkerSettings
@@ -60,39 +62,59 @@ _OWN = (Exception, SystemExit, asyncio.CancelledError)
 
 
 class InlineAttempt:
-    """Runs one attempt of a job in the caller's thread. Implements ``Host`` for its executor."""
+    """Runs one attempt of a job in the caller's thread. Implements ``Host`` for its executor.
+
+    The attempt of a batch task has several jobs, which its handler gets in one call.
+    """
 
     def __init__(
         self,
-        job: Assignment,
+        jobs: Sequence[Assignment],
         definition: TaskDefinition,
         advanced: Callable[[int, Progress], None],
     ) -> None:
         self.advanced = advanced  # gets a lease and its progress, from any thread
         self._endings = Endings(_SETTINGS.max_result_bytes)
-        executor = (
-            CoroutineExecutor(self, self._endings)
-            if definition.is_async
-            else _InPlaceExecutor(self, self._endings, 1)
-        )
-        waiting = WaitingSlots(_SETTINGS)
-        self._execution = Execution(job, definition, executor, time.monotonic(), waiting)
-        self._report: Transition | None = None
+        self._definition = definition
+        self._executor = self._executor_of(definition)
+        waiting, now = WaitingSlots(_SETTINGS), time.monotonic()
+        self._executions = [
+            Execution(job, definition, self._executor, now, waiting, completions=self)
+            for job in jobs
+        ]
+        self._reports: dict[int, Transition] = {}  # by lease
+        self._completed: dict[int, bytes | None] = {}  # by lease, the results of ``ctx.complete``
         self.given_up = False  # True if the event loop ended before the handler
 
-    async def run(self) -> Transition:
-        """Run the handler to its end, and return its report."""
-        execution = self._execution
-        execution.begun = time.monotonic()  # set now: a cancel may come before the first step
-        execution.executor.submit(execution)
-        task: asyncio.Task[None] | None = execution.handle
+    def _executor_of(self, definition: TaskDefinition) -> Executor:
+        if definition.options.batch is not None:
+            return _InPlaceBatches(self, self._endings, MAX_CONCURRENCY)
+        if definition.is_async:
+            return CoroutineExecutor(self, self._endings)
+        return _InPlaceExecutor(self, self._endings, 1)
+
+    async def run(self) -> list[Transition]:
+        """Run the handler to its end, and return the report of each job."""
+        for execution in self._executions:
+            execution.begun = time.monotonic()  # set now: a cancel may come before the first step
+            self._executor.submit(execution)
+        task = self._task()
         if task is not None:
             try:
                 await asyncio.wait({task})
             except asyncio.CancelledError:
                 self.given_up = True
                 task.cancel()
-        report = self._report
+        return [self._end(execution, task) for execution in self._executions]
+
+    def _task(self) -> asyncio.Task[None] | None:
+        if isinstance(self._executor, _InPlaceBatches):
+            return self._executor.start()
+        handle: asyncio.Task[None] | None = self._executions[0].handle
+        return handle
+
+    def _end(self, execution: Execution, task: asyncio.Task[None] | None) -> Transition:
+        report = self._reports.get(execution.assignment.lease)
         if report is None:  # the executor does not report a cancelled asyncio task
             assert task is not None
             error = task.exception() if task.done() and not task.cancelled() else None
@@ -104,14 +126,25 @@ class InlineAttempt:
             return self._endings.cancelled(execution, report, unaware)
         return report
 
-    def cancel(self) -> None:
-        if self._execution.stop is None:
-            self._execution.interrupt(Stop.CANCELLED)
+    async def complete(self, lease: int, result: Any, connection: object) -> None:
+        self.complete_blocking(lease, result, connection)
 
-    @property
-    def error(self) -> BaseException | None:
-        """Return the exception of the handler, or None."""
-        return self._execution.error
+    def complete_blocking(self, lease: int, result: Any, connection: object) -> None:
+        """Use this result at the handler's end. The job is in memory: the connection is ignored."""
+        self._completed[lease] = encoded(self._definition, result, _SETTINGS.max_result_bytes)
+
+    async def completing(self, execution: Execution, needs_start: bool) -> None:
+        raise AssertionError("no handler runs in a process here")
+
+    def cancel(self, job_id: str) -> None:
+        for execution in self._executions:
+            if execution.assignment.id == job_id and execution.stop is None:
+                execution.interrupt(Stop.CANCELLED)
+
+    def errors(self) -> Iterator[tuple[str, BaseException | None]]:
+        """Yield the id of each job and the exception of its handler, or None."""
+        for execution in self._executions:
+            yield execution.assignment.id, execution.error
 
     def begin(self, execution: Execution) -> bool:
         execution.begun = time.monotonic()
@@ -128,7 +161,10 @@ class InlineAttempt:
         execution.ended = True
         if execution.timer is not None:
             execution.timer.cancel()
-        self._report = report
+        lease = execution.assignment.lease
+        if lease in self._completed and report.move is Move.SUCCEED:
+            report = self._endings.succeeded(execution, self._completed[lease])
+        self._reports[lease] = report
 
 
 class _InPlaceExecutor(ThreadExecutor):
@@ -137,14 +173,39 @@ class _InPlaceExecutor(ThreadExecutor):
     def submit(self, execution: Execution) -> None:
         self._host.begin(execution)
         report = self._context.copy().run(self._run, execution)
-        if execution.timeout is not None and execution.ran_for() >= execution.timeout:
-            # The timer could not run, because the handler blocked the event loop.
-            execution.stop = execution.stop or Stop.TIMED_OUT
+        _stop_if_late(execution)
         self._host.ended(execution, report)
 
     def _run(self, execution: Execution) -> Transition:
         in_place.set(True)
         return super()._run(execution)
+
+
+class _InPlaceBatches(BatchExecutor):
+    """Runs one batch; ``def`` handlers run in the caller's thread."""
+
+    def start(self) -> asyncio.Task[None] | None:
+        """Start the batch of the submitted jobs, if it was not full, and return its task."""
+        self.flush()
+        return next(iter(self._tasks | self._in_threads), None)
+
+    async def _in_thread(
+        self, fn: Callable[..., Any], arguments: Mapping[str, list[Any]], size: int
+    ) -> Sequence[Any] | BaseException:
+        in_place.set(True)
+        return outcome_of(fn, arguments, size)
+
+    def _settle(self, batch: Batch, outcome: Sequence[Any] | BaseException) -> None:
+        if not batch.definition.is_async:
+            for execution in batch.jobs.values():
+                _stop_if_late(execution)
+        super()._settle(batch, outcome)
+
+
+def _stop_if_late(execution: Execution) -> None:
+    """Mark an attempt as timed out if its handler blocked the event loop, and so the timer."""
+    if execution.timeout is not None and execution.ran_for() >= execution.timeout:
+        execution.stop = execution.stop or Stop.TIMED_OUT
 
 
 class InlineBackend(Engine):
@@ -235,7 +296,7 @@ class InlineBackend(Engine):
     async def cancel(self, job_id: str) -> Cancellation:
         answer = await super().cancel(job_id)
         if answer.requested and job_id in self._running:
-            self._running[job_id].cancel()
+            self._running[job_id].cancel(job_id)
         return answer
 
     # -- claim, run, apply, let time pass --------------------------------------------------
@@ -290,21 +351,37 @@ class InlineBackend(Engine):
     async def _run_ready(self) -> None:
         """Run all claimable jobs; for retries, move the clock forward instead of waiting."""
         while await self._takes():
-            own = self._worker
-            claim = Claim(own.queues, (own.id,), types=own.types)
-            with self._turn:
-                assigned = await self._memory.jobs.claim([claim])
+            assigned = await self._claim()
             if assigned:
                 # If the caller is cancelled, the job goes on, as with a real worker.
-                attempt = asyncio.create_task(self._attempt(assigned[0]))
+                attempt = asyncio.create_task(self._attempt(assigned))
                 self._attempts.add(attempt)
                 attempt.add_done_callback(self._attempts.discard)
                 await asyncio.shield(attempt)
-            elif any(queue.depth.get(State.FAILED) for queue in await self._memory.queues.stats()):
+                continue
+            opens_in = assigned.opens_in if isinstance(assigned, Claimed) else math.inf
+            if any(queue.depth.get(State.FAILED) for queue in await self._memory.queues.stats()):
                 # A delayed job whose time is before the retry runs first, before its TTL ends.
-                await self._pass_to(min(self._times_to_come()))
+                at = min(self._times_to_come())
+                await self._pass_to(min(at, self._time.now() + opens_in))
+            elif opens_in < math.inf:
+                await self._pass_to(self._time.now() + opens_in)  # a rate limit
             else:
                 return
+
+    async def _claim(self) -> list[Assignment]:
+        """Claim the next job; for a batch task, also the further jobs for the same call."""
+        own = self._worker
+        with self._turn:
+            assigned = await self._memory.jobs.claim(
+                [Claim(own.queues, (own.id,), types=own.types)]
+            )
+            for job in assigned[:1]:
+                definition = self._registry.get(job.type)
+                if definition is not None and (more := (definition.options.batch or 1) - 1):
+                    others = Claim((job.queue,), (own.id,) * more, types=frozenset({job.type}))
+                    assigned += await self._memory.jobs.claim([others])
+        return assigned
 
     def _times_to_come(self) -> Iterator[float]:
         now = self._time.now()
@@ -314,31 +391,38 @@ class InlineBackend(Engine):
             elif job.state is State.PENDING and job.run_at is not None and job.run_at > now:
                 yield job.run_at
 
-    async def _attempt(self, job: Assignment) -> None:
-        if not await self._told(Transition.started(job.seq, job.lease)):
+    async def _attempt(self, claimed: Sequence[Assignment]) -> None:
+        started = await self._told([Transition.started(job.seq, job.lease) for job in claimed])
+        jobs = [job for job, applied in zip(claimed, started, strict=True) if applied]
+        if not jobs:
             return  # cancelled between claim and start
-        definition = self._registry.get(job.type)
+        definition = self._registry.get(jobs[0].type)
         assert definition is not None  # the claim selects only types of this app
-        attempt = self._running[job.id] = InlineAttempt(job, definition, self._advanced)
-        report = await attempt.run()
-        del self._running[job.id]
-        self._raised.pop(job.id, None)
-        if report.move is Move.FAIL and attempt.error is not None:
-            self._raised[job.id] = attempt.error
-        await self._told(report)
+        attempt = InlineAttempt(jobs, definition, self._advanced)
+        self._running.update((job.id, attempt) for job in jobs)
+        reports = await attempt.run()
+        raised = dict(attempt.errors())
+        for job, report in zip(jobs, reports, strict=True):
+            del self._running[job.id]
+            self._raised.pop(job.id, None)
+            error = raised[job.id]
+            if report.move is Move.FAIL and error is not None:
+                self._raised[job.id] = error
+        await self._told(reports)
         if attempt.given_up:
             raise asyncio.CancelledError
-        if attempt.error is not None and not isinstance(attempt.error, _OWN):
-            raise attempt.error  # an interrupt, or a failed test
+        for error in raised.values():
+            if error is not None and not isinstance(error, _OWN):
+                raise error  # an interrupt, or a failed test
 
     def _advanced(self, lease: int, progress: Progress) -> None:
         own = self._worker
         self._memory.workers.pulse(own.id, own.incarnation, [lease], [lease], {lease: progress})
 
-    async def _told(self, report: Transition) -> bool:
-        """Apply a worker's report; return False if the report is refused as too late."""
-        (outcome,) = await self._write([report], by_worker=True)
-        return outcome.applied
+    async def _told(self, reports: Sequence[Transition]) -> list[bool]:
+        """Apply a worker's reports; return False for each that is refused as too late."""
+        outcomes = await self._write(reports, by_worker=True)
+        return [outcome.applied for outcome in outcomes]
 
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         with self._turn:

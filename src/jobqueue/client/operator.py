@@ -8,10 +8,13 @@ from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from jobqueue.client.handle import Port
-from jobqueue.core.api import Backend, OperatorApi
-from jobqueue.core.job import JobQuery, Page, RetryQuery
+from jobqueue.client.options import Seconds, seconds
+from jobqueue.client.tasks import OverlapName, times
+from jobqueue.core.api import Backend, OperatorApi, ScheduleApi
+from jobqueue.core.job import JobQuery, JobSpec, Page, RetryQuery
 from jobqueue.core.lifecycle import State, parse_deaths
 from jobqueue.core.queue import Queue, QueueSpec, QueueUpdate, SettingsSaid
+from jobqueue.core.schedule import Schedule, ScheduleSpec
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,7 +34,7 @@ def _of_backend(
 
 
 class Operator:
-    """Manages queues, workers and dead letters through an app's backend."""
+    """Manages queues, workers, schedules and dead letters through an app's backend."""
 
     def __init__(self, port: Callable[[], Port]) -> None:
         self._port = port
@@ -51,6 +54,40 @@ class Operator:
     retry = _of_backend(OperatorApi.retry)
     delete_job = _of_backend(OperatorApi.delete_job)
     health = _of_backend(OperatorApi.health)
+    get_schedule = _of_backend(ScheduleApi.get_schedule)
+    list_schedules = _of_backend(ScheduleApi.list_schedules)
+    pause_schedule = _of_backend(ScheduleApi.pause_schedule)
+    resume_schedule = _of_backend(ScheduleApi.resume_schedule)
+    run_schedule = _of_backend(ScheduleApi.run_schedule)
+    remove_schedule = _of_backend(ScheduleApi.remove_schedule)
+
+    async def create_schedule(
+        self,
+        name: str,
+        job: JobSpec,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        timezone: str | None = None,
+        overlap: OverlapName | None = None,
+        catch_up: Seconds | None = None,
+    ) -> Schedule:
+        """Create a schedule that submits a copy of ``job``, like ``task.spec("daily")``.
+
+        Raises AlreadyExists if the name is taken. For a schedule that belongs to the code, use
+        ``app.periodic`` or ``@app.task(cron=...)``.
+        """
+        chosen = times(cron, every, timezone, overlap)
+        spec = ScheduleSpec(
+            name=name,
+            job=job,
+            cron=chosen.cron,
+            every=chosen.every,
+            timezone=chosen.timezone,
+            overlap=chosen.overlap,
+            catch_up=seconds("catch_up", catch_up),
+        )
+        return await self._call(lambda backend: backend.create_schedule(spec))
 
     async def create_queue(self, queue: QueueSpec) -> Queue:
         """Create a queue. Raises AlreadyExists if the name is taken."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from jobqueue.client.handle import JobHandle, Port
 from jobqueue.client.shared_backend import SharedBackend
+from jobqueue.connect.transactions import OwnTransactions, check_thread, holds_file
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import (
     DeadlineExceeded,
+    InvalidArgument,
     JobQueueError,
     NotFound,
     OutcomeUnknown,
@@ -22,7 +24,23 @@ from jobqueue.core.queue import QueueSpec
 from jobqueue.worker.served import create_queues
 
 R = TypeVar("R")
+T = TypeVar("T")
 Decode = Callable[[Job], Any]
+
+
+class Run(Protocol):
+    """Runs a coroutine on the event loop of the app, and returns its result."""
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> Coroutine[Any, Any, T]: ...
+
+
+async def awaited(coroutine: Coroutine[Any, Any, T], /) -> T:
+    return await coroutine
+
+
+async def _nothing(backend: Backend) -> None:
+    return None
+
 
 # The limits of one request, in jobs and payload bytes. They are well below a server's limits.
 BATCH_JOBS = 1000
@@ -58,6 +76,7 @@ class Sender:
         shared: SharedBackend,
         port: Callable[[], Port],
         declared: Callable[[], dict[str, QueueSpec]],
+        transactions: OwnTransactions,
         *,
         at_open: bool,
     ) -> None:
@@ -69,6 +88,7 @@ class Sender:
         self._shared = shared
         self._port = port
         self._declared = declared
+        self._transactions = transactions
         self._at_open = at_open
         self._begin()
 
@@ -87,25 +107,45 @@ class Sender:
             await create_queues(backend, queues.values())
             self._settled.update(queues)
 
-    async def send(self, spec: JobSpec, decode: Decode) -> JobHandle[Any]:
-        """Submit one job and return its handle; raise the error if the job is refused."""
+    async def send(
+        self, spec: JobSpec, decode: Decode, connection: object = None, run: Run = awaited
+    ) -> JobHandle[Any]:
+        """Submit one job and return its handle; raise the error if the job is refused.
+
+        With ``connection``, the job is written in the transaction of a user's connection. ``run``
+        runs the backend's part of it, for callers in threads without an event loop.
+        """
         port = self._port()
-        (result,) = await self._deliver(port, [spec])
+        (result,) = await (
+            self._deliver(port, [spec])
+            if connection is None
+            else self._deliver_within(port, [spec], connection, run)
+        )
         if result.error is not None:
             raise self._hinted(result.error, spec)
         return _handle(port, spec, result, decode)
 
-    async def send_many(self, specs: Sequence[JobSpec], decode: Decode) -> list[JobHandle[Any]]:
+    async def send_many(
+        self,
+        specs: Sequence[JobSpec],
+        decode: Decode,
+        connection: object = None,
+        run: Run = awaited,
+    ) -> list[JobHandle[Any]]:
         """Submit jobs in as few requests as their size allows, and return their handles.
 
-        Raises BatchRefused if any job was refused.
+        Raises BatchRefused if any job was refused. ``connection`` and ``run`` are as in ``send``.
         """
         port = self._port()
         handles: list[JobHandle[Any] | None] = []
         errors: list[JobQueueError | None] = []
         for batch in _batches(specs):
             try:
-                results = await self._deliver(port, batch)
+                results = await (
+                    self._deliver(port, batch)
+                    if connection is None
+                    else self._deliver_within(port, batch, connection, run)
+                )
             except JobQueueError as error:
                 if not handles:
                     raise
@@ -119,6 +159,33 @@ class Sender:
         if any(error is not None for error in errors):
             raise BatchRefused(handles, errors)
         return [handle for handle in handles if handle is not None]
+
+    async def _deliver_within(
+        self, port: Port, specs: Sequence[JobSpec], connection: object, run: Run
+    ) -> list[SubmitResult]:
+        """Submit jobs in a user's transaction. If a declared queue is missing, create it first."""
+        if port is not self._shared:  # inline mode has its jobs in memory, and runs them at once
+            return await run(self._deliver(port, specs))
+        own = self._transactions.recognised(connection)
+        check_thread(own, blocking=run is not awaited)
+        may_write = not holds_file(own)
+        if self._at_open and self._shared.loop is None:  # to create schema and declared queues
+            if not may_write:
+                raise InvalidArgument(
+                    "connection",
+                    "its transaction keeps the app from opening the file: open the app before, as"
+                    " `await app.open()` or `q.run(app.open())`",
+                )
+            await run(self._shared.call(_nothing))
+        results = await self._transactions.submit(own, specs)
+        missing = [n for n, result in enumerate(results) if isinstance(result.error, NotFound)]
+        new = {specs[n].queue for n in missing} & self._declared().keys() - self._settled
+        if new and may_write:
+            await run(self._shared.call(self._create_declared))
+            again = await self._transactions.submit(own, [specs[n] for n in missing])
+            for n, result in zip(missing, again, strict=True):
+                results[n] = result
+        return results
 
     async def _deliver(self, port: Port, specs: Sequence[JobSpec]) -> list[SubmitResult]:
         unsettled = {spec.queue for spec in specs} - self._settled

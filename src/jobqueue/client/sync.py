@@ -7,11 +7,11 @@ the result in the caller's thread.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from jobqueue.client.handle import JobHandle
 from jobqueue.client.tasks import Submitting, Task
-from jobqueue.core.bridge import Bridge
+from jobqueue.core.bridge import Bridge, run_here
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import Cancellation, Event, Job
 
@@ -90,20 +90,59 @@ class SyncQueue:
         self._bridge = bridge
         self._app = app
 
+    @overload
+    def submit(
+        self,
+        task: Task[Any, Callable[..., Submitting[R]]],
+        /,
+        *args: Any,
+        connection: object,
+        **kwargs: Any,
+    ) -> SyncJob[R]: ...
+    @overload
     def submit(
         self, task: Task[Any, Callable[P, Submitting[R]]], /, *args: P.args, **kwargs: P.kwargs
-    ) -> SyncJob[R]:
-        """Submit a call of a task as a job, like ``q.submit(send, "a@b.c", "hello")``."""
+    ) -> SyncJob[R]: ...
+    def submit(self, task: Task[Any, Any], /, *args: Any, **kwargs: Any) -> SyncJob[Any]:
+        """Submit a call of a task as a job, like ``q.submit(send, "a@b.c", "hello")``.
+
+        With ``connection=``, the job is part of the transaction on the user's own connection, as
+        in ``task.submit``.
+        """
         _check_task(task)
-        return SyncJob(self._bridge, self.run(task.submit(*args, **kwargs)))
+        connection = task.take_connection(kwargs)
+        if connection is None:
+            handle = self.run(task.submit(*args, **kwargs))
+        else:
+            spec = task.spec(*args, **kwargs)
+            sender = self._app.sender
+            handle = run_here(sender.send(spec, task.decode, connection, self._blocking))
+        return SyncJob(self._bridge, handle)
 
     def submit_many(
-        self, task: Task[Any, Callable[..., Submitting[R]]], calls: Iterable[tuple[Any, ...]]
+        self,
+        task: Task[Any, Callable[..., Submitting[R]]],
+        calls: Iterable[tuple[Any, ...]],
+        *,
+        connection: object = None,
     ) -> list[SyncJob[R]]:
-        """Submit many calls of a task as jobs; each call is a tuple of arguments."""
+        """Submit many calls of a task as jobs; each call is a tuple of arguments.
+
+        ``connection`` is as in ``submit``.
+        """
         _check_task(task)
-        handles = self.run(task.submit_many(calls))
+        connection = task.connection_of(connection)
+        if connection is None:
+            handles = self.run(task.submit_many(calls))
+        else:
+            specs = task.specs(calls)
+            sender = self._app.sender
+            handles = run_here(sender.send_many(specs, task.decode, connection, self._blocking))
         return [SyncJob(self._bridge, handle) for handle in handles]
+
+    async def _blocking(self, coroutine: Coroutine[Any, Any, T], /) -> T:
+        # The caller's connection belongs to the caller's thread, and the backend to another loop.
+        return self._bridge.run(coroutine)
 
     def job(self, job_id: str) -> SyncJob[Any]:
         """Return the handle of a job that was submitted earlier."""

@@ -16,15 +16,15 @@ from jobqueue import logs
 from jobqueue._version import __version__
 from jobqueue.client.shared_backend import SharedBackend
 from jobqueue.connect.starting import STOPPED_EARLY, drains, started, stop_on_signals
-from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Conflict, Unavailable
 from jobqueue.taskqueue import engine_job
-from jobqueue.worker.periodic import Periodic
+from jobqueue.worker.periodic import CodeSchedules
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.served import ServedQueues
 from jobqueue.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
+    from jobqueue.worker.completing import Transactions
     from jobqueue.worker.runtime import WorkerRuntime
 
 log = logging.getLogger("jobqueue.worker")
@@ -44,10 +44,11 @@ class WorkerBlock:
         concurrency: int | None,
         *,
         ticks: bool = True,
-        clock: Clock | None = None,
         recycle: bool = False,
+        transactions: Transactions | None = None,
     ) -> None:
         self._shared = shared
+        self._transactions = transactions
         self._registry = registry
         self.settings = WorkerSettings(
             id=f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}",
@@ -57,7 +58,6 @@ class WorkerBlock:
             recycle=recycle,
         )
         self._ticks = ticks
-        self._clock = clock
         self._runtime: WorkerRuntime | None = None
 
     @property
@@ -75,7 +75,9 @@ class WorkerBlock:
         registry, settings = self._registry, self.settings
         registry.provide(engine_job.task())
         async with contextlib.AsyncExitStack() as stack:
-            self._runtime = WorkerRuntime(backend, registry, settings)
+            self._runtime = WorkerRuntime(
+                backend, registry, settings, transactions=self._transactions
+            )
             await self._runtime.start()
             self._shared.workers += 1
             stack.callback(self._leave)
@@ -87,10 +89,10 @@ class WorkerBlock:
             stack.push_async_callback(queues.stop)
             await queues.start()
             if self._ticks:
-                schedules, late = registry.schedules.values(), registry.catch_up
-                periodic = Periodic(backend, schedules, catch_up=late, clock=self._clock)
-                stack.push_async_callback(periodic.stop)
-                periodic.start()
+                late = registry.catch_up
+                schedules = CodeSchedules(backend, registry.schedules.values(), catch_up=late)
+                stack.push_async_callback(schedules.stop)
+                schedules.start()
             self._started = stack.pop_all()
         return self._runtime
 

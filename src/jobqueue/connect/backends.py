@@ -67,12 +67,15 @@ def create_store(
     locks: Locks | None = None,
     pool_size: int = POOL_SIZE,
     partitions: int = 0,
+    max_payload_bytes: int | None = None,
 ) -> Store:
     """Create the store that a URL names, without opening it yet.
 
     With ``create=False``, opening the store fails if it does not exist. ``locks`` and ``pool_size``
     apply to PostgreSQL only. ``partitions`` applies to Redis only: it is the number of partitions
     of the Kafka topic through which workers learn of their jobs, or 0 without such a topic.
+    ``max_payload_bytes`` applies to PostgreSQL only: a server's limit, which the functions for
+    users' own transactions shall have, too; None leaves them theirs.
     ``field`` is the setting's name in errors.
     """
     address = parse_url(url, field, STORES)
@@ -96,7 +99,13 @@ def create_store(
         with needed_by(field, "asyncpg"):
             from jobqueue.stores.postgres.store import PostgresStore
         return PostgresStore(
-            url, rules=rules, observer=observer, locks=locks, pool_size=pool_size, create=create
+            url,
+            rules=rules,
+            observer=observer,
+            locks=locks,
+            pool_size=pool_size,
+            create=create,
+            max_payload_bytes=max_payload_bytes,
         )
     if address.scheme == "redis":
         return _redis_store(url, rules, observer, create=create, field=field, partitions=partitions)
@@ -205,4 +214,5 @@ def create_backend(
         locks=locks,
         pool_size=pool_size,
     )
-    return Engine(store, settings or EngineSettings(), observer=observer or Observer())
+    chosen = settings or EngineSettings(key_ttl=(rules or Rules()).key_ttl)
+    return Engine(store, chosen, observer=observer or Observer())

@@ -11,10 +11,13 @@ from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
-from jobqueue.core.errors import DeadlineExceeded, OutcomeUnknown, Unavailable
+from jobqueue.core.breaker import OpenBreaker
+from jobqueue.core.errors import DeadlineExceeded, JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Assignment,
     Cancellation,
+    Deleted,
     Event,
     Health,
     Job,
@@ -33,6 +36,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
+from jobqueue.core.schedule import Schedule, SchedulePage, ScheduleSpec
 
 T = TypeVar("T")
 # In seconds. A failing store may still return data (if its disk is full), or it may never return.
@@ -164,6 +168,13 @@ class Link(Protocol):
         before.
         """
 
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        """Take no jobs of these types, except one job for each new trial.
+
+        The breakers replace those of the last call. They count before all reports and grants of
+        later calls. A server of an earlier version ignores them.
+        """
+
     async def drain(self, *, pause: bool = False) -> None:
         """Withdraw every free slot. After the return, no job is delivered until the next grant.
 
@@ -211,8 +222,29 @@ class AttendanceApi(Protocol):
     async def missing_queues(self, names: Sequence[str]) -> list[str]:
         """Return the names for which no queue exists, in the order given."""
 
+    async def declare_schedules(self, specs: Sequence[ScheduleSpec]) -> list[JobQueueError | None]:
+        """Create the schedules that a worker's code defines, or change their definitions.
 
-class OperatorApi(Protocol):
+        The call may be repeated. A paused schedule stays paused. Return for each schedule None, or
+        the error that refused it: InvalidArgument, or Conflict if an operator made a schedule with
+        this name.
+        """
+
+
+class StatusApi(Protocol):
+    """Declares the calls that show the state of a system: its parts, queues and workers."""
+
+    async def list_queues(self) -> list[QueueStats]:
+        """Return the settings and counters of all queues, sorted by name."""
+
+    async def list_workers(self) -> list[Worker]:
+        """Return every worker that the store knows."""
+
+    async def health(self) -> Health:
+        """Return the health of each part of the system."""
+
+
+class OperatorApi(StatusApi, Protocol):
     """Declares the calls of an operator: manage queues, workers and dead letters."""
 
     async def create_queue(self, spec: QueueSpec) -> Queue:
@@ -241,12 +273,6 @@ class OperatorApi(Protocol):
     async def queue_stats(self, name: str) -> QueueStats:
         """Return the settings and counters of one queue."""
 
-    async def list_queues(self) -> list[QueueStats]:
-        """Return the settings and counters of all queues, sorted by name."""
-
-    async def list_workers(self) -> list[Worker]:
-        """Return every worker that the store knows."""
-
     async def drain_worker(self, worker_id: str) -> None:
         """Stop assigning jobs to a worker; the jobs that the worker holds go on."""
 
@@ -270,14 +296,59 @@ class OperatorApi(Protocol):
         calls is not read a second time.
         """
 
+    async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
+        """Group matching dead letters by type, reason and error.
+
+        At most the newest 10,000 dead letters are read. The page token and ``dry_run`` of the query
+        have no effect.
+        """
+
     async def delete_job(self, job_id: str) -> None:
         """Delete a terminal job permanently."""
 
-    async def health(self) -> Health:
-        """Return the health of each part of the system."""
+    async def delete_dead_letters(self, query: RetryQuery) -> Deleted:
+        """Delete matching dead letters permanently.
+
+        Each call reads a bounded number of dead letters, newest first. Repeat the call with the
+        returned token until the token is empty.
+        """
 
 
-class Backend(ClientApi, OperatorApi, DispatchApi, AttendanceApi, Protocol):
+class ScheduleApi(Protocol):
+    """Declares the calls of an operator for schedules."""
+
+    async def create_schedule(self, spec: ScheduleSpec) -> Schedule:
+        """Create a schedule, whose first tick is the next one from now on.
+
+        Raises AlreadyExists if the name is taken, and NotFound if there is no such queue.
+        """
+
+    async def get_schedule(self, name: str) -> Schedule:
+        """Return a schedule. Raises NotFound if no schedule has this name."""
+
+    async def list_schedules(self, limit: int = 100, page_token: str = "") -> SchedulePage:
+        """Return a page of schedules, sorted by name, without their payloads.
+
+        A page may have fewer schedules than the limit although more pages follow.
+        """
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        """Submit no more jobs of a schedule. Its ticks are skipped until it is resumed."""
+
+    async def resume_schedule(self, name: str) -> Schedule:
+        """Submit the jobs of a paused schedule again, from its next tick on."""
+
+    async def run_schedule(self, name: str) -> str:
+        """Submit the job of a schedule now, also of a paused one, and return the job's id."""
+
+    async def remove_schedule(self, name: str) -> None:
+        """Remove a schedule; its jobs stay. Raises NotFound if no schedule has this name.
+
+        A schedule that code declares is created again when a worker with that code starts.
+        """
+
+
+class Backend(ClientApi, OperatorApi, ScheduleApi, DispatchApi, AttendanceApi, Protocol):
     """Combines the APIs of producers, operators and workers with ``start`` and ``stop``."""
 
     async def start(self) -> None:
@@ -297,7 +368,7 @@ class Overview:
     missing: dict[str, str] = field(default_factory=dict)  # "queues" or "workers": the error
 
 
-async def overview(api: OperatorApi, timeout: float) -> Overview:
+async def overview(api: StatusApi, timeout: float) -> Overview:
     """Read the health, then the lists of queues and workers.
 
     A list that takes longer than ``timeout`` seconds is None, and ``missing`` has its error. If the

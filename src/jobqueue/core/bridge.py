@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from jobqueue.core.attempt import in_place
-from jobqueue.core.errors import Conflict, OutcomeUnknown, Unavailable
+from jobqueue.core.errors import Conflict, Internal, OutcomeUnknown, Unavailable
 from jobqueue.core.forking import FORKS, PATIENCE
 
 T = TypeVar("T")
@@ -193,6 +193,17 @@ class Bridge:
             self._thread = thread
         else:  # a signal handler started another thread while this one started
             thread.stop()
+
+
+def run_here(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that may block but never suspends, in the caller's thread."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    coroutine.close()
+    raise Internal("a call in a blocking thread has suspended")
 
 
 def _loop_runs_here() -> bool:

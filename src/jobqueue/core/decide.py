@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
-from jobqueue.core.errors import QueueFull
+from jobqueue.core.errors import KeyHeld, QueueFull
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
     Assignment,
@@ -183,9 +183,19 @@ def repeated(spec: JobSpec, original: str, fingerprint: bytes) -> SubmitResult:
 
     The result is a duplicate if the fingerprints are equal, otherwise a conflict.
     """
-    if fingerprint == spec.fingerprint():
+    if fingerprint == spec.fingerprint() or fingerprint == spec.sha256():
         return SubmitResult.duplicate(original)
     return SubmitResult.conflict(original, spec.key or "")
+
+
+def key_held(spec: JobSpec) -> SubmitResult:
+    """Return the result of a submit whose key an open transaction may take or leave free."""
+    return SubmitResult.refused(
+        KeyHeld(
+            f"idempotency_key: {spec.key!r} is in use by a database transaction that has not ended;"
+            " nothing was submitted; try again"
+        )
+    )
 
 
 def full(queue: str, capacity: int) -> SubmitResult:
@@ -382,18 +392,19 @@ def answer_heartbeat(
 ) -> Heartbeat:
     """Compare the leases that a worker lists with its leases in force (``standing``).
 
-    Return the answer for the worker, and the changes that the store writes.
+    A lease that is listed twice counts once. Return the answer for the worker, and the changes that
+    the store writes.
     """
     pulse = Pulse(True, status)
     unlisted = dict(standing)
-    for lease in leases:
+    for lease in dict.fromkeys(leases):
         one = unlisted.pop(lease, None)
         if one is None:
             pulse.lost.append(lease)
         elif one.cancel_requested:
             pulse.cancelled.append(lease)
     pulse.unlisted = list(unlisted.values())
-    executing = [one for lease in begun if (one := standing.get(lease)) is not None]
+    executing = [one for lease in dict.fromkeys(begun) if (one := standing.get(lease)) is not None]
     return Heartbeat(
         pulse,
         [one for one in executing if one.state is _ASSIGNED],

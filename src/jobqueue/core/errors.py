@@ -4,7 +4,7 @@ Each error has a stable code, and every face has one table that maps the codes t
 
 JobQueueError
 ├── InvalidArgument     a field of the request is not valid
-├── NotFound            the job, queue or worker does not exist
+├── NotFound            the job, queue, worker or schedule does not exist
 ├── AlreadyExists       the name is taken
 ├── Conflict            the state of the job, queue or worker forbids the call
 ├── KeyConflict         the idempotency key belongs to a job with another payload
@@ -78,13 +78,20 @@ class InvalidArgument(JobQueueError):
 
 
 class NotFound(JobQueueError):
-    """Reports that the named job, queue or worker does not exist."""
+    """Reports that the named job, queue, worker or schedule does not exist."""
 
     code = Code.NOT_FOUND
 
 
 def no_such_job(job_id: str) -> NotFound:
     return NotFound(f"job_id: there is no job {job_id}")
+
+
+def being_changed(job_id: str) -> Conflict:
+    return Conflict(
+        f"job {job_id} cannot be changed now: a database transaction that has not ended, perhaps"
+        " one of its handler, is changing it; try again"
+    )
 
 
 def no_such_queue(name: str) -> NotFound:
@@ -182,6 +189,13 @@ class Unreachable(Unavailable):
     """Reports that the call had no effect because the connection to the server is lost."""
 
 
+class KeyHeld(Unavailable):
+    """Reports that an open transaction of another program holds the idempotency key.
+
+    The job was not submitted. Whether the key becomes free is known when that transaction ends.
+    """
+
+
 class OutcomeUnknown(JobQueueError):
     """Reports that the answer to the call was lost, so the call may have had an effect.
 
@@ -225,3 +239,7 @@ class Internal(JobQueueError):
     """Reports a defect in jobqueue itself."""
 
     code = Code.INTERNAL
+
+
+class UnknownCall(Internal):
+    """Reports that the server does not know a call, because its version is older."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, without_trace
 from jobqueue.core.ids import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
@@ -80,11 +81,19 @@ class JobSpec:
     def fingerprint(self) -> bytes:
         """Return a hash of the type and the payload.
 
-        Two submits under one idempotency key are the same job if their fingerprints are equal.
+        Two submits under one idempotency key are the same job if their fingerprints are equal. If a
+        function in a database wrote the key, its fingerprint is the hash of ``sha256``.
         """
         digest = hashlib.blake2b(self.payload, digest_size=16)
         digest.update(b"\0" + self.type.encode())
         return digest.digest()
+
+    def sha256(self) -> bytes:
+        """Return a hash of the same data as ``fingerprint``, which SQL can compute as well.
+
+        It is longer, so the two are never equal.
+        """
+        return hashlib.sha256(self.payload + b"\0" + self.type.encode()).digest()
 
 
 COMMON = (
@@ -384,6 +393,7 @@ class Refusal(enum.Enum):
     STALE_LEASE = "the lease is not in force any more"
     STALE_VERSION = "the job has moved on"
     NO_QUEUE = "its queue is deleted"
+    LOCKED = "a database transaction that has not ended is changing it"
 
 
 @dataclass(slots=True)
@@ -407,6 +417,11 @@ class Outcome:
     @property
     def applied(self) -> bool:
         return self.refusal is None
+
+    @property
+    def is_locked(self) -> bool:
+        """Return True if another transaction, which may stay open, is changing the job."""
+        return self.refusal is Refusal.LOCKED
 
 
 class WorkerStatus(enum.StrEnum):
@@ -488,6 +503,7 @@ class Worker:
     withheld: int = 0  # slots of a worker with a partition that are not free, without any lease
     queues_left_out: int = 0  # names omitted from ``info.queues`` to shorten a list of workers
     types_left_out: int = 0  # names omitted from ``info.types`` for the same reason
+    breakers: tuple[OpenBreaker, ...] = ()  # of types that it has paused (core/breaker.py)
 
 
 @dataclass(slots=True)
@@ -538,7 +554,10 @@ class JobQuery(JobConditions):
 
 @dataclass(slots=True, kw_only=True)
 class RetryQuery(JobConditions):
-    """Selects dead letters to retry, by default those with a reason in ``FAILURES``."""
+    """Selects dead letters to retry, delete or group.
+
+    By default these are the dead letters with a reason in ``FAILURES``.
+    """
 
     reasons: tuple[Reason, ...] = tuple(sorted(FAILURES))
     page_token: str = ""
@@ -562,6 +581,42 @@ class Retried:
     retried: int  # 0 in a dry run
     refused: list[NotRetried] = field(default_factory=list)
     next_page_token: str = ""  # empty: there are no more
+
+
+@dataclass(slots=True)
+class NotDeleted:
+    """A dead letter that matched the query but could not be deleted, with the reason."""
+
+    job_id: str
+    message: str
+
+
+@dataclass(slots=True)
+class Deleted:
+    """The result of one ``delete_dead_letters`` call, which reads a bounded number of jobs."""
+
+    looked_at: int
+    matched: int
+    deleted: int  # 0 in a dry run
+    refused: list[NotDeleted] = field(default_factory=list)
+    next_page_token: str = ""  # empty: there are no more
+
+
+MAX_ERROR_HEAD = 400  # characters of an error in a DeadLetterCause
+
+
+@dataclass(slots=True, kw_only=True)
+class DeadLetterCause:
+    """The part of a dead letter that tells why it is one, without payload and result."""
+
+    seq: int
+    version: int
+    id: str
+    queue: str
+    type: str
+    reason: Reason
+    error: str  # at most the first MAX_ERROR_HEAD characters
+    at: float  # when the job was given up
 
 
 @dataclass(slots=True, kw_only=True)

@@ -297,6 +297,21 @@ def parse_deaths(names: Iterable[str], field: str = "reason") -> tuple[Reason, .
     return tuple(sorted(found))
 
 
+def parse_reasons(names: Iterable[str], field: str = "reason") -> tuple[Reason, ...]:
+    """Parse the names of reasons of any transition into a sorted tuple of reasons.
+
+    A text may have several names with commas between them.
+    """
+    found: set[Reason] = set()
+    for word in (part.strip() for name in names for part in name.split(",")):
+        known = word.upper().replace("-", "_")
+        if known not in Reason.__members__:
+            allowed = ", ".join(Reason)
+            raise InvalidArgument(field, f"unknown reason {word[:80]!r}; allowed: {allowed}")
+        found.add(Reason[known])
+    return tuple(sorted(found))
+
+
 def _check_paths() -> None:
     for move, starts in PATHS.items():
         for origin, path in starts.items():

@@ -11,7 +11,7 @@ import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypedDict, TypeVar, Unpack
@@ -19,6 +19,7 @@ from typing import Any, TypedDict, TypeVar, Unpack
 from jobqueue.core.clock import MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.limits import SECOND, Limits, rate_of
 from jobqueue.core.retry import RetryPolicy, check_retry, policy_of
 
 DEFAULT_MAX_RETRIES = 3
@@ -26,6 +27,8 @@ MAX_PRIORITY = 9
 MAX_RETRIES = 1_000
 MAX_CAPACITY = 1_000_000_000_000
 MAX_WEIGHT = 1_000_000  # of a priority
+MAX_LIMIT = 1_000_000_000  # of running jobs, and of starts
+MAX_STARTS = 100_000  # in a second, by a rate limit
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,6 +46,20 @@ class QueueSettings:
     priority_weights: Mapping[int, int] | None = None  # None = strict
     retention: float | None = None  # seconds of DONE jobs; 0 = for ever; None = the server's
     dead_letter_retention: float | None = None  # the same for dead letters
+    max_running: int | None = None  # jobs that workers hold at the same time; None = no limit
+    rate: int | None = None  # starts in ``rate_period``; None = no limit
+    rate_period: float | None = None  # None = 1
+    rate_burst: int | None = None  # starts at once after a pause; None = those of a second
+
+    @property
+    def limits(self) -> Limits | None:
+        """Return the limits of the queue, or None if it has none.
+
+        ``limited`` in ``stores/queue_rows.py`` is the same test in SQL.
+        """
+        if self.max_running is None and self.rate is None:
+            return None
+        return Limits(self.max_running, rate_of(self.rate, self.rate_period, self.rate_burst))
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -63,6 +80,10 @@ class SettingsSaid(TypedDict, total=False):
     priority_weights: Mapping[int, int] | None
     retention: float | None
     dead_letter_retention: float | None
+    max_running: int | None
+    rate: int | None
+    rate_period: float | None
+    rate_burst: int | None
 
 
 class Kind(enum.Enum):
@@ -151,8 +172,17 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("priority_weights", Kind.WEIGHTS, "Priority weights"),
         Setting("retention", Kind.SECONDS, "DONE jobs kept", zero="for ever"),
         Setting("dead_letter_retention", Kind.SECONDS, "Dead letters kept", zero="until deleted"),
+        Setting("max_running", Kind.WHOLE, "Max running", MAX_LIMIT, zero="no limit"),
+        Setting("rate", Kind.WHOLE, "Rate", MAX_LIMIT, zero="no limit"),
+        Setting("rate_period", Kind.SECONDS, "Rate period"),
+        Setting("rate_burst", Kind.WHOLE, "Rate burst", MAX_LIMIT, zero="the starts of a second"),
     )
 }
+
+_RATES = {"rate": ("rate_period", "rate_burst")}
+"""The settings that mean something only together with a rate limit, by the name of the limit."""
+_NONE_BY_ZERO = ("priority_weights", "max_running", "rate", "rate_burst")
+"""The settings for which an empty value means the same as None: the queue has no such limit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,6 +209,21 @@ class Queue(QueueSettings):
         for name, setting in SETTINGS.items():
             setting.check(getattr(self, name))
         check_retry(self.retry_profile, self.retry_base, self.retry_max, self.retry_jitter)
+        for rate, details in _RATES.items():
+            self._check_rate(rate, *details)
+
+    def _check_rate(self, name: str, period: str, burst: str) -> None:
+        starts = getattr(self, name)
+        if starts is None:
+            for one in (period, burst):
+                if getattr(self, one) is not None:
+                    raise InvalidArgument(one, f"is only allowed together with {name}")
+        elif starts > MAX_STARTS * (seconds := getattr(self, period) or SECOND):
+            raise InvalidArgument(
+                name,
+                f"{starts} starts in {seconds:g} s are too many; at most {MAX_STARTS} in a second"
+                " are allowed",
+            )
 
 
 def _check_kinds(said: Mapping[str, Any]) -> None:
@@ -231,8 +276,7 @@ class QueueSpec:
         """Return the queue to create, with the server's settings for all that were not given."""
         said: dict[str, Any] = {n: value for n, value in self.said.items() if value is not None}
         values = _defaults(said.get("retry_profile", server.retry_profile), server) | said
-        values["priority_weights"] = values["priority_weights"] or None  # none: strict
-        return Queue(name=self.name, paused=self.paused, **values)
+        return Queue(name=self.name, paused=self.paused, **_normal(values, said))
 
 
 @dataclass(slots=True, init=False)
@@ -255,9 +299,23 @@ class QueueUpdate:
             said["retry_profile"] = server.retry_profile
         defaults = _defaults(said.get("retry_profile", queue.retry_profile), server)
         values = {name: defaults[name] if value is None else value for name, value in said.items()}
-        if "priority_weights" in values:
-            values["priority_weights"] = values["priority_weights"] or None  # none: strict
-        return values
+        return _normal(values, {name for name, value in said.items() if value is not None})
+
+
+def _normal(values: dict[str, Any], said: Collection[str]) -> dict[str, Any]:
+    """Replace empty values by None where that means the same, and complete the end of a rate limit.
+
+    ``said`` are the settings that an operator gave. A queue that loses its rate limit also loses
+    the limit's other settings, unless the operator gave them, which is an error.
+    """
+    for name in _NONE_BY_ZERO:
+        if name in values:
+            values[name] = values[name] or None
+    for rate, details in _RATES.items():
+        if rate in values and values[rate] is None:
+            said_too = [name for name in details if name in said and values[name] is not None]
+            values |= {name: None for name in details if name not in said_too}
+    return values
 
 
 COUNTED_TO = 10_000
@@ -277,6 +335,47 @@ class WaitingType:
         return f"{self.jobs}+" if self.jobs >= COUNTED_TO else str(self.jobs)
 
 
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """The state of the limits of a queue."""
+
+    queue: str
+    held: int  # jobs that are ASSIGNED or RUNNING
+    full_at: float  # the state of the bucket of the rate limit
+    now: float  # by the store's clock
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """The claimable jobs of a queue that wait because of a limit."""
+
+    limit: str  # the name of the setting
+    jobs: int  # at most COUNTED_TO
+    # Seconds until a rate limit allows the next start. None: a held job must end first.
+    opens_in: float | None = None
+
+    @property
+    def count(self) -> str:
+        return f"{self.jobs}+" if self.jobs >= COUNTED_TO else str(self.jobs)
+
+
+def reached(queue: QueueSettings, state: LimitState) -> dict[str, float | None]:
+    """Return the limits that allow no start now, by the names of their settings.
+
+    The values are those of ``HeldBack.opens_in``.
+    """
+    limits = queue.limits
+    found: dict[str, float | None] = {}
+    if limits is None:
+        return found
+    if limits.max_running is not None and state.held >= limits.max_running:
+        found["max_running"] = None
+    rate = limits.rate
+    if rate is not None and not rate.tokens(state.full_at, state.now):
+        found["rate"] = rate.opens_in(state.full_at, state.now)
+    return found
+
+
 @dataclass(slots=True, kw_only=True)
 class QueueStats:
     """The settings and counters of a queue."""
@@ -291,6 +390,7 @@ class QueueStats:
     # Claimable jobs that no connected worker accepts, by type; set by the engine. The type with the
     # most jobs is first.
     unserved: tuple[WaitingType, ...] = ()
+    held_back: tuple[HeldBack, ...] = ()  # by limits; set by the engine
 
     @property
     def average_seconds(self) -> float:

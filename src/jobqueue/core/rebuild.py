@@ -1,4 +1,4 @@
-"""Rebuild jobs and queues from the event stream, and prepare them for an empty store.
+"""Rebuild jobs, queues and schedules from the event stream, and prepare them for an empty store.
 
 An event is applied with the same lifecycle table and the same ``enter`` with which
 ``core/decide.py`` made the transition. Replay reads no clock and draws no random number: the event
@@ -11,7 +11,7 @@ The sweep therefore handles it like every job whose worker was lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jobqueue.core.decide import Entry, L, Live, begin, enter, event_of, waiting
 from jobqueue.core.errors import Conflict
@@ -20,6 +20,7 @@ from jobqueue.core.ids import new_lease
 from jobqueue.core.job import DEFAULT_QUEUE, Event, Job, JobSpec
 from jobqueue.core.lifecycle import HELD, TERMINAL, State, allows
 from jobqueue.core.queue import Queue, QueueStats
+from jobqueue.core.schedule import Schedule
 from jobqueue.core.store import Rules
 from jobqueue.core.stream import (
     CancelRequested,
@@ -27,6 +28,8 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueChange,
     QueueEvent,
+    ScheduleChange,
+    ScheduleEvent,
     StreamItem,
 )
 
@@ -95,27 +98,65 @@ class Figures:
 
 
 @dataclass(slots=True)
+class RebuiltSchedule:
+    """Collects the records of one schedule. The number of a record says which one is later."""
+
+    name: str
+    definition: ScheduleEvent | None = None  # the latest with the whole schedule
+    latest: ScheduleEvent | None = None
+    removed: int = 0  # the number of the latest removal
+
+    def add(self, item: ScheduleEvent) -> bool:
+        """Apply a record; return False if it is repeated or an earlier one."""
+        if item.change is ScheduleChange.REMOVED:
+            earlier, self.removed = self.removed, max(self.removed, item.number)
+            return item.number > earlier
+        if item.schedule is not None and item.number > _number(self.definition):
+            self.definition = item
+        later = item.number > _number(self.latest)
+        if later:
+            self.latest = item
+        return later
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """Return the schedule, or None if it was removed."""
+        made, latest = self.definition, self.latest
+        if made is None or made.schedule is None or latest is None or made.number < self.removed:
+            return None
+        return replace(made.schedule, state=latest.state, revision=latest.revision)
+
+
+def _number(item: ScheduleEvent | None) -> int:
+    return 0 if item is None else item.number
+
+
+@dataclass(slots=True)
 class World:
-    """Collects all jobs, queues and idempotency keys while the stream is replayed."""
+    """Collects all jobs, queues, schedules and idempotency keys while the stream is replayed."""
 
     jobs: dict[str, Rebuilt] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
     gone: dict[str, Queue] = field(default_factory=dict)  # deleted queues, as they were last
+    schedules: dict[str, RebuiltSchedule] = field(default_factory=dict)  # removed ones, too
     keys: list[Key] = field(default_factory=list)  # of removed jobs
     figures: dict[str, Figures] = field(default_factory=dict)  # by queue
     last_seq: int = 0  # the highest number that any job had
-    last_number: int = 0  # the highest number of a queue's change
+    last_number: int = 0  # the highest number of a change of a queue or schedule
     _numbers: dict[str, int] = field(default_factory=dict)
     _deleted: set[str] = field(default_factory=set)
 
     def add(self, item: StreamItem) -> bool:
         """Apply the next record of the stream.
 
-        Return False if the record is repeated, or is not about a job or a queue. Raises LookupError
-        if an earlier record of the same job is missing.
+        Return False if the record is repeated, or is not about a job, a queue or a schedule. Raises
+        LookupError if an earlier record of the same job is missing.
         """
         if isinstance(item, QueueEvent):
             return self._queue(item)
+        if isinstance(item, ScheduleEvent):
+            self.last_number = max(self.last_number, item.number)
+            return self.schedules.setdefault(item.name, RebuiltSchedule(item.name)).add(item)
         if isinstance(item, JobEvent):
             return self._job(item)
         if isinstance(item, CancelRequested):
@@ -287,9 +328,10 @@ class Restored:
     jobs: list[Rebuilt]  # sorted by seq
     keys: list[Key]  # all keys in use, including those of removed jobs
     last_seq: int  # new jobs get higher numbers
-    last_number: int  # later changes of queues get higher numbers
+    last_number: int  # later changes of queues and schedules get higher numbers
     identity: Identity  # of the new store
     published: bool = True  # True if the event stream has all these events already
+    schedules: list[Schedule] = field(default_factory=list)  # sorted by name
 
 
 def unplaced(world: World) -> dict[str, str]:
@@ -338,6 +380,11 @@ def gather(world: World, *, published: bool, identity: Identity | None = None) -
         last_number=world.last_number,
         identity=identity or successor("", ()),
         published=published,
+        schedules=[
+            found
+            for _, one in sorted(world.schedules.items())
+            if (found := one.schedule) is not None
+        ],
     )
 
 

@@ -16,15 +16,18 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
     MAX_HISTORY,
     Assignment,
     ComponentHealth,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -41,12 +44,13 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import NO_PROGRESS, Progress
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
+from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
 
 if TYPE_CHECKING:
     from jobqueue.core.dispatch import DispatchStore
     from jobqueue.core.identity import Identity
     from jobqueue.core.rebuild import Restored, Told
+    from jobqueue.core.schedule import Schedule
     from jobqueue.core.stream import Changes
 
 ALL_QUEUES = "*"
@@ -87,6 +91,31 @@ class Claim:
     types: frozenset[str] | None = None  # job types to claim; None: all
 
 
+NOT_HELD_BACK: Mapping[str, float] = MappingProxyType({})
+
+
+class Claimed(list[Assignment]):
+    """The jobs that a claim assigned.
+
+    ``held_back`` names the queues whose limits may have kept jobs from the claim's free slots. The
+    value is the number of seconds after which a rate limit allows the next start. It is infinite
+    if a held job must end first.
+    """
+
+    __slots__ = ("held_back",)
+
+    def __init__(
+        self, jobs: Iterable[Assignment] = (), held_back: Mapping[str, float] = NOT_HELD_BACK
+    ) -> None:
+        super().__init__(jobs)
+        self.held_back = held_back
+
+    @property
+    def opens_in(self) -> float:
+        """Return the seconds after which a rate limit allows the next start; it may be infinite."""
+        return min(self.held_back.values(), default=math.inf)
+
+
 @dataclass(slots=True)
 class Submission:
     """The results of a submit, in the batch's order, and the jobs claimed in the same write."""
@@ -97,10 +126,14 @@ class Submission:
 
 @dataclass(slots=True)
 class Application:
-    """The outcomes of moves, in the order of the batch, and the jobs claimed in the same write."""
+    """The outcomes of moves, in the order of the batch, and the jobs claimed in the same write.
+
+    ``freed`` names the queues with a limit of running jobs in which a lease ended.
+    """
 
     outcomes: list[Outcome]
     assigned: list[Assignment] = field(default_factory=list)
+    freed: Collection[str] = ()
 
 
 @dataclass(slots=True)
@@ -140,6 +173,7 @@ class Change(enum.Flag):
     CONTROL = 4
     # Jobs were assigned while no hints are published: the workers read their jobs from the store.
     ASSIGNED = 8
+    SCHEDULES = 16  # a schedule was created, changed or removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +241,16 @@ class JobStore(Protocol):
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         """Accept or refuse each job on its own, then fill the claims, all in one write.
 
-        A refused job is not stored, and has no effect on the other jobs.
+        A refused job is not stored, and has no effect on the other jobs. KeyHeld refuses a job for
+        the moment, because an open transaction of another program has its key.
         """
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
         """Move the next claimable jobs to ASSIGNED: by priority, then first in, first out.
 
-        Waiting jobs of types that a claim excludes do not make the claim slower.
+        Waiting jobs of types that a claim excludes do not make the claim slower. Limits of a queue
+        (``core.limits``) hold for all claims, of this call and of others. If they may have held
+        jobs back, the answer is a ``Claimed``, and so are the ``assigned`` jobs of other writes.
         """
 
     async def apply(
@@ -256,6 +293,13 @@ class JobReads(Protocol):
 
         The limit bounds the dead letters that are read, not the matches. So a rare match among a
         million dead letters is found by many short calls. ``wanted.states`` has no effect.
+        """
+
+    async def describe(self, numbers: Sequence[int]) -> list[DeadLetterCause]:
+        """Return the dead letters with these numbers, newest first.
+
+        Jobs that are no dead letters are left out. The call reads all of them at once, without
+        their payloads, so the caller must bound their number.
         """
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
@@ -332,6 +376,9 @@ class QueueStore(Protocol):
         of types. Jobs of paused queues are included.
         """
 
+    async def limit_states(self, queue: str | None = None) -> list[LimitState]:
+        """Return the state of the limits of one queue, or of all queues, that has limits."""
+
 
 class WorkerStore(Protocol):
     """Stores workers and their leases."""
@@ -372,6 +419,14 @@ class WorkerStore(Protocol):
 
         ``overrun`` counts slots in which the function of an ended attempt still runs; None means as
         many as before. A registration sets the number to 0.
+        """
+
+    async def set_breakers(
+        self, worker_id: str, incarnation: int, breakers: Sequence[OpenBreaker]
+    ) -> None:
+        """Record the open breakers of a worker, in place of those recorded before.
+
+        Nothing happens if this incarnation is not registered. A registration removes them.
         """
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
@@ -430,6 +485,49 @@ class LeaderStore(Protocol):
         """End the term, so that another process can lead. Do nothing if the term is over."""
 
 
+@dataclass(frozen=True, slots=True)
+class DueSchedules:
+    """The schedules that the leader must look at now, and when the next one follows."""
+
+    names: tuple[str, ...]
+    next_at: float | None  # later than now; None: no other schedule has a next tick
+
+
+class ScheduleStore(Protocol):
+    """Stores schedules. ``core.schedule`` has their rules."""
+
+    async def due(self, now: float) -> DueSchedules:
+        """Return the names of the schedules whose ``due_at`` is not later than ``now``."""
+
+    async def get(self, names: Sequence[str]) -> list[Schedule]:
+        """Return the schedules with these names, sorted by name. Unknown names are left out."""
+
+    async def page(self, after: str, limit: int) -> list[Schedule]:
+        """Return schedules whose names follow ``after``, sorted by name, without their payloads."""
+
+    async def count(self) -> int:
+        """Return the number of schedules."""
+
+    async def create(self, schedule: Schedule) -> bool:
+        """Store a new schedule; return False if the name is taken."""
+
+    async def change(self, schedule: Schedule) -> bool:
+        """Replace a schedule by its next revision.
+
+        Return False, without effect, if the store does not have the revision before.
+        """
+
+    async def advance(self, schedules: Sequence[Schedule], term: Term | None = None) -> list[bool]:
+        """Replace the states of schedules by those of the next revisions, each on its own.
+
+        The definitions stay. Return for each schedule whether the store had the revision before;
+        otherwise it is not changed. With ``term``, the call is fenced by the term.
+        """
+
+    async def remove(self, name: str) -> bool:
+        """Remove a schedule; return False if there is none with this name."""
+
+
 class EventStream(Protocol):
     """Reads a store's events in the order of their commits.
 
@@ -447,8 +545,9 @@ class EventStream(Protocol):
         """Return the mark: the position up to which the events are published.
 
         The first call creates the mark, at the beginning of the events, and writes a creation event
-        for every existing queue. From then on, the store keeps jobs, changes of queues, removals
-        and cancel flags until the mark has passed them. The call is fenced by the term.
+        for every existing queue and schedule. From then on, the store keeps jobs, changes of queues
+        and schedules, removals and cancel flags until the mark has passed them. The call is fenced
+        by the term.
         """
 
     async def end(self, term: Term) -> None:
@@ -506,6 +605,10 @@ class Store(Protocol):
         """Return the part that elects the leader."""
 
     @property
+    def schedules(self) -> ScheduleStore:
+        """Return the part that stores schedules."""
+
+    @property
     def stream(self) -> EventStream:
         """Return the part that reads events for publication."""
 
@@ -561,11 +664,11 @@ class Store(Protocol):
     async def restore(self, state: Restored, told: Told) -> None:
         """Write the complete content of a store, rebuilt from the event stream, into this store.
 
-        This store must be empty: without jobs, keys and a leader, and with no other queue than an
-        unused default queue. Otherwise Conflict is raised, without effect. Jobs, events and queues
-        keep their numbers, and new ones get higher numbers. The store adopts the identity in
-        ``state``. An interrupted call leaves an empty store, or a store that cannot be opened and
-        whose error says why. ``told`` is called with the number of jobs written so far.
+        This store must be empty: without jobs, keys, schedules and a leader, and with no other
+        queue than an unused default queue. Otherwise Conflict is raised, without effect. Jobs,
+        events and queues keep their numbers, and new ones get higher numbers. The store adopts the
+        identity in ``state``. An interrupted call leaves an empty store, or a store that cannot be
+        opened and whose error says why. ``told`` is called with the number of jobs written so far.
         """
 
 

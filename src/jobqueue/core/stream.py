@@ -1,7 +1,8 @@
 """Define the records of the event stream, and the Protocol of its publisher.
 
 ``EventStream.changes_after`` returns the changes of a store as these records. All records of a
-store are enough to rebuild every job, its history and the queues (``core/rebuild.py``).
+store are enough to rebuild every job, its history, the queues and the schedules
+(``core/rebuild.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from jobqueue.core.errors import Conflict
 from jobqueue.core.job import ComponentHealth, Event, JobSpec
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import Queue
+from jobqueue.core.schedule import Schedule, ScheduleState
 from jobqueue.core.store import EventStream, Position, Term
 
 
@@ -182,6 +184,47 @@ class QueueEvent:
         return f"queue:{self.queue.name}:{self.number}"
 
 
+class ScheduleChange(enum.IntEnum):
+    """The kind of a schedule's change. Stores write the number of the kind."""
+
+    CREATED = 1
+    CHANGED = 2  # its definition changed, or it was paused or resumed
+    TICKED = 3  # a tick was submitted, skipped or refused, or an operator ran the schedule
+    REMOVED = 4
+
+
+@dataclass(slots=True)
+class ScheduleEvent:
+    """The record of a schedule's change, with its state after the change.
+
+    ``number`` grows with each change of any schedule or queue. The whole schedule comes with
+    CREATED and CHANGED alone, because ticks are frequent and do not change the definition.
+    """
+
+    change: ScheduleChange
+    name: str
+    number: int
+    at: float
+    state: ScheduleState
+    revision: int
+    schedule: Schedule | None = None
+
+    @property
+    def event_id(self) -> str:
+        return f"schedule:{self.name}:{self.number}"
+
+    @classmethod
+    def of(
+        cls, change: ScheduleChange, schedule: Schedule, number: int, at: float
+    ) -> ScheduleEvent:
+        """Return the record of a change, with ``schedule`` as it is after the change."""
+        whole = change in (ScheduleChange.CREATED, ScheduleChange.CHANGED)
+        return cls(
+            change, schedule.name, number, at, schedule.state, schedule.revision,
+            schedule if whole else None,
+        )  # fmt: skip
+
+
 class WorkerChange(enum.IntEnum):
     """The kind of a worker's change."""
 
@@ -225,7 +268,7 @@ class AssignmentRepeated:
         return f"{self.job_id}:{self.attempt}:repeated:{self.at:.6f}"
 
 
-RecordItem = JobEvent | CancelRequested | JobDeleted | QueueEvent
+RecordItem = JobEvent | CancelRequested | JobDeleted | QueueEvent | ScheduleEvent
 """The items from which a store is rebuilt; all other items are hints."""
 
 StreamItem = RecordItem | WorkerEvent | AssignmentRepeated
@@ -252,6 +295,8 @@ def bytes_of(item: StreamItem) -> int:
             size += len(item.letter.payload)
         if item.finished is not None and item.finished.result is not None:
             size += len(item.finished.result)
+    elif isinstance(item, ScheduleEvent) and item.schedule is not None:
+        size += len(item.schedule.spec.job.payload)
     return size
 
 

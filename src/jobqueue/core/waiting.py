@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from heapq import heappop, heappush
 from itertools import count, islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
@@ -111,6 +111,35 @@ class Background:
             await asyncio.wait([task])
 
 
+RECENT = 1.0
+"""The seconds for which an answer that is shown to people is cached."""
+
+
+class Recent(Generic[T]):
+    """Caches an answer for a short time. Concurrent callers share one read."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], fresh: float | None = None) -> None:
+        """Set the function that reads the answer, and the seconds for which it is cached."""
+        self._ask = ask
+        self._fresh = fresh
+        self._asking = asyncio.Lock()
+        self._known: tuple[float, T] | None = None
+
+    async def read(self) -> T:
+        async with self._asking:
+            known = self._known
+            fresh = RECENT if self._fresh is None else self._fresh
+            if known is None or time.monotonic() - known[0] > fresh:
+                answer = await self._ask()
+                # From the end of the read: callers that waited for a slow one share its answer.
+                known = self._known = (time.monotonic(), answer)
+            return known[1]
+
+    def forget(self) -> None:
+        """Discard the cached answer."""
+        self._known = None
+
+
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
     """Wait for the event, at most ``seconds``. Return True if the event was set in time."""
     try:
@@ -126,6 +155,32 @@ def jittered(seconds: float, draw: Callable[[], float] = random.random) -> float
     Random pauses prevent several processes from acting at the same moments.
     """
     return seconds * (1.0 - 0.5 * draw())
+
+
+class LatestWrite(Background, Generic[T]):
+    """Writes a value in the background: only the latest one, one write at a time.
+
+    ``write`` returns False if it must be repeated, and raises no error.
+    """
+
+    def __init__(self, write: Callable[[T], Awaitable[bool]]) -> None:
+        self._write = write
+        self._waiting: list[T] = []  # the value to write, if any
+
+    def put(self, value: T) -> None:
+        """Write this value soon, in place of a value that is not written yet."""
+        self._waiting = [value]
+        if self._task is None or self._task.done():
+            self._begin(self._run(), "latest-write")
+
+    async def _run(self) -> None:
+        pause = GrowingPause(0.1, 5.0)
+        while self._waiting:
+            value = self._waiting[0]
+            self._waiting = []
+            if not await self._write(value):
+                self._waiting = self._waiting or [value]
+                await pause.wait()
 
 
 class GrowingPause:

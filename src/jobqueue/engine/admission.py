@@ -21,6 +21,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import DEATHS
 from jobqueue.core.queue import MAX_PRIORITY, MAX_RETRIES, Queue, QueueSettings, QueueSpec
+from jobqueue.core.schedule import MAX_PAYLOAD_BYTES, ScheduleSpec
 from jobqueue.core.store import ALL_QUEUES, QueueStore
 from jobqueue.core.texts import (
     MAX_ERROR_FILTER_LENGTH,
@@ -117,8 +118,17 @@ def check_queue_spec(spec: QueueSpec) -> None:
 
     Callers that do not know the settings of the server use this instead of ``check_queue``.
     """
-    # The retry base or maximum alone may fit the retry profile of the server.
-    check_queue(spec.resolve(QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS)))
+    # The retry base or maximum alone may fit the retry profile of the server, and the details of a
+    # rate limit alone may fit the queue.
+    check_queue(
+        spec.resolve(QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS, rate=1))
+    )
+
+
+def check_schedule(spec: ScheduleSpec) -> None:
+    """Raise InvalidArgument unless a schedule and the jobs that it submits are valid."""
+    spec.check()
+    check_spec(spec.tick(0.0), MAX_PAYLOAD_BYTES)
 
 
 def check_worker_id(worker_id: str) -> None:

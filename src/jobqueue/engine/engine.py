@@ -18,6 +18,8 @@ from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
     JobQueueError,
+    KeyHeld,
+    being_changed,
     no_such_job,
     not_your_worker,
 )
@@ -32,6 +34,7 @@ from jobqueue.core.job import (
     Outcome,
     Page,
     Pulse,
+    Refusal,
     SubmitResult,
     SubmitStatus,
     TimeQuery,
@@ -46,19 +49,29 @@ from jobqueue.core.observer import Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Change, JobFilter, Store, Term
 from jobqueue.core.stream import StreamRunner
-from jobqueue.core.waiting import JOB, give_answer_room_back, in_turns, take_answer_room, turn
+from jobqueue.core.waiting import (
+    JOB,
+    GrowingPause,
+    give_answer_room_back,
+    in_turns,
+    take_answer_room,
+    turn,
+)
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
 from jobqueue.engine.health import leader_check, store_check, stream_check
+from jobqueue.engine.held_back import HeldBackJobs
 from jobqueue.engine.links import ENDING, EngineLink, Pulses, ReportCall
 from jobqueue.engine.operator import OperatorCalls
 from jobqueue.engine.paging import AccountLines, Pages
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
+from jobqueue.engine.schedules import ScheduleCalls
 from jobqueue.engine.sessions import Plan, Session, Work
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.engine.sweeper import Sweeper
+from jobqueue.engine.ticker import Ticker
 from jobqueue.engine.unserved import Unserved
 from jobqueue.engine.watching import Watchers
 from jobqueue.engine.worker_names import WorkerNames
@@ -69,13 +82,16 @@ _LANES = 2  # batches in progress, if the store's writes run in parallel
 # Bytes of a payload or result that count as a job in a batch. A batch of the largest payloads would
 # keep all callers waiting whose small jobs are in it.
 _JOB_BYTES = 4 * 1024
+_KEY_PATIENCE = 4.0  # seconds
+_KEY_PAUSES = 0.05, 0.5
+_LOCKED_TRIES = 4  # each waits a moment in the store
 _CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
 # The most transitions, and bytes of their texts, that a watch keeps while its caller does not read.
 _WATCHED = 20
 _WATCHED_BYTES = 16 * 1024
 
 
-class Engine(OperatorCalls):
+class Engine(OperatorCalls, ScheduleCalls):
     """Implements ``core.api.Backend`` on a store."""
 
     def __init__(
@@ -149,7 +165,16 @@ class Engine(OperatorCalls):
             gives_way=self._another_publishes if self._stream is None else None,
             observer=self._observer,
         )
+        self._ticker = Ticker(
+            self._store,
+            self._clock,
+            self._settings.ticks,
+            self.submit,
+            self._leads_under,
+            self._sweeper.term_ended,
+        )
         self._unserved = Unserved(self._store, self._scheduler.sessions, self._leads_under)
+        self._held_back = HeldBackJobs(self._store.queues)
         self._pulses = Pulses(self._store.workers, self._scheduler, self._lose)
         self._control = Control(self._store.workers, self._scheduler)
         await self._store.queues.create(dataclasses.replace(self._settings.queue))
@@ -163,6 +188,7 @@ class Engine(OperatorCalls):
         if self._settings.dispatch is not Dispatch.ELSEWHERE:
             self._scheduler.start()
             self._sweeper.start()
+            self._ticker.start()
             self._unserved.start()
         if self._stream is not None:  # without a term it only measures the leader's lag
             self._stream.start(self._store.stream, self._leads_under)
@@ -184,6 +210,7 @@ class Engine(OperatorCalls):
             await self._store.close()
             return
         self._started = False
+        await self._ticker.stop()  # before the submits end
         for check in (self._store_check, self._leader_check, self._stream_check):
             if check is not None:
                 await check.stop()
@@ -233,6 +260,8 @@ class Engine(OperatorCalls):
         if Change.CONTROL in changed:
             self._control.heard()
             self._sweeper.lead()
+        if Change.SCHEDULES in changed:
+            self._ticker.nudge()
         if self._roster is not None:
             if Change.CONTROL in changed:
                 self._roster.look()
@@ -269,7 +298,7 @@ class Engine(OperatorCalls):
         group = self._settings.submit_group
         for start in range(0, len(jobs), group):
             try:
-                answers = await self._submits.add(jobs[start : start + group])
+                answers = await self._write_jobs(jobs[start : start + group])
             except JobQueueError as error:
                 if start == 0:
                     raise
@@ -278,6 +307,25 @@ class Engine(OperatorCalls):
             for place, answer in zip(places[start : start + group], answers, strict=True):
                 results[place] = answer
         return [result for result in results if result is not None]
+
+    async def _write_jobs(self, jobs: Sequence[NewJob]) -> list[SubmitResult]:
+        """Submit jobs in a batch. Wait a while for the keys that open transactions have."""
+        answers = await self._submits.add(jobs)
+        held = _held(answers)
+        if not held:
+            return answers
+        give_up = time.monotonic() + _KEY_PATIENCE
+        pause = GrowingPause(*_KEY_PAUSES)
+        while held and time.monotonic() < give_up:
+            await pause.wait()
+            try:
+                again = await self._submits.add([jobs[n] for n in held])
+            except JobQueueError as error:  # the others are written
+                again = [SubmitResult.refused(error)] * len(held)
+            for n, answer in zip(held, again, strict=True):
+                answers[n] = answer
+            held = _held(answers)
+        return answers
 
     async def _flush_submits(self, calls: Sequence[Sequence[NewJob]]) -> list[list[SubmitResult]]:
         jobs = [job for call in calls for job in call] if len(calls) > 1 else calls[0]
@@ -326,8 +374,15 @@ class Engine(OperatorCalls):
 
     async def get(self, job_id: str) -> Job:
         job = await self._get(job_id)
-        job.hint = await self._unserved.hint(job, self._clock.now())
+        job.hint = await self._hint(job)
         return job
+
+    async def _hint(self, job: Job) -> str:
+        """Return why a job waits although it could be claimed, or an empty text."""
+        now = self._clock.now()
+        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
+            return ""
+        return await self._unserved.hint(job, now) or await self._held_back.hint(job)
 
     async def _get(self, job_id: str) -> Job:
         job = await self._store.reads.get(parse_job_id(job_id))
@@ -348,7 +403,7 @@ class Engine(OperatorCalls):
                     return job
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    job.hint = await self._unserved.hint(job, self._clock.now())
+                    job.hint = await self._hint(job)
                     return job
                 seq, version = job.seq, job.version
                 del job  # free its payload during the wait
@@ -361,6 +416,7 @@ class Engine(OperatorCalls):
         job = await self._get(job_id)
         if job.state in TERMINAL:
             return Cancellation(job.state, requested=False, already_terminal=True)
+        locked = 0
         for _ in range(_CANCEL_TRIES):
             outcome = (await self._apply([Transition.cancelled(job.seq)]))[0]
             if outcome.applied:
@@ -369,6 +425,11 @@ class Engine(OperatorCalls):
                 raise no_such_job(job_id)
             if outcome.state in TERMINAL:
                 return Cancellation(outcome.state, requested=False, already_terminal=True)
+            if outcome.refusal is Refusal.LOCKED:
+                locked += 1
+                if locked == _LOCKED_TRIES:
+                    raise being_changed(job_id)
+                continue
             held = await self._store.jobs.request_cancel(job.seq)
             if held is not None:
                 session = self._scheduler.sessions.get(held.worker_id)
@@ -562,6 +623,8 @@ class Engine(OperatorCalls):
         for session, count in (freed or {}).items():
             session.free += count
         self._scheduler.settle(plan, application.assigned)
+        if application.freed:
+            self._scheduler.freed(application.freed, plan.scopes)
         self._after_apply(application.outcomes, by_worker)
         return application.outcomes
 
@@ -622,6 +685,11 @@ def _first_of(events: Sequence[Event]) -> tuple[deque[Event], bool]:
 def _note_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and task.exception() is not None:
         _log.debug("a write of transitions failed: %s", task.exception())  # the caller got it, too
+
+
+def _held(answers: Sequence[SubmitResult]) -> list[int]:
+    """Return the places of jobs whose keys open transactions of other programs have."""
+    return [n for n, one in enumerate(answers) if isinstance(one.error, KeyHeld)]
 
 
 def _split(answers: list[T], sizes: list[int]) -> list[list[T]]:

@@ -7,18 +7,22 @@ that is connected to another server.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jobqueue.core.clock import MAX_SECONDS
-from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.breaker import OpenBreaker
+from jobqueue.core.clock import LATEST, MAX_SECONDS
+from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.core.job import MAX_SEQ, Held, Pulse, Transition, WorkerStatus
 from jobqueue.core.lifecycle import REPORTABLE, Move, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import WorkerStore
+from jobqueue.core.waiting import LatestWrite
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.sessions import Session
 
+_log = logging.getLogger("jobqueue.engine.links")
 ENDING = REPORTABLE - {Move.START}
 """The moves whose report ends the worker's lease."""
 
@@ -119,9 +123,34 @@ class EngineLink:
         self._report = report
         self._pulses = pulses
         self._listed = False
+        self._breakers = LatestWrite(self._record_breakers)
 
     def grant(self, slots: int) -> None:
         self._scheduler.grant(self._session, slots)
+
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        for one in breakers:
+            if not 0 <= one.until <= LATEST:  # NaN is refused, too
+                raise InvalidArgument("breakers.until", "must be a time before the year 10000")
+        # Other types are left out, so the names are bounded as those of the registration are.
+        known = self._session.info.types or frozenset()
+        kept = tuple({one.type: one for one in breakers if one.type in known}.values())
+        self._scheduler.set_breakers(self._session, kept)
+        self._breakers.put(kept)
+
+    async def _record_breakers(self, breakers: Sequence[OpenBreaker]) -> bool:
+        """Write the open breakers to the store, for other servers and for operators."""
+        info = self._session.info
+        try:
+            await self._workers.set_breakers(info.id, info.incarnation, breakers)
+        except JobQueueError as error:
+            _log.debug(
+                "cannot record the open breakers of worker %s: %s; they are in force, but lists of"
+                " workers do not show them",
+                info.id,
+                error,
+            )
+        return True
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
         worker_id = self._session.info.id
@@ -194,6 +223,7 @@ class EngineLink:
 
     async def close(self) -> None:
         await self.drain()
+        await self._breakers.stop()
         self._scheduler.remove(self._session)
         info = self._session.info  # leases that it still holds are left to the heartbeat timeout
         await self._workers.retire(info.id, info.incarnation, owner=info.owner)

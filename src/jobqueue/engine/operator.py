@@ -12,13 +12,18 @@ from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
     NotFound,
+    being_changed,
     no_such_job,
     no_such_queue,
 )
+from jobqueue.core.grouping import DeadLetterGroups, group
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
+    DeadLetterCause,
+    Deleted,
     Health,
     Job,
+    NotDeleted,
     NotRetried,
     Outcome,
     Refusal,
@@ -30,9 +35,11 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.queue import SETTINGS, Queue, QueueSpec, QueueStats, QueueUpdate
-from jobqueue.core.store import JobFilter, Store
+from jobqueue.core.store import DeadLetters, JobFilter, Store
+from jobqueue.core.waiting import TURN, turn
 from jobqueue.engine import admission
 from jobqueue.engine.health import Check
+from jobqueue.engine.held_back import HeldBackJobs
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.engine.unserved import Unserved
@@ -42,6 +49,10 @@ _FORCE_CHUNK = 1_000
 # Dead letters that one call reads, so that the call returns within its caller's timeout.
 _RETRY_CHUNK = 1_000
 _COUNT_CHUNK = 10_000
+_DELETE_CHUNK = 500
+_DELETES_AT_ONCE = 50
+_MOST_GROUPED = 10_000  # dead letters that are read to group them
+_MOST_GROUPS = 200
 
 
 class OperatorCalls:
@@ -54,6 +65,7 @@ class OperatorCalls:
     _stream_check: Check | None
     _scheduler: Scheduler
     _unserved: Unserved
+    _held_back: HeldBackJobs
     _apply: Callable[[Sequence[Transition]], Awaitable[list[Outcome]]]
     get: Callable[[str], Awaitable[Job]]
 
@@ -128,6 +140,7 @@ class OperatorCalls:
         for stats in found:
             stats.queue = self._settings.complete(stats.queue)
         await self._unserved.complete(found)
+        await self._held_back.complete(found)
 
     async def list_workers(self) -> list[Worker]:
         return await list_shortened(self._store.workers)
@@ -172,6 +185,8 @@ class OperatorCalls:
             raise Conflict(f"job {job_id} cannot be retried: its queue {job.queue!r} is deleted")
         if outcome.refusal is Refusal.NO_SUCH_JOB:
             raise no_such_job(job_id)
+        if outcome.refusal is Refusal.LOCKED:
+            raise being_changed(job_id)
         if not outcome.applied:
             state = outcome.state.name if outcome.state else "gone"
             raise Conflict(
@@ -179,17 +194,65 @@ class OperatorCalls:
             )
         return await self.get(job_id)
 
-    async def retry_dead_letters(self, query: RetryQuery) -> Retried:
+    async def _look(self, query: RetryQuery, limit: int) -> DeadLetters:
+        """Read the next dead letters of a query, and return those that match."""
         admission.check_retry_query(query)
         if query.queue is not None:
-            await self.queue_stats(query.queue)  # a mistyped name is an error
-        looked = await self._store.reads.dead_letters(
-            JobFilter(
-                before_seq=admission.read_page_token(query.page_token),
-                limit=_COUNT_CHUNK if query.dry_run else _RETRY_CHUNK,
-                **query.conditions(),
-            )
+            await self._queue_stats(query.queue)  # a mistyped name is an error
+        before = admission.read_page_token(query.page_token)
+        return await self._store.reads.dead_letters(
+            JobFilter(before_seq=before, limit=limit, **query.conditions())
         )
+
+    async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
+        query = replace(query, page_token="")
+        letters: list[DeadLetterCause] = []
+        answer = DeadLetterGroups()
+        while True:
+            looked = await self._look(query, _MOST_GROUPED - answer.looked_at)
+            answer.looked_at += looked.looked_at
+            numbers = [seq for seq, _ in looked.found]
+            for start in range(0, len(numbers), TURN):
+                await turn()
+                letters += await self._store.reads.describe(numbers[start : start + TURN])
+            if looked.before_seq is None:
+                break
+            if answer.looked_at >= _MOST_GROUPED:
+                answer.complete = False
+                break
+            query.page_token = admission.write_page_token(looked.before_seq)
+        answer.groups = group(letters, _MOST_GROUPS)
+        answer.since = min((one.at for one in letters), default=0.0)
+        answer.until = max((one.at for one in letters), default=0.0)
+        return answer
+
+    async def delete_dead_letters(self, query: RetryQuery) -> Deleted:
+        looked = await self._look(query, _COUNT_CHUNK if query.dry_run else _DELETE_CHUNK)
+        answer = Deleted(looked.looked_at, len(looked.found), 0)
+        if looked.before_seq is not None:
+            answer.next_page_token = admission.write_page_token(looked.before_seq)
+        if query.dry_run or not looked.found:
+            return answer
+        found = await self._store.reads.describe([seq for seq, _ in looked.found])
+        ended: list[int] = []
+
+        async def delete(letter: DeadLetterCause) -> None:
+            try:
+                # With the version: a job that was retried meanwhile is not deleted.
+                state = await self._store.upkeep.delete_job(letter.id, version=letter.version)
+                if state in TERMINAL:
+                    ended.append(letter.seq)
+            except Conflict as error:
+                answer.refused.append(NotDeleted(letter.id, error.message))
+
+        for start in range(0, len(found), _DELETES_AT_ONCE):
+            await asyncio.gather(*map(delete, found[start : start + _DELETES_AT_ONCE]))
+        # A job that became a dead letter again meanwhile has another version, and is still there.
+        answer.deleted = len(ended) - len(await self._store.reads.describe(ended))
+        return answer
+
+    async def retry_dead_letters(self, query: RetryQuery) -> Retried:
+        looked = await self._look(query, _COUNT_CHUNK if query.dry_run else _RETRY_CHUNK)
         answer = Retried(looked.looked_at, len(looked.found), 0)
         if looked.before_seq is not None:
             answer.next_page_token = admission.write_page_token(looked.before_seq)

@@ -197,12 +197,16 @@ class Roster(Background):
         session = self._scheduler.sessions.get(info.id)
         if session is None or session.info.incarnation != info.incarnation:
             added = Session(info, _HintedInbox(self._note), held=leases, counted=True)
+            added.set_breakers(worker.breakers)
             replaced = self._scheduler.sessions.add(added)
             if replaced is not None:
                 replaced.open = False
             return True
         registered = session.info
         grown = slots > registered.concurrency or info.types != registered.types
+        if worker.breakers != session.breakers:
+            session.set_breakers(worker.breakers)
+            grown = True
         if info != registered:  # so that equal lists of types stay one object
             session.info = info
         known = before.get(session)

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Transition, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.observer import Observer
-from jobqueue.core.store import Claim, Store
+from jobqueue.core.store import NOT_HELD_BACK, Claim, Claimed, Store
 from jobqueue.core.waiting import is_set_within
 from jobqueue.engine.sessions import Plan, Scope, Session, Sessions, Work, concerns
 from jobqueue.engine.settings import EngineSettings
@@ -35,6 +37,8 @@ class Scheduler:
     A *scope* is the queues and types of some workers. *News* is anything that may have made a job
     claimable. If a claim for a scope got fewer jobs than slots, and no news came meanwhile, the
     scope is *dry*: it gets no claim until news of its queues and types, or until the interval ends.
+    If a queue's limits may have kept jobs from a dry scope, the scope is *held back*: reports,
+    which may end jobs of that queue, contain a claim for it.
     """
 
     def __init__(
@@ -52,6 +56,8 @@ class Scheduler:
         # The latest news: the types of new jobs by queue; None: any jobs.
         self._recent: deque[Work | None] = deque(maxlen=_REMEMBERED)
         self._dry: set[Scope] = set()
+        self._held_back: set[Scope] = set()  # some of ``_dry``
+        self._opens: dict[str, float] = {}  # when a queue's rate limit allows the next start
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
@@ -138,7 +144,23 @@ class Scheduler:
             self._dry.clear()
         elif before:
             self._dry -= {scope for scope in self._dry if concerns(scope, work)}
+        if self._held_back:
+            self._held_back &= self._dry
         return len(self._dry) < before
+
+    def freed(self, queues: Collection[str], looked: Collection[Scope] = ()) -> None:
+        """Record that held jobs of queues with a limit have ended, and claim soon.
+
+        The same write contained claims for the scopes ``looked``, which need no other claim.
+        """
+        work: Work = dict.fromkeys(queues)
+        self._news += 1
+        self._recent.append(work)  # a claim in progress may have been too early
+        for scope in [one for one in self._held_back if one not in looked]:
+            if concerns(scope, work):
+                self._held_back.discard(scope)
+                self._dry.discard(scope)
+                self._wake.set()
 
     def _has_news(self, scope: Scope, since: int) -> bool:
         missed = self._news - since
@@ -158,6 +180,12 @@ class Scheduler:
             # operator has undone its drain.
             session.free += slots
         if session.free > 0 and session.open and self.sessions.scope(session) not in self._dry:
+            self._wake.set()
+
+    def set_breakers(self, session: Session, breakers: Sequence[OpenBreaker]) -> None:
+        """Replace a worker's open breakers, and claim for the types that it takes again."""
+        session.set_breakers(breakers)
+        if session.offers:
             self._wake.set()
 
     def tell(self, session: Session, status: WorkerStatus) -> None:
@@ -183,6 +211,7 @@ class Scheduler:
         """Remove the session of a worker that left, so that fallbacks may serve its queues."""
         self.sessions.remove(session)
         self._dry.clear()
+        self._held_back.clear()
         self._wake.set()
 
     def relieve(self, session: Session, leases: Collection[int]) -> None:
@@ -207,9 +236,10 @@ class Scheduler:
             self._note(work)
         if not self._assigning:
             return Plan.nothing()
-        return self.sessions.plan(
-            self._settings.batch_size, self._news, self._dry.__contains__, freed, ending
-        )
+        skip = self._dry.__contains__
+        if self._held_back and work is None and ending:
+            skip = (self._dry - self._held_back).__contains__
+        return self.sessions.plan(self._settings.batch_size, self._news, skip, freed, ending)
 
     def plan_hand_off(self, work: Work, jobs: int) -> Plan:
         """Promise free slots to the jobs of a submit, in dry scopes only.
@@ -235,11 +265,16 @@ class Scheduler:
         were submitted in the same write.
         """
         if plan.asked and looked:
+            held_back = assigned.held_back if isinstance(assigned, Claimed) else NOT_HELD_BACK
             for scope, filled in plan.filled(assigned):
                 if filled or self._has_news(scope, plan.news):
                     self._wake.set()  # there may be more jobs, or jobs that the claim has missed
                 else:
                     self._dry.add(scope)
+                    if held_back and concerns(scope, dict.fromkeys(held_back)):
+                        self._held_back.add(scope)
+            if held_back:
+                self._await_opening(held_back)
             if plan.left_out:
                 self._wake.set()
         elif plan.asked > len(assigned):
@@ -253,6 +288,28 @@ class Scheduler:
         for queue, count in by_queue.items():
             self._observer.entered(queue, State.ASSIGNED, count)
         return by_queue
+
+    def _await_opening(self, held_back: Mapping[str, float]) -> None:
+        now = time.monotonic()
+        for queue, seconds in held_back.items():
+            if seconds == math.inf:
+                self._opens.pop(queue, None)
+            else:
+                self._opens[queue] = now + seconds
+                self._wake.set()  # the sleep may have to be shorter
+
+    def _open(self) -> float:
+        """Record that the queues whose rate limit allows a start by now may have claimable jobs.
+
+        Return the time when the next queue follows.
+        """
+        now = time.monotonic()
+        if opened := [queue for queue, at in self._opens.items() if at <= now]:
+            for queue in opened:
+                del self._opens[queue]
+            self._note(dict.fromkeys(opened))
+            self._wake.set()
+        return min(self._opens.values(), default=math.inf)
 
     def release(self, plan: Plan) -> None:
         """Free the promised slots of a plan whose write failed."""
@@ -284,8 +341,11 @@ class Scheduler:
         look_at = time.monotonic() + interval
         while not self._stopping:
             # The safety net: after the interval, claim for all scopes, even without news.
-            left = look_at - time.monotonic()
+            until = min(look_at, self._open()) if self._opens else look_at
+            left = until - time.monotonic()
             if left <= 0 or not await is_set_within(self._wake, left):
+                if until < look_at:
+                    continue
                 self._note(None)
                 look_at = time.monotonic() + interval
             self._wake.clear()

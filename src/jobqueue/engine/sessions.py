@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobqueue.core.api import BoundedInbox, Inbox
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
 from jobqueue.core.store import ALL_QUEUES, Claim
 
@@ -47,6 +48,10 @@ class Session:
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _named: tuple[str, ...] = ()  # the list that ``_queues`` was made of
     _queues: frozenset[str] = _NOTHING
+    breakers: tuple[OpenBreaker, ...] = ()
+    trials: set[OpenBreaker] = field(default_factory=set)  # for each, one job may be claimed
+    _known: frozenset[str] | None = None  # the list that ``_types`` was made of
+    _types: frozenset[str] | None = None
     taken: frozenset[str] = _NOTHING  # of a fallback: the queues that it leaves to other workers
     _left: list[frozenset[str]] = field(default_factory=list)  # the lists that made ``taken``
 
@@ -60,6 +65,23 @@ class Session:
             self._named = self.info.queues
             self._queues = frozenset(self._named)
         return self._queues
+
+    @property
+    def types(self) -> frozenset[str] | None:
+        """Return the types of jobs that the worker takes at present: not those of open breakers."""
+        known = self.info.types
+        if not self.breakers or known is None:
+            return known
+        if self._types is None or self._known is not known:
+            self._known, self._types = known, known.difference(one.type for one in self.breakers)
+        return self._types
+
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        """Replace the worker's open breakers. Each new trial allows the claim of one job."""
+        before = {(one.type, one.trial) for one in self.breakers}
+        new = {one for one in breakers if one.trial and (one.type, one.trial) not in before}
+        self.breakers, self._types = tuple(breakers), None
+        self.trials = (self.trials & set(breakers)) | new
 
     def leave(self, lists: list[frozenset[str]]) -> None:
         """Leave the queues in these lists to other workers."""
@@ -83,6 +105,8 @@ class Session:
         self.open = False
         self.info = dataclasses.replace(self.info, queues=(), types=None)
         self._named, self._queues = (), _NOTHING
+        self.breakers, self.trials = (), set()
+        self._known = self._types = None
 
     @property
     def offers(self) -> bool:
@@ -113,8 +137,8 @@ class Session:
 Scope = tuple[frozenset[str], frozenset[str], frozenset[str] | None]
 """The queues of which a session takes jobs, the excluded queues, and its types (None: all)."""
 
-Work = Mapping[str, Collection[str]]
-"""The types of new jobs, by queue."""
+Work = Mapping[str, Collection[str] | None]
+"""The types of jobs that may be claimable, by queue; None: every type."""
 
 
 def concerns(scope: Scope, work: Work) -> bool:
@@ -123,7 +147,7 @@ def concerns(scope: Scope, work: Work) -> bool:
     return any(
         (queue in queues or ALL_QUEUES in queues)
         and queue not in without
-        and (types is None or not types.isdisjoint(came))
+        and (types is None or came is None or not types.isdisjoint(came))
         for queue, came in work.items()
     )
 
@@ -139,7 +163,9 @@ class Plan:
     scopes: list[Scope]  # of ``claims``, in the same order
     promised: dict[Session, int]
     news: int  # the scheduler's number when the plan was made
-    left_out: bool  # the batch was too small for every scope with free slots
+    # True: the batch was too small for every scope with free slots, or a slot was kept for a trial.
+    left_out: bool
+    trials: list[tuple[Session, OpenBreaker]] = field(default_factory=list)  # in these claims
     asked: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -208,6 +234,7 @@ class Sessions:
         Both are applied to the sessions only after the write has succeeded.
         """
         groups: dict[Scope, list[tuple[Session, int]]] = {}
+        trials: dict[Scope, list[tuple[Session, OpenBreaker]]] = {}
         for session in self._by_id.values():
             free = session.info.concurrency if session.counted else session.free
             free += freed.get(session, 0)
@@ -216,12 +243,22 @@ class Sessions:
                 free = min(free, session.info.concurrency - session.promised - held)
             if free > 0 and session.takes:
                 scope = self.scope(session)
-                if not skip(scope):
+                if session.trials:
+                    for one in list(session.trials)[:free]:
+                        only = scope[0], scope[1], frozenset({one.type})
+                        if not skip(only):
+                            groups.setdefault(only, []).append((session, 1))
+                            trials.setdefault(only, []).append((session, one))
+                            free -= 1
+                if session.breakers and not scope[2]:
+                    continue  # it has paused all its types
+                if free > 0 and not skip(scope):
                     groups.setdefault(scope, []).append((session, free))
         claims: list[Claim] = []
         scopes: list[Scope] = []
         promised: dict[Session, int] = {}
-        left_out = False
+        tried: list[tuple[Session, OpenBreaker]] = []
+        left_out = bool(trials)  # their slots are for other jobs if there is none to try
         names = 0
         turns = sorted(groups, key=lambda scope: _turn(scope, groups[scope]))
         if self._delayed:
@@ -243,10 +280,14 @@ class Sessions:
                 queues = groups[scope][0][0].info.queues if scope[0] else ()
                 claims.append(Claim(queues, slots, *scope[1:]))
                 scopes.append(scope)
+                if scope in trials:
+                    tried += [one for one in trials[scope] if one[0].info.id in slots]
         for session, count in promised.items():
             session.free -= count
             session.promised += count
-        return Plan(claims, scopes, promised, news, left_out)
+        for session, one in tried:
+            session.trials.discard(one)
+        return Plan(claims, scopes, promised, news, left_out, tried)
 
     def _delay(self, scopes: Sequence[Scope]) -> None:
         if len(self._delayed) > 2 * len(self._by_id):
@@ -260,7 +301,7 @@ class Sessions:
         """
         info = session.info
         if not info.fallback:
-            return session.queues, _NOTHING, info.types
+            return session.queues, _NOTHING, session.types
         lists = {  # equal lists are one object
             id(other.queues): other.queues
             for other in self._by_id.values()
@@ -268,8 +309,8 @@ class Sessions:
         }
         session.leave(list(lists.values()))
         if ALL_QUEUES in session.taken:
-            return _NOTHING, _NOTHING, info.types
-        return session.queues, session.taken, info.types
+            return _NOTHING, _NOTHING, session.types
+        return session.queues, session.taken, session.types
 
     def settle(self, plan: Plan, assigned: Sequence[Assignment]) -> list[Assignment]:
         """Deliver the jobs of a plan and free the plan's other slots.
@@ -280,6 +321,10 @@ class Sessions:
         for assignment in assigned:
             by_worker.setdefault(assignment.worker_id, []).append(assignment)
         orphans: list[Assignment] = []
+        for session, one in plan.trials:
+            got = by_worker.get(session.info.id, ())
+            if one in session.breakers and all(job.type != one.type for job in got):
+                session.trials.add(one)  # there was no job to try
         for session, count in plan.promised.items():
             got = by_worker.pop(session.info.id, [])
             session.promised -= count
@@ -324,7 +369,7 @@ def _spread(
         if session.bounded is not None:
             count = session.bounded.reserve(count)
         if count:
-            promised[session] = count
+            promised[session] = promised.get(session, 0) + count
         return [session.info.id] * count
     heap = [
         (len(session.held) + session.promised - freed.get(session, 0), place, free, session)

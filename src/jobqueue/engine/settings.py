@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.queue import Queue
+from jobqueue.core.schedule import CATCH_UP, ON_TIME, TickRules
 
 
 class Dispatch(enum.Enum):
@@ -19,6 +20,7 @@ class Dispatch(enum.Enum):
     ELSEWHERE = "elsewhere"  # other processes assign them, and also lead and sweep
 
 
+_TAKE_OVER, _LONGEST_GRACE = 1.5, 300.0  # of a leader's life: the time without a leader; seconds
 DONE_KEPT = 7 * 86_400.0
 """The default number of seconds for which DONE jobs are kept."""
 
@@ -46,7 +48,16 @@ class EngineSettings:
     version: str = ""
     name: str = field(default_factory=lambda: f"{socket.gethostname()}:{os.getpid()}")
     dispatch: Dispatch = Dispatch.LINKS
+    # How late the newest missed tick of a schedule may be submitted; 0 = missed ticks are skipped.
+    catch_up: float = CATCH_UP
+    key_ttl: float = 86_400.0  # as in the store's rules
     resend_after: float = 5.0  # with a roster: the hint of an assignment not started is repeated
+
+    @property
+    def ticks(self) -> TickRules:
+        """Return how late a tick may be. A tick that waited for a new leader is still on time."""
+        grace = max(ON_TIME, min(_TAKE_OVER * self.leader_ttl, _LONGEST_GRACE))
+        return TickRules(self.catch_up, self.key_ttl, grace)
 
     def complete(self, queue: Queue) -> Queue:
         """Return a copy of the queue with the engine's retention times where the queue has none."""

@@ -9,20 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
+from jobqueue.core.breaker import OpenBreaker, why_paused
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Job, WorkerInfo, WorkerStatus
+from jobqueue.core.job import Job, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
 from jobqueue.core.store import ALL_QUEUES, Store, Term
-from jobqueue.core.waiting import TURN, Background, turn
+from jobqueue.core.waiting import TURN, Background, Recent, turn
 from jobqueue.engine.sessions import Scope, Session, Sessions
 
-T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine.unserved")
-_FRESH = 1.0  # seconds for which an answer of the store is cached
 _LOOK_EVERY = 2.0
 _SHARE = 10  # the pause between two reads, as a multiple of the duration of one
 _MOST_SHOWN = 100  # types of a queue; clients choose their number
@@ -34,10 +32,18 @@ _Registration = tuple[str, int, int]
 
 
 class Takers:
-    """Holds the queues and types of jobs that the connected workers take."""
+    """Holds the queues and types of jobs that the connected workers take.
 
-    def __init__(self, scopes: Iterable[Scope]) -> None:
+    A type that a worker has paused counts as taken, because the pause ends by itself.
+    """
+
+    def __init__(self, scopes: Iterable[Scope], paused: Iterable[OpenBreaker] = ()) -> None:
         self._scopes = set(scopes)
+        self._paused: dict[str, OpenBreaker] = {}
+        for one in paused:
+            known = self._paused.get(one.type)
+            if known is None or one.until < known.until:
+                self._paused[one.type] = one
         self._by_queue: dict[str, set[frozenset[str] | None]] = {}
 
     def take(self, queue: str, type: str) -> bool:
@@ -47,6 +53,10 @@ class Takers:
     def take_from(self, queue: str) -> bool:
         """Return True if some worker takes jobs of some type from this queue."""
         return bool(self._lists(queue))
+
+    def pause(self, type: str) -> OpenBreaker | None:
+        """Return the open breaker of a type whose pause ends first, or None if none is open."""
+        return self._paused.get(type)
 
     async def lacking(self, waiting: Sequence[WaitingType]) -> list[WaitingType]:
         """Return those of the waiting types that no worker takes. Other tasks run meanwhile."""
@@ -90,27 +100,6 @@ def _registration(info: WorkerInfo) -> _Registration:
     return info.id, info.incarnation, info.link
 
 
-class _Recent(Generic[T]):
-    """Caches an answer of the store for a second. Concurrent callers share one read."""
-
-    def __init__(self, ask: Callable[[], Awaitable[T]]) -> None:
-        self._ask = ask
-        self._asking = asyncio.Lock()
-        self._known: tuple[float, T] | None = None
-
-    async def read(self) -> T:
-        async with self._asking:
-            known = self._known
-            if known is None or time.monotonic() - known[0] > _FRESH:
-                answer = await self._ask()
-                # From the end of the read: callers that waited for a slow one share its answer.
-                known = self._known = (time.monotonic(), answer)
-            return known[1]
-
-    def forget(self) -> None:
-        self._known = None
-
-
 class Unserved(Background):
     """Compares the types of waiting jobs with the types that workers of all servers take."""
 
@@ -118,8 +107,8 @@ class Unserved(Background):
         self._store = store
         self._sessions = sessions
         self._term = term
-        self._takers = _Recent(self._read_takers)
-        self._waiting = _Recent(lambda: store.queues.waiting_types(COUNTED_TO))
+        self._takers = Recent(self._read_takers)
+        self._waiting = Recent(lambda: store.queues.waiting_types(COUNTED_TO))
         # The names of workers of other servers, by registration: these never change.
         self._elsewhere: dict[_Registration, Scope] = {}
         self._seen: set[tuple[str, str]] = set()  # found by the last ``tell``, not logged yet
@@ -135,20 +124,26 @@ class Unserved(Background):
         self._takers.forget()
 
     async def hint(self, job: Job, now: float) -> str:
-        """Return why the job waits if no worker takes it, else an empty text."""
-        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
-            return ""
+        """Return why the job waits if no worker takes it, else an empty text.
+
+        The job must be claimable.
+        """
         try:
-            return reason(await self._takers.read(), job.queue, job.type)
+            every, able = await self._takers.read()
         except JobQueueError:  # the job is shown without the hint
             return ""
+        pause = every.pause(job.type)
+        missing = reason(every, job.queue, job.type)
+        if missing or pause is None or able.take(job.queue, job.type):
+            return missing
+        return why_paused(pause, now)
 
     async def complete(self, queues: Sequence[QueueStats]) -> None:
         """Add to each queue's figures the types of waiting jobs that no connected worker takes."""
         if not any(stats.depth.get(State.PENDING) for stats in queues):
             return
         try:
-            takers, waiting = await self._takers.read(), await self._waiting.read()
+            (takers, _), waiting = await self._takers.read(), await self._waiting.read()
             lacking = await takers.lacking(waiting)
         except JobQueueError as error:
             _log.debug(
@@ -164,19 +159,35 @@ class Unserved(Background):
             types.sort(key=lambda one: (-one.jobs, one.type))
             stats.unserved = tuple(types[:_MOST_SHOWN])
 
-    async def _read_takers(self) -> Takers:
+    async def _read_takers(self) -> tuple[Takers, Takers]:
+        """Return the takers with all their types, and those without the types that are paused."""
         workers = await self._store.workers.all(names=False)
-        online = [worker.info for worker in workers if worker.status is WorkerStatus.ONLINE]
-        scopes: list[Scope] = []
+        online = [worker for worker in workers if worker.status is WorkerStatus.ONLINE]
+        found = await self._scopes([worker.info for worker in online])
+        scopes = [scope for scope in found if scope is not None]
+        paused = [one for worker in online for one in worker.breakers]
+        every = Takers(scopes, paused)
+        if not paused:
+            return every, every
+        able = [
+            _without_paused(scope, worker)
+            for scope, worker in zip(found, online, strict=True)
+            if scope is not None
+        ]
+        return every, Takers(able)
+
+    async def _scopes(self, infos: Sequence[WorkerInfo]) -> list[Scope | None]:
+        """Return the scope of each worker, or None if it has left or registered anew meanwhile."""
+        here: dict[_Registration, Scope] = {}
         elsewhere: dict[_Registration, Scope] = {}
         missing: list[str] = []
-        for info in online:
+        for info in infos:
             registration = _registration(info)
             session = self._sessions.get(info.id)
             if session is not None and _registration(session.info) == registration:
-                scopes.append(self._scope(session))
-            elif (known := self._elsewhere.get(registration)) is not None:
-                elsewhere[registration] = known
+                here[registration] = self._scope(session)
+            elif (kept := self._elsewhere.get(registration)) is not None:
+                elsewhere[registration] = kept
             else:
                 missing.append(info.id)
         shared = {scope: scope for scope in elsewhere.values()}  # equal lists are kept once
@@ -185,7 +196,8 @@ class Unserved(Background):
                 scope = frozenset(info.queues), _NOTHING, info.types
                 elsewhere[_registration(info)] = shared.setdefault(scope, scope)
         self._elsewhere = elsewhere
-        return Takers([*scopes, *elsewhere.values()])
+        known = here | elsewhere
+        return [known.get(_registration(info)) for info in infos]
 
     def _scope(self, session: Session) -> Scope:
         if session.info.fallback:  # it may leave queues to others
@@ -213,7 +225,7 @@ class Unserved(Background):
         The first call logs nothing, because workers that start together with the server need a
         moment to connect.
         """
-        takers = await self._takers.read()
+        takers, _ = await self._takers.read()
         unserved = await takers.lacking(await self._waiting.read())
         lacking = {(one.queue, one.type): one for one in unserved}
         self._told = {place for place in self._told if not takers.take(*place)}
@@ -233,6 +245,13 @@ class Unserved(Background):
                 len(confirmed) - room,
             )
         self._too_many = len(confirmed) > room
+
+
+def _without_paused(scope: Scope, worker: Worker) -> Scope:
+    queues, without, types = scope
+    if types is not None and worker.breakers:
+        types = types.difference(one.type for one in worker.breakers)
+    return queues, without, types
 
 
 def _warn(takers: Takers, waiting: WaitingType) -> None:

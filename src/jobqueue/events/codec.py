@@ -16,6 +16,7 @@ from jobqueue.core.identity import Identity, Writer
 from jobqueue.core.job import Event
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue
+from jobqueue.core.schedule import ScheduleState
 from jobqueue.core.stream import (
     CancelRequested,
     Created,
@@ -27,17 +28,35 @@ from jobqueue.core.stream import (
     QueueChange,
     QueueEvent,
     RecordItem,
+    ScheduleChange,
+    ScheduleEvent,
 )
 from jobqueue.pb.jq.v1 import events_pb2 as pb
+from jobqueue.pb.jq.v1 import schedules_pb2
 from jobqueue.pb.jq.v1 import types_pb2 as types
-from jobqueue.wire import message_fields, put_settings, read_settings, read_spec
+from jobqueue.wire import (
+    message_fields,
+    put_settings,
+    read_settings,
+    read_spec,
+    record_fields,
+    schedule_from_pb,
+    schedule_state_to_pb,
+    schedule_to_pb,
+)
 
 _STATES = {state: types.JobState.Value(f"JOB_STATE_{state.name}") for state in State}
 _REASONS = {reason: types.Reason.Value(f"REASON_{reason.name}") for reason in Reason}
 _CHANGES = {one: pb.QueueChange.Value(f"QUEUE_CHANGE_{one.name}") for one in QueueChange}
+_SCHEDULE_CHANGES = {
+    one: pb.ScheduleChange.Value(f"SCHEDULE_CHANGE_{one.name}") for one in ScheduleChange
+}
 _STATE_OF: dict[int, State] = {number: state for state, number in _STATES.items()}
 _REASON_OF: dict[int, Reason] = {number: reason for reason, number in _REASONS.items()}
 _CHANGE_OF: dict[int, QueueChange] = {number: one for one, number in _CHANGES.items()}
+_SCHEDULE_CHANGE_OF: dict[int, ScheduleChange] = {
+    number: one for one, number in _SCHEDULE_CHANGES.items()
+}
 
 
 class UnknownRecord(ValueError):
@@ -58,6 +77,8 @@ def encode(item: RecordItem, *, letter: bool = False) -> bytes:
             )
     elif isinstance(item, QueueEvent):
         record.queue_event.CopyFrom(_queue_event(item))
+    elif isinstance(item, ScheduleEvent):
+        record.schedule_event.CopyFrom(_schedule_event(item))
     elif isinstance(item, CancelRequested):
         flag = record.cancel_requested
         flag.event_id, flag.job_id, flag.queue = item.event_id, item.job_id, item.queue
@@ -132,6 +153,21 @@ def _queue_event(item: QueueEvent) -> pb.QueueEvent:
     return record
 
 
+def _schedule_event(item: ScheduleEvent) -> pb.ScheduleEvent:
+    if item.schedule is None:
+        state = schedule_state_to_pb(item.state)
+        schedule = schedules_pb2.Schedule(state=state, revision=item.revision)
+    else:
+        schedule = schedule_to_pb(item.schedule)
+    return pb.ScheduleEvent(
+        event_id=item.event_id,
+        change=_SCHEDULE_CHANGES[item.change],
+        name=item.name,
+        timestamp=item.at,
+        schedule=schedule,
+    )
+
+
 def decode(data: bytes | None) -> RecordItem:
     """Decode a record. Raise UnknownRecord if the bytes are not a record known here."""
     if data is None:
@@ -143,6 +179,8 @@ def decode(data: bytes | None) -> RecordItem:
             return _read_job_event(record.job_event)
         if kind == "queue_event":
             return _read_queue_event(record.queue_event)
+        if kind == "schedule_event":
+            return _read_schedule_event(record.schedule_event)
         if kind == "cancel_requested":
             flag = record.cancel_requested
             return CancelRequested(flag.job_id, flag.queue, flag.version, flag.timestamp)
@@ -211,6 +249,19 @@ def _read_queue_event(record: pb.QueueEvent) -> QueueEvent:
     return QueueEvent(_CHANGE_OF[record.change], queue, number, record.timestamp)
 
 
+def _read_schedule_event(record: pb.ScheduleEvent) -> ScheduleEvent:
+    said = record.schedule
+    return ScheduleEvent(
+        change=_SCHEDULE_CHANGE_OF[record.change],
+        name=record.name,
+        number=int(record.event_id.rpartition(":")[2]),
+        at=record.timestamp,
+        state=ScheduleState(**record_fields(said.state, ScheduleState)),
+        revision=said.revision,
+        schedule=schedule_from_pb(said) if said.HasField("spec") else None,
+    )
+
+
 Headers = list[tuple[str, bytes]]
 
 _SOURCE, _GENERATION = "ce_source", "ce_generation"
@@ -227,6 +278,12 @@ _QUEUE_TYPES = {
     QueueChange.CREATED: b"jobqueue.QueueCreated",
     QueueChange.CHANGED: b"jobqueue.QueueChanged",
     QueueChange.DELETED: b"jobqueue.QueueDeleted",
+}
+_SCHEDULE_TYPES = {
+    ScheduleChange.CREATED: b"jobqueue.ScheduleCreated",
+    ScheduleChange.CHANGED: b"jobqueue.ScheduleChanged",
+    ScheduleChange.TICKED: b"jobqueue.ScheduleTicked",
+    ScheduleChange.REMOVED: b"jobqueue.ScheduleRemoved",
 }
 
 
@@ -257,6 +314,8 @@ def _type_of(item: RecordItem) -> bytes:
         return _TYPES[item.event.to_state]
     if isinstance(item, QueueEvent):
         return _QUEUE_TYPES[item.change]
+    if isinstance(item, ScheduleEvent):
+        return _SCHEDULE_TYPES[item.change]
     if isinstance(item, CancelRequested):
         return b"jobqueue.JobCancelRequested"
     return b"jobqueue.JobDeleted"

@@ -15,6 +15,7 @@ from jobqueue.core.stream import (
     JobEvent,
     QueueEvent,
     Route,
+    ScheduleEvent,
     StreamItem,
     WorkerChange,
     WorkerEvent,
@@ -150,7 +151,7 @@ class Topics:
 
     jobs: str = "jq.job-events"  # all records of jobs, by job id
     dead_letters: str = "job.dead-lettered"  # the events into DEAD_LETTERED, again
-    queues: str = "jq.queue-events"  # all records of queues, by name
+    queues: str = "jq.queue-events"  # all records of queues and schedules, by name
     dispatch: DispatchTopics | None = None  # of hints, if workers learn of their jobs by Kafka
 
     @property
@@ -179,6 +180,8 @@ class Topics:
             topic, key, at = self.jobs, item.event.job_id, item.event.at
         elif isinstance(item, QueueEvent):
             topic, key, at = self.queues, item.queue.name, item.at
+        elif isinstance(item, ScheduleEvent):
+            topic, key, at = self.queues, item.name, item.at
         else:
             topic, key, at = self.jobs, item.job_id, item.at
         told = shared + record_headers(item, name, at)

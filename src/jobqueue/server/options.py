@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from jobqueue._version import __version__
@@ -14,19 +14,20 @@ from jobqueue.access.tls import ServerTls
 from jobqueue.api.http.connections import budgets_within, most_connections
 from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.api.listening import Endpoint
-from jobqueue.config import Settings
+from jobqueue.config import Loaded, Settings
 from jobqueue.connect.backends import create_locks
 from jobqueue.connect.urls import SHARED, parse_url, with_password
 from jobqueue.core.api import Backend
 from jobqueue.core.job import DEFAULT_QUEUE, ComponentHealth
 from jobqueue.core.observer import Observer
 from jobqueue.core.queue import SETTINGS, Queue
+from jobqueue.core.schedule import CATCH_UP
 from jobqueue.core.store import Locks, Rules
 from jobqueue.engine.settings import Dispatch, EngineSettings
 from jobqueue.metrics import Metrics, ScrapedBackend
 from jobqueue.server import security
 from jobqueue.taskqueue import engine_job
-from jobqueue.worker.periodic import Periodic
+from jobqueue.worker.periodic import CodeSchedules
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
 
@@ -107,14 +108,16 @@ def engine(
         leader_ttl=settings.scheduler.leader_ttl,
         retention=settings.queue.retention,
         dead_letter_retention=settings.queue.dead_letter_retention,
+        catch_up=CATCH_UP if settings.cron.catch_up is None else settings.cron.catch_up,
+        key_ttl=settings.queue.key_ttl,
         version=version,
     )
 
 
-def periodic(settings: Settings, registry: Registry, backend: Backend) -> Periodic:
+def code_schedules(settings: Settings, registry: Registry, backend: Backend) -> CodeSchedules:
     said = settings.cron.catch_up
     late = registry.catch_up if said is None else said
-    return Periodic(
+    return CodeSchedules(
         backend,
         registry.schedules.values(),
         catch_up=min(late, settings.queue.key_ttl),  # later, a job could be submitted twice
@@ -153,6 +156,7 @@ def http(
     limiter: Limiter | None,
     tls: ServerTls | None,
     failed_parts: Callable[[], Sequence[ComponentHealth]],
+    sources: Mapping[str, str] | None = None,
 ) -> HttpFaceSettings:
     connections = most_connections(settings.http.max_connections)
     return HttpFaceSettings(
@@ -168,6 +172,8 @@ def http(
         limiter=limiter,
         budgets=budgets_within(connections, security.budgets(settings)),
         tls=tls,
+        console=settings.http.console,
+        configuration=Loaded(settings, sources=dict(sources or {})).shown(),
     )
 
 

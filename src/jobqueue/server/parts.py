@@ -9,7 +9,7 @@ import asyncio
 import enum
 import importlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -22,6 +22,7 @@ from jobqueue.api import listening
 from jobqueue.api.grpc.channel import MESSAGE_MARGIN
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.config import Settings
+from jobqueue.connect.transactions import OwnTransactions
 from jobqueue.core.address import Address
 from jobqueue.core.api import DispatchApi
 from jobqueue.core.job import ComponentHealth
@@ -61,6 +62,7 @@ class Base:
     limiter: Limiter | None
     budgets: Budgets
     tls: ServerTls | None
+    sources: Mapping[str, str]  # of the settings that are not defaults, by name
     # Each returns the failure of a part that has ended by itself, or None if the part works.
     failures: list[Callable[[], ComponentHealth | None]] = field(default_factory=list)
 
@@ -99,7 +101,7 @@ class StopTime:
 class Stage(enum.IntEnum):
     """The order in which parts stop. Parts of one stage stop at the same time."""
 
-    SUBMITS = 0  # the jobs of periodic tasks
+    SUBMITS = 0  # the jobs of schedules
     REQUESTS = 1
     JOBS = 2
 
@@ -225,6 +227,7 @@ class Http(_OnHttpPort):
             limiter=base.limiter,
             tls=base.tls,
             failed_parts=base.failed_parts,
+            sources=base.sources,
         )
         face: HttpFace = loaded.HttpFace(base.engine, told)
         self._face = face
@@ -279,13 +282,18 @@ class Pool(Part):
         workers_side: DispatchApi = base.engine
         if base.dispatch is not Dispatch.LINKS:
             workers_side = stream.worker_dispatch(settings, base.store, base.metrics)
-        self._runtime = WorkerRuntime(workers_side, base.registry, told)
+        transactions = OwnTransactions(settings.db.url)
+        self._runtime = WorkerRuntime(workers_side, base.registry, told, transactions=transactions)
         base.metrics.watch_overruns(told.id, self._overrun)
+        base.metrics.watch_breakers(told.id, self._breakers)
         await self._runtime.start()
         self._served = ServedQueues(
             base.engine, told.id, base.pool_queues, on_demand=base.registry.provided_queues()
         )
         await self._served.start()
+
+    def _breakers(self) -> Mapping[str, int]:
+        return {} if self._runtime is None else self._runtime.breakers()
 
     def _overrun(self) -> int:
         return 0 if self._runtime is None else self._runtime.overrun
@@ -299,16 +307,16 @@ class Pool(Part):
 
 
 class Schedules(Part):
-    """Submits the jobs of the app's periodic tasks when they are due."""
+    """Declares the schedules of the app's code."""
 
     stage = Stage.SUBMITS
 
     def __init__(self, base: Base) -> None:
         super().__init__(base)
-        self._periodic = options.periodic(base.settings, base.registry, base.engine)
+        self._schedules = options.code_schedules(base.settings, base.registry, base.engine)
 
     async def start(self) -> None:
-        self._periodic.start()
+        self._schedules.start()
 
     async def stop(self, time: StopTime) -> None:
-        await self._periodic.stop()
+        await self._schedules.stop()

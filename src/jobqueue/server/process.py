@@ -50,8 +50,14 @@ class ServerProcess:
     """
 
     def __init__(
-        self, settings: Settings, *, registry: Registry | None = None, version: str = __version__
+        self,
+        settings: Settings,
+        *,
+        registry: Registry | None = None,
+        version: str = __version__,
+        sources: Mapping[str, str] | None = None,
     ) -> None:
+        """Create the parts. ``sources`` says where settings come from, for the console."""
         registry = registry or Registry()
         registry.provide(engine_job.task())
         access, tls = security.access(settings), security.server_tls(settings)
@@ -70,6 +76,7 @@ class ServerProcess:
             locks=options.locks(settings, self.metrics),
             pool_size=settings.db.pool_size,
             partitions=stream.partitions(settings),
+            max_payload_bytes=settings.queue.max_payload_bytes,
         )
         engine = Engine(
             store,
@@ -79,8 +86,9 @@ class ServerProcess:
             hints=stream.scheduler_hints(settings) if dispatch is Dispatch.ROSTER else None,
         )
         self._base = Base(
-            settings, registry, store, engine, dispatch, self.metrics, access, limiter, budgets, tls
-        )
+            settings, registry, store, engine, dispatch, self.metrics, access, limiter, budgets,
+            tls, sources or {},
+        )  # fmt: skip
         self._parts = [part(self._base) for part in ROLES[settings.server.role]]
         self._begun: list[Part] = []
         self._ready = False

@@ -189,15 +189,16 @@ def worker_dispatch(settings: Settings, store: Store, observer: Observer) -> Kaf
     return KafkaDispatch(store, listen, observer, admission.check_worker)
 
 
-def tail(settings: Settings, *, beginning: bool) -> Tail:
-    """Create a reader that follows the topic of job events.
+def tail(settings: Settings, *, beginning: bool, schedules: bool = False) -> Tail:
+    """Create a reader that follows the topic of job events, or that of queues and schedules.
 
     With ``beginning``, the reader starts at the oldest record, otherwise at new records.
     """
-    told = kafka(settings)
+    told, chosen = kafka(settings), settings.kafka
     from jobqueue.events.record import Tail
 
-    return Tail(told, settings.kafka.topic_jobs, beginning=beginning)
+    topic = chosen.topic_queues if schedules else chosen.topic_jobs
+    return Tail(told, topic, beginning=beginning)
 
 
 def record(settings: Settings) -> Record:

@@ -10,6 +10,7 @@ from jobqueue.access.tls import Credentials
 from jobqueue.config import Settings
 from jobqueue.connect.backends import create_backend, create_store
 from jobqueue.connect.starting import when_reached
+from jobqueue.connect.transactions import OwnTransactions
 from jobqueue.connect.urls import parse_url
 from jobqueue.core.api import Backend, DispatchApi
 from jobqueue.core.errors import JobQueueError
@@ -57,7 +58,7 @@ class WorkerProcess:
         self._backend, workers_side = self._connect(credentials, redis_url)
         registry = registry or Registry()
         registry.provide(engine_job.task())
-        self._periodic = options.periodic(settings, registry, self._backend)
+        self._schedules = options.code_schedules(settings, registry, self._backend)
         self.runtime = WorkerRuntime(
             workers_side,
             registry,
@@ -70,8 +71,10 @@ class WorkerProcess:
                 recycle=True,
             ),
             None if self._owns_store and not by_kafka else self.metrics,
+            OwnTransactions(url),
         )
         self.metrics.watch_overruns(self.runtime.settings.id, lambda: self.runtime.overrun)
+        self.metrics.watch_breakers(self.runtime.settings.id, self.runtime.breakers)
         self._served = ServedQueues(
             self._backend,
             self.runtime.settings.id,
@@ -120,7 +123,7 @@ class WorkerProcess:
             await when_reached(self._backend.start, self._settings.db.start_timeout, log)
             await self.runtime.start()
             await self._served.start()
-            self._periodic.start()
+            self._schedules.start()
         except BaseException:
             await self.stop()
             raise
@@ -152,7 +155,7 @@ class WorkerProcess:
 
     async def stop(self) -> None:
         """Drain and deregister the worker within the shutdown timeout, then disconnect."""
-        await self._periodic.stop()
+        await self._schedules.stop()
         await self._served.stop()
         await self.runtime.stop()
         await self._listener.stop()

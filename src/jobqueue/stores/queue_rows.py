@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.lifecycle import State
-from jobqueue.core.queue import SETTINGS, Kind, Queue, QueueStats
+from jobqueue.core.limits import Limits
+from jobqueue.core.queue import SETTINGS, Kind, Queue, QueueSettings, QueueStats
 
 COLUMNS = (
     "max_retries", "ttl", "timeout", "capacity", "retry_profile", "retry_base", "retry_max",
     "retry_jitter", "priority_weights", "retention", "dead_letter_retention",
 )  # fmt: skip
 MORE = tuple(name for name in SETTINGS if name not in COLUMNS)
+_LIMITS = ("max_running", "rate")  # each of them makes a queue limited
 
 
 def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
@@ -25,11 +27,13 @@ def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
 
     ``settings`` names the columns. ``settings_from_2`` has a parameter for each column; the first
     of them has the number 2. ``mark`` returns a parameter's SQL, given its number and column.
-    ``closed_until`` computes ``Queue.closed_until`` of a row.
+    ``closed_until`` computes ``Queue.closed_until`` of a row, and ``limited`` is true for a queue
+    with ``limits``.
     """
     names = (*COLUMNS, "more")
     found = {
         "closed_until": "(CASE WHEN paused THEN 1e300 ELSE 0 END)",
+        "limited": f"({' OR '.join(f'more ->> {one!r} IS NOT NULL' for one in _LIMITS)})",
         "settings": ", ".join(names),
         "new_settings": ", ".join(f"excluded.{name}" for name in names),
     }
@@ -62,6 +66,14 @@ def read_value(kind: Kind, value: Any) -> Any:
 def read_weights(column: str | bytes | None) -> dict[int, int] | None:
     """Return the priority weights from their column, or None if there are none."""
     return {int(k): int(v) for k, v in json.loads(column).items()} if column else None
+
+
+def read_limits(column: str | None) -> Limits | None:
+    """Return the limits of a queue from its column ``more``, or None if it has no limits."""
+    if not column:
+        return None
+    more = json.loads(column)
+    return QueueSettings(**{name: more[name] for name in MORE if name in more}).limits
 
 
 def settings_row(queue: Queue) -> tuple[Any, ...]:

@@ -8,15 +8,17 @@ and lists of names. Rows of events and of the outbox come from the queries ``cha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jobqueue.core import stream
+from jobqueue.core.breaker import OpenBreaker, read_breakers
 from jobqueue.core.ids import read_key
 from jobqueue.core.job import (
     MORE,
     NO_LABELS,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -38,6 +40,7 @@ from jobqueue.core.stream import (
     QueueEvent,
     StreamItem,
 )
+from jobqueue.stores import schedule_rows
 from jobqueue.stores.queue_rows import read_queue_body
 
 MAX_SEQ = 2**63 - 1
@@ -49,6 +52,7 @@ REASONS: dict[str, Reason] = {reason.value: reason for reason in Reason}
 # they must not change.
 CANCEL = 4
 DELETED = 5
+SCHEDULES = 10  # 11 to 14: this and the number of a ScheduleChange
 
 
 def write_labels(spec: JobSpec) -> str | None:
@@ -58,7 +62,7 @@ def write_labels(spec: JobSpec) -> str | None:
 
 def write_more(spec: JobSpec) -> str | None:
     """Return the job's fields that have no column of their own, as JSON for the column ``more``."""
-    more = {n: value for n, value in spec.more().items() if value != getattr(_UNSAID, n)}
+    more = {n: value for n in MORE if (value := getattr(spec, n)) != getattr(_UNSAID, n)}
     return json.dumps(more) if more else None
 
 
@@ -112,6 +116,20 @@ class Rows:
     reasons: Mapping[Any, Reason]
     names: Callable[[Any], Iterable[str]]
 
+    def dead_letter(self, row: Any) -> DeadLetterCause:
+        """Return the dead letter in a row of ``describe``."""
+        seq, version, job_id, queue, type, reason, error, at = row
+        return DeadLetterCause(
+            seq=seq,
+            version=version,
+            id=self.job_id(job_id),
+            queue=queue,
+            type=type,
+            reason=self.reasons[reason],
+            error=error or "",
+            at=at,
+        )
+
     def job(self, row: Any) -> Job:
         """Return the job in a row with the columns of ``job_columns``."""
         (job_id, seq, state, version, attempt, retry_count, created_at, updated_at, expires_at,
@@ -157,7 +175,7 @@ class Rows:
 
     def worker(self, row: Any) -> Worker:
         """Return the worker in a row of the query ``workers``."""
-        *info, status, registered_at, last_seen, running, overrun = row
+        *info, status, registered_at, last_seen, running, overrun, breakers = row
         return Worker(
             info=self.info(info),
             status=WorkerStatus(status),
@@ -165,6 +183,7 @@ class Rows:
             last_seen=last_seen,
             running=running,
             overrun=overrun,
+            breakers=stored_breakers(breakers),
         )
 
     def info(self, row: Any) -> WorkerInfo:
@@ -183,6 +202,16 @@ class Rows:
             link=link,
             owner=owner,
         )
+
+
+def write_breakers(breakers: Sequence[OpenBreaker]) -> str | None:
+    """Return the column with a worker's open breakers: JSON, or None if there are none."""
+    return json.dumps([one.document() for one in breakers]) if breakers else None
+
+
+def stored_breakers(column: str | None) -> tuple[OpenBreaker, ...]:
+    """Return a worker's open breakers from their column."""
+    return read_breakers(json.loads(column)) if column else ()
 
 
 def _progress(column: str | None) -> Progress | None:
@@ -218,6 +247,8 @@ def outbox_item(kind: int, number: int, at: float, body: str) -> StreamItem:
         return CancelRequested(said["job_id"], said["queue"], said["version"], at)
     if kind == DELETED:
         return JobDeleted(said["job_id"], said["queue"], said["version"], at, said["key_freed"])
+    if kind > SCHEDULES:
+        return schedule_rows.read_event(kind - SCHEDULES, number, at, said)
     return QueueEvent(QueueChange(kind), read_queue_body(said), number, at)
 
 

@@ -129,8 +129,12 @@ def _is_context(hint: Any) -> bool:
 class Codec:
     """Encodes and decodes the arguments and the result of one handler."""
 
-    def __init__(self, name: str, fn: Callable[..., Any]) -> None:
-        hints = resolve_hints(fn)
+    def __init__(
+        self, name: str, fn: Callable[..., Any], hints: Mapping[str, Any] | None = None
+    ) -> None:
+        """Create the codec of a handler; ``hints`` replaces the handler's own annotations."""
+        if hints is None:
+            hints = resolve_hints(fn)
         parameters = inspect.signature(fn).parameters.values()
         contexts = [p.name for p in parameters if _is_context(hints.get(p.name))]
         if len(contexts) > 1:
@@ -204,6 +208,10 @@ class Codec:
             forbid_unknown_fields=self._extra is _EMPTY,
             gc=False,
         )
+
+    def takes(self, name: str) -> bool:
+        """Return True if a payload may have an argument of this name."""
+        return name in self._kinds or self._extra is not _EMPTY
 
     # -- arguments ---------------------------------------------------------------------------
 
@@ -306,7 +314,7 @@ class Codec:
             values[name] = value
         if not values.keys() >= self._required:
             missing = next(name for name in self._kinds if name in self._required - values.keys())
-            raise InvalidArgument(missing, f"missing; expected {_spell(self._kinds[missing])}")
+            raise InvalidArgument(missing, f"missing; expected {spell(self._kinds[missing])}")
         return values
 
     def _raw(self, value: Any) -> bytes:
@@ -327,7 +335,7 @@ class Codec:
     def _listed(self) -> str:
         return (
             ", ".join(
-                f"{name}: {_spell(kind)}{' = …' if name in self._optional else ''}"
+                f"{name}: {spell(kind)}{' = …' if name in self._optional else ''}"
                 for name, kind in self._kinds.items()
             )
             or "none"
@@ -362,7 +370,7 @@ class Codec:
             told = _explain(error, self._where, {})
             text = told.message.removeprefix(f"{told.field}: ").replace("`null`", "`None`")
             raise InvalidArgument(
-                told.field, f"{text}; the annotation says {_spell(self.returns)}"
+                told.field, f"{text}; the annotation says {spell(self.returns)}"
             ) from error
 
     def decode_result(self, raw: bytes | None) -> Any:
@@ -394,7 +402,8 @@ def _readable(kind: Any) -> bool:
     return True
 
 
-def _spell(kind: Any) -> str:
+def spell(kind: Any) -> str:
+    """Return an annotation as text, for errors."""
     if kind in (None, type(None)):
         return "`None`"
     if kind is Any:
@@ -413,7 +422,7 @@ def _explain(error: Exception, root: str, kinds: Mapping[str, Any]) -> InvalidAr
     path = (root + path).lstrip(".")
     if missing := _MISSING.search(text):
         name = missing["name"]
-        expected = f"; expected {_spell(kinds[name])}" if not path and name in kinds else ""
+        expected = f"; expected {spell(kinds[name])}" if not path and name in kinds else ""
         return InvalidArgument(f"{path}.{name}".lstrip("."), f"missing{expected}")
     if unknown := _UNKNOWN.search(text):
         listed = ", ".join(kinds) or "none"

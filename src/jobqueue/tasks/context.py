@@ -6,7 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from jobqueue.core.errors import Conflict
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.progress import Progress
 
@@ -41,6 +43,16 @@ class UnknownTask(Exception):
     """
 
 
+class Completions(Protocol):
+    """Accepts the results of attempts inside transactions of their handlers."""
+
+    async def complete(self, lease: int, result: Any, connection: object) -> None:
+        """Accept a result, on a connection of the event loop."""
+
+    def complete_blocking(self, lease: int, result: Any, connection: object) -> None:
+        """Accept a result, on a connection that blocks."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Context:
     """The job, deadline and cancel flag of an attempt, for its handler.
@@ -59,6 +71,8 @@ class Context:
     deadline: float | None = None  # by time.monotonic(); None = no timeout
     latest_progress: Progress | None = None
     on_progress: Callable[[Progress], None] | None = field(default=None, repr=False)
+    lease: int = field(default=0, repr=False)  # a secret of the attempt
+    completions: Completions | None = field(default=None, repr=False)
     # Plain attributes without a lock: reading and writing an attribute is atomic, and faster.
     _cancelled: bool = False
     _noticed: bool = False
@@ -95,6 +109,26 @@ class Context:
         self.latest_progress = said
         if self.on_progress is not None:
             self.on_progress(said)
+
+    async def complete(self, result: Any = None, *, connection: object) -> None:
+        """Accept the job's result in the transaction of ``connection``, together with its effects.
+
+        The connection is the handler's own, to the database of the jobs (PostgreSQL or SQLite).
+        When the transaction commits, the job is DONE with this result, and what the handler returns
+        is ignored. If it does not commit, the attempt fails, and the job is retried. Raises
+        JobCancelled if a cancel was requested, and Conflict if the attempt is over; then the
+        transaction must be rolled back.
+        """
+        await self._accepting().complete(self.lease, result, connection)
+
+    def complete_blocking(self, result: Any = None, *, connection: object) -> None:
+        """Do the same as ``complete``, in a ``def`` handler with a connection that blocks."""
+        self._accepting().complete_blocking(self.lease, result, connection)
+
+    def _accepting(self) -> Completions:
+        if self.completions is None:
+            raise Conflict("this context belongs to no attempt of a worker, so it has no result")
+        return self.completions
 
     def request_cancel(self, *, noticed: bool = False) -> None:
         """Set the cancel flag. Only the worker calls this method.

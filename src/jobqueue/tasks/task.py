@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from jobqueue.core.breaker import Breaker
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.retry import Backoff
+from jobqueue.tasks.batches import DEFAULT_WAIT, check_batch, hints_of_one_job
 from jobqueue.tasks.codec import Codec
 
 ExecutorName = Literal["auto", "process"]
@@ -33,6 +35,9 @@ class TaskOptions:
     backoff: Backoff | tuple[float, ...] | None = None
     retry_on: tuple[type[BaseException], ...] | None = None  # None: every exception
     abort_on: tuple[type[BaseException], ...] = ()
+    breaker: Breaker | None = None  # stops the task's jobs after failures in a row
+    batch: int | None = None  # the most jobs of one call of the handler; None: one job, no list
+    batch_wait: float | None = None  # seconds to wait for more jobs; None: the default
 
 
 DEFAULT_OPTIONS = TaskOptions()
@@ -40,13 +45,17 @@ DEFAULT_OPTIONS = TaskOptions()
 
 @dataclass(slots=True, eq=False)
 class TaskDefinition:
-    """A task: a handler with a name, options and a codec. Create it with ``define``."""
+    """A task: a handler with a name, options and a codec. Create it with ``define``.
+
+    The codec of a batch task is that of one of its jobs.
+    """
 
     name: str
     fn: Callable[..., Any]
     options: TaskOptions
     is_async: bool
     codec: Codec = field(repr=False)
+    runs: Literal["coroutine", "thread", "batch", "process"] = field(init=False)
     # The codec's methods, looked up once, because every job calls them.
     context_parameter: str | None = field(init=False)
     decode: Callable[[bytes], dict[str, Any]] = field(init=False, repr=False)
@@ -54,12 +63,28 @@ class TaskDefinition:
     encode: Callable[[Sequence[Any], Mapping[str, Any]], bytes] = field(init=False, repr=False)
     decode_result: Callable[[bytes | None], Any] = field(init=False, repr=False)
 
+    @property
+    def batch_wait(self) -> float:
+        """Return how many seconds a batch waits for more jobs after its first."""
+        wait = self.options.batch_wait
+        return DEFAULT_WAIT if wait is None else wait
+
     def __post_init__(self) -> None:
+        if self.options.batch is not None:
+            self.runs = "batch"
+        elif self.options.executor == "process":
+            self.runs = "process"
+        else:
+            self.runs = "coroutine" if self.is_async else "thread"
         self.context_parameter = self.codec.context_parameter
         self.decode = self.codec.decode
         self.encode_result = self.codec.encode_result
         self.encode = self.codec.encode
         self.decode_result = self.codec.decode_result
+
+    def takes(self, name: str) -> bool:
+        """Return True if the handler can be called with an argument of this name."""
+        return self.codec.takes(name)
 
 
 def define(
@@ -88,5 +113,11 @@ def define(
             "executor='process' imports the handler by its name: define the function at module"
             " level",
         )
+    if options.breaker is not None and not isinstance(options.breaker, Breaker):
+        raise InvalidArgument(
+            "breaker", f"expected Breaker(failures=10, pause=30), got {options.breaker!r:.80}"
+        )
+    check_batch(options.batch, options.batch_wait, options.executor)
+    hints = None if options.batch is None else hints_of_one_job(name, fn)
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)
-    return TaskDefinition(name, fn, options, is_async, Codec(name, fn))
+    return TaskDefinition(name, fn, options, is_async, Codec(name, fn, hints))

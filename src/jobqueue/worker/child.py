@@ -30,10 +30,12 @@ import msgspec
 
 from jobqueue import logs
 from jobqueue.core.attempt import enter_attempt
-from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.errors import Conflict, InvalidArgument, Unavailable
+from jobqueue.core.job import Transition
 from jobqueue.core.progress import Progress
 from jobqueue.tasks.context import Context
 from jobqueue.tasks.task import TaskDefinition, define
+from jobqueue.worker import completing
 from jobqueue.worker.execution import describe, kinds, retry_after, too_large
 
 MAX_FRAME = 256 * 1024 * 1024
@@ -68,12 +70,21 @@ class Run(msgspec.Struct, tag="run", tag_field="is", omit_defaults=True):
     payload: bytes
     max_result_bytes: int
     timeout: float | None = None
+    seq: int = 0
+    worker_id: str = ""
 
 
 class Cancel(msgspec.Struct, tag="cancel", tag_field="is"):
     """Tells the process to set the cancel flag of the job with this lease."""
 
     lease: int
+
+
+class Completed(msgspec.Struct, tag="completed", tag_field="is"):
+    """Tells the process that the handler's transaction may write the result, or why it may not."""
+
+    lease: int
+    error: str = ""
 
 
 class ProcessReady(msgspec.Struct, tag="ready", tag_field="is"):
@@ -95,6 +106,13 @@ class Waiting(msgspec.Struct, tag="waiting", tag_field="is"):
     begins: bool
 
 
+class Completing(msgspec.Struct, tag="completing", tag_field="is"):
+    """Tells the worker that the handler's transaction is about to write the job's result."""
+
+    lease: int
+    needs_start: bool
+
+
 class Done(msgspec.Struct, tag="done", tag_field="is"):
     """Tells the worker that the handler has returned this result."""
 
@@ -110,8 +128,8 @@ class HandlerFailed(msgspec.Struct, tag="failed", tag_field="is"):
     retry_after: float | None = None
 
 
-ToChild = Run | Cancel
-FromChild = ProcessReady | Advance | Waiting | Done | HandlerFailed
+ToChild = Run | Cancel | Completed
+FromChild = ProcessReady | Advance | Waiting | Completing | Done | HandlerFailed
 
 _encoder = msgspec.json.Encoder()
 _to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)
@@ -220,11 +238,44 @@ class _Attempt:
                 self._child.send(Waiting(queue, begins=False))
 
 
+class ChildCompletions(completing.Completing):
+    """Accepts the results of handlers that run in this process."""
+
+    def __init__(self, transactions: completing.Transactions, child: Child) -> None:
+        super().__init__(transactions)
+        self._child = child
+        self._answers: queue.SimpleQueue[Completed] = queue.SimpleQueue()
+
+    def answered(self, message: Completed) -> None:
+        """Pass the worker's answer to the handler. The thread that reads messages calls this."""
+        self._answers.put(message)
+
+    def success(self, lease: int, result: Any) -> Transition:
+        job, definition, began = self._child.running(lease)
+        raw = completing.encoded(definition, result, job.max_result_bytes)
+        report = Transition.succeeded(job.seq, lease, raw, time.monotonic() - began)
+        report.worker_id = job.worker_id
+        return report
+
+    async def begins(self, lease: int, needs_start: bool) -> None:
+        await asyncio.to_thread(self.begins_blocking, lease, needs_start)
+
+    def begins_blocking(self, lease: int, needs_start: bool) -> None:
+        self._child.send(Completing(lease, needs_start))
+        answer = self._answers.get()
+        if answer.error:
+            raise Unavailable(answer.error)
+
+
 class Child:
     """Executes the jobs that the worker sends to this process."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(
+        self, sock: socket.socket, transactions: completing.Transactions | None = None
+    ) -> None:
         self._sock = sock
+        self._completions = ChildCompletions(transactions or completing.NoTransactions(), self)
+        self._running: tuple[Run, TaskDefinition, float] | None = None
         self._sending = threading.Lock()
         self._jobs: queue.SimpleQueue[Run] = queue.SimpleQueue()
         self._contexts: dict[int, Context] = {}  # by lease, for the jobs that wait or run here
@@ -244,6 +295,9 @@ class Child:
     def _listen(self) -> None:
         while (body := _receive(self._sock)) is not None:
             message = _to_child.decode(body)
+            if isinstance(message, Completed):
+                self._completions.answered(message)
+                continue
             if isinstance(message, Cancel):
                 if context := self._contexts.get(message.lease):
                     context.request_cancel()
@@ -268,7 +322,16 @@ class Child:
             payload=job.payload,
             deadline=None if job.timeout is None else time.monotonic() + job.timeout,
             on_progress=Throttle(_PROGRESS_PAUSE, advanced),
+            lease=job.lease,
+            completions=self._completions,
         )
+
+    def running(self, lease: int) -> tuple[Run, TaskDefinition, float]:
+        """Return the job with this lease, its task, and the time when its handler began."""
+        running = self._running
+        if running is None or running[0].lease != lease:
+            raise Conflict("this attempt is over; roll the transaction back")
+        return running
 
     def _execute(self, job: Run) -> Done | HandlerFailed:
         context = self._contexts[job.lease]
@@ -276,6 +339,7 @@ class Child:
         enter_attempt(attempt)
         try:
             task = self._find(job)
+            self._running = job, task, time.monotonic()
             arguments = task.decode(job.payload)
             if task.context_parameter is not None:
                 arguments[task.context_parameter] = context
@@ -287,6 +351,7 @@ class Child:
             return HandlerFailed(describe(error), _kinds(error), retry_after(error))
         finally:
             attempt.ended = True
+            self._running = None
         if result is not None and len(result) > job.max_result_bytes:
             return HandlerFailed(too_large(len(result), job.max_result_bytes))
         return Done(result, context.cancel_noticed)
@@ -361,8 +426,11 @@ def die_with(parent: int) -> None:
         os._exit(0)
 
 
-def main(arguments: list[str]) -> None:
-    """Execute jobs for the worker, which is at the other end of the socket in the arguments."""
+def main(arguments: list[str], transactions: completing.Transactions | None = None) -> None:
+    """Execute jobs for the worker, which is at the other end of the socket in the arguments.
+
+    ``transactions`` joins the transactions of handlers, for ``Context.complete``.
+    """
     descriptor, parent, import_path = int(arguments[0]), int(arguments[1]), arguments[2]
     die_with(parent)
     # The worker put its import path into PYTHONPATH. A handler's programs get the original value.
@@ -374,7 +442,7 @@ def main(arguments: list[str]) -> None:
     os.set_inheritable(descriptor, False)  # a handler's own children must not hold it open
     sock = socket.socket(fileno=descriptor)
     with contextlib.suppress(BrokenPipeError, ConnectionError):
-        Child(sock).serve()
+        Child(sock, transactions).serve()
 
 
 if __name__ == "__main__":

@@ -17,8 +17,16 @@ from jobqueue.core.job import MAX_ERROR_BYTES, Assignment, Transition, bounded
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import Backoff
-from jobqueue.tasks.context import Abort, Context, PlainFailure, RetryLater, UnknownTask
+from jobqueue.tasks.context import (
+    Abort,
+    Completions,
+    Context,
+    PlainFailure,
+    RetryLater,
+    UnknownTask,
+)
 from jobqueue.tasks.task import DEFAULT_OPTIONS, TaskDefinition, TaskOptions
+from jobqueue.worker.log import NOT_COMMITTED
 from jobqueue.worker.slots import WaitingSlots
 
 _MAX_MESSAGE_BYTES = 4 * 1024
@@ -62,6 +70,13 @@ class Execution:
     timer: asyncio.TimerHandle | None = None
     handle: Any = None  # private to the executor
     error: BaseException | None = None  # raised by the handler; None after it is logged
+    batch: RunningBatch | None = None  # the call of the handler that runs this job with others
+    asked_for_retry: bool = False  # True if the handler raised ``RetryLater``
+    logs_trace: bool = True  # False if another attempt's line shows the same traceback
+    completions: Completions | None = None  # for its context
+    # True once its result was about to be written in a transaction of its handler. Its end is then
+    # reported as a failure, which the server refuses if the transaction was committed.
+    completing: bool = False
 
     def log_fields(self) -> Mapping[str, Any]:
         """Return the fields that every log line about this attempt has."""
@@ -79,7 +94,15 @@ class Execution:
 
     @property
     def timeout(self) -> float | None:
-        """Return the job's timeout in seconds, else its task's timeout, else None."""
+        """Return the job's timeout in seconds, else its task's timeout, else None.
+
+        In a batch, this is the shortest timeout of its jobs.
+        """
+        return self.own_timeout if self.batch is None else self.batch.timeout
+
+    @property
+    def own_timeout(self) -> float | None:
+        """Return the timeout that the job would have if it ran alone."""
         if self.assignment.timeout is not None or self.definition is None:
             return self.assignment.timeout
         return self.definition.options.timeout
@@ -114,6 +137,8 @@ class Execution:
             payload=job.payload,
             deadline=None if timeout is None else self.begun + timeout,
             on_progress=partial(on_progress, job.lease),
+            lease=job.lease,
+            completions=self.completions,
         )
         self.context = context
         if self.stop is not None:  # the attempt was stopped before it had a context
@@ -130,6 +155,18 @@ class Execution:
         if self.context is not None:
             self.context.request_cancel()
         self.executor.interrupt(self)
+
+
+class RunningBatch(Protocol):
+    """One call of a batch handler, as the attempts in it see the call."""
+
+    @property
+    def timeout(self) -> float | None:
+        """Return the shortest timeout of the jobs in the batch, or None if none has a timeout."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of jobs in the batch."""
 
 
 class Executor:
@@ -166,6 +203,13 @@ class Host(Protocol):
 
     def advanced(self, lease: int, progress: Progress) -> None:
         """Record progress of the attempt. Any thread may call this method."""
+        ...
+
+    async def completing(self, execution: Execution, needs_start: bool) -> None:
+        """Record that the attempt's result is about to be written in its handler's transaction.
+
+        If ``needs_start`` is True, return after the start of the attempt is stored.
+        """
         ...
 
     def ended(self, execution: Execution, report: Transition) -> None:
@@ -212,12 +256,25 @@ class Endings:
         """
         task = execution.definition
         options = DEFAULT_OPTIONS if task is None else task.options
+        execution.asked_for_retry = not _ASKED.isdisjoint(kinds)
         return self.failed(execution, error, may_retry(kinds, options), retry_after)
+
+    def after_completing(self, execution: Execution, report: Transition) -> Transition:
+        """Return the report for a handler whose result was written in a transaction of its own.
+
+        It is a failure also if the handler returned: the server refuses it if the transaction was
+        committed, because then the attempt has ended already.
+        """
+        if report.move is not Move.SUCCEED:
+            return report
+        return self.failed(execution, NOT_COMMITTED)
 
     def timed_out(self, execution: Execution) -> Transition:
         """Return a report that the attempt has run longer than its timeout."""
         job = execution.assignment
         text = f"timed out after {execution.timeout:g} s"
+        if execution.batch is not None and execution.timeout != execution.own_timeout:
+            text += f", the shortest timeout of {execution.batch.size} jobs in one batch"
         return Transition.timed_out(
             job.seq, job.lease, text, execution.ran_for(), execution.retry_wait()
         )

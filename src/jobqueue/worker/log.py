@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("jobqueue.worker")
 
+NOT_COMMITTED = "ctx.complete() was called, but its transaction was not committed"
+
 _FIELDS = ("job_id", "type", "queue", "attempt", "duration", "worker_id")
 _DELIBERATE = (Abort, RetryLater, UnknownTask)  # logged without a traceback
 _CAUSE = {Move.FAIL: Reason.HANDLER_FAILED, Move.TIME_OUT: Reason.TIMED_OUT}
@@ -61,10 +63,13 @@ class AttemptFigures:
         ran: dict[str, list[float]] = {}
         for report, applied in zip(reports, accepted, strict=False):
             execution = held.get(report.lease or 0)
-            if execution is None or not applied or report.move is Move.HAND_BACK:
+            if execution is None or report.move is Move.HAND_BACK:
+                continue
+            if not applied and not execution.completing:
                 continue
             queue = execution.assignment.queue
-            counts[queue, State.DONE if report.move is Move.SUCCEED else State.FAILED] += 1
+            done = report.move is Move.SUCCEED or not applied
+            counts[queue, State.DONE if done else State.FAILED] += 1
             if report.ran_for is not None:
                 ran.setdefault(queue, []).append(report.ran_for)
         for (queue, state), count in counts.items():
@@ -94,6 +99,18 @@ class AttemptLog:
                 self._write(logging.DEBUG, execution, "is handed back before its start", None)
         else:
             self._failed(execution, report, execution.error)
+
+    def completed(self, execution: Execution, report: Transition) -> None:
+        """Log the end of an attempt whose result was accepted in its handler's transaction.
+
+        If the handler raised an error after that, the error changes nothing any more.
+        """
+        if report.error != NOT_COMMITTED:
+            told = "has ended; its handler failed after its result was accepted"
+            first = report.error.partition("\n")[0]
+            self._write(logging.WARNING, execution, told, report.ran_for, f": {first}")
+        elif log.isEnabledFor(logging.DEBUG):
+            self._write(logging.DEBUG, execution, "succeeded", report.ran_for)
 
     def result_refused(self, execution: Execution, report: Transition) -> None:
         """Log that the server refused the attempt's result, so that the attempt has failed."""
@@ -140,8 +157,8 @@ class AttemptLog:
         first, _, rest = report.error.partition("\n")
         head = "timed out" if report.move is Move.TIME_OUT else "failed"
         why = f"; {next_}" if report.move is Move.TIME_OUT else f"; {next_}: {first}"
-        trace = _handlers_part(error)
-        self._write(level, execution, head, report.ran_for, why, error, trace, rest)
+        trace, text = (_handlers_part(error), rest) if execution.logs_trace else (None, "")
+        self._write(level, execution, head, report.ran_for, why, error, trace, text)
 
     def _write(
         self,

@@ -50,6 +50,7 @@ class Outbox(Background):
         self._quiet.set()
         self._pause = GrowingPause(FIRST_DELAY, MAX_DELAY)
         self._failing = False  # True while the server cannot be reached
+        self._cut_off = False  # True if the sender was cancelled while a batch was under way
         self._one_by_one = 0  # the number of ends to send one by one after a refused batch
 
     # -- filling -----------------------------------------------------------------------------
@@ -85,8 +86,7 @@ class Outbox(Background):
         """
         self._link = link
         self._reached()
-        if self._task is None:
-            self._begin(self._send(), "worker-outbox")
+        self._keep_sending()
         if offering:
             self.offer(slots)
         else:
@@ -108,7 +108,26 @@ class Outbox(Background):
 
     async def flushed(self) -> None:
         """Wait until the server has answered every report."""
-        await self._quiet.wait()
+        while not self._quiet.is_set():
+            sender = self._keep_sending()
+            quiet = asyncio.ensure_future(self._quiet.wait())
+            try:
+                await asyncio.wait({quiet, sender}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                quiet.cancel()
+            if sender.done() and not sender.cancelled():
+                sender.result()  # raises the error that ended it
+
+    def _keep_sending(self) -> asyncio.Task[None]:
+        """Start the task that sends, also if it was cancelled; return it.
+
+        ``asyncio.run`` cancels every task at its end. A worker that stops then still has to report.
+        """
+        if self._task is None or self._task.cancelled():
+            self._begin(self._send(), "worker-outbox")
+            self._work.set()
+        assert self._task is not None
+        return self._task
 
     async def close(self) -> None:
         """Stop sending. Reports that have no answer yet are lost."""
@@ -154,6 +173,7 @@ class Outbox(Background):
         except BaseException as error:
             self._put_back(offers, starts, ends, freed)
             if not isinstance(error, Exception):
+                self._cut_off = True
                 raise
             if not isinstance(error, Unavailable):
                 # The starts may have been stored, so the refusal of a repeated start has no
@@ -189,7 +209,12 @@ class Outbox(Background):
         self, starts: list[Execution], ends: list[Transition], accepted: Sequence[bool]
     ) -> None:
         # A repeated report may have been accepted the first time, so its refusal has no meaning.
-        again = self._failing or self._one_by_one > 0 or len(accepted) != len(starts) + len(ends)
+        again = (
+            self._failing
+            or self._cut_off
+            or self._one_by_one > 0
+            or len(accepted) != len(starts) + len(ends)
+        )
         if self._failing:
             self._log.info("the server answers reports of worker %s again", self._log.worker_id)
         self._reached()
@@ -217,7 +242,7 @@ class Outbox(Background):
         self._failing = True
 
     def _reached(self) -> None:
-        self._failing = False
+        self._failing = self._cut_off = False
         self._pause.reset()
 
     def _isolate(self, error: InvalidArgument, ends: list[Transition]) -> None:

@@ -1,9 +1,9 @@
-"""Submit a job at each fire time of a schedule. Fire times are also called ticks.
+"""Declare the schedules of an app's code, so that the leader submits their jobs.
 
-Every worker process of an app submits the jobs of all schedules. The key of a job is
-``cron:<schedule>:<fire time in UTC>``, so that all processes together submit only one job for each
-tick. No leader is needed, nothing but the job is stored, and any of the processes may die. Each
-process uses its own wall clock. A process with a late clock finds that the job exists.
+A server of an earlier version does not know schedules. Then every worker process submits the jobs
+itself at each fire time (tick). The key of a job is ``cron:<schedule>:<fire time in UTC>``, so that
+all processes together submit only one job for each tick. Each process uses its own wall clock. A
+process with a late clock finds that the job exists.
 """
 
 from __future__ import annotations
@@ -11,43 +11,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from jobqueue.core.clock import Clock, SystemClock
-from jobqueue.core.cron import Cron, utc_text
-from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict
-from jobqueue.core.ids import TICKS
+from jobqueue.core.cron import utc_text
+from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, UnknownCall
 from jobqueue.core.job import JobSpec, SubmitResult, SubmitStatus
-from jobqueue.core.waiting import is_set_within
+from jobqueue.core.schedule import CATCH_UP, MAX_DECLARED, ON_TIME, ScheduleSpec
+from jobqueue.core.waiting import GrowingPause, is_set_within
 
 log = logging.getLogger("jobqueue.periodic")
 
-CATCH_UP = 3600.0
-ON_TIME = 15.0  # seconds that a tick may be late without counting as missed
-LABEL = "cron"
-MAX_NAME_LENGTH = 200
+_SHOWN = 20  # names in a line of the log
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # before schedules are declared again
 _LONGEST_WAIT = 10.0  # between two reads of the wall clock, which may be changed at any time
 _SHORTEST_WAIT = 0.001  # because a timer may fire a little too early
 _RETRIES = (1.0, 2.0, 4.0, 8.0)  # seconds; later retries wait ``_LONGEST_WAIT``
 _STOP_GRACE = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Describes a job of which a copy is submitted at each fire time of a cron expression."""
-
-    name: str
-    cron: Cron
-    spec: JobSpec
-
-    def tick(self, moment: float) -> JobSpec:
-        """Return the job to submit for the fire time ``moment``, with the key of this fire time."""
-        return replace(
-            self.spec,
-            key=f"{TICKS}{self.name}:{utc_text(moment)}",
-            labels={**self.spec.labels, LABEL: self.name},
-        )
 
 
 class Submits(Protocol):
@@ -58,6 +39,91 @@ class Submits(Protocol):
         ...
 
 
+class Declares(Submits, Protocol):
+    """The part of a backend that ``CodeSchedules`` calls."""
+
+    async def declare_schedules(self, specs: Sequence[ScheduleSpec]) -> list[JobQueueError | None]:
+        """Create or change schedules; return None or an error for each, in the same order."""
+        ...
+
+
+class CodeSchedules:
+    """Declares the schedules of an app's code, and retries until a server has answered.
+
+    A server that does not know schedules leaves the ticks to ``Periodic`` in this process.
+    """
+
+    def __init__(
+        self, backend: Declares, schedules: Iterable[ScheduleSpec], *, catch_up: float = CATCH_UP
+    ) -> None:
+        self._backend = backend
+        self._schedules = [
+            replace(one, catch_up=catch_up) if one.catch_up is None else one for one in schedules
+        ]
+        self.catch_up = catch_up
+        self._task: asyncio.Task[None] | None = None
+        self._periodic: Periodic | None = None
+
+    def start(self) -> None:
+        """Begin to declare the schedules, in the background."""
+        if self._schedules:
+            self._task = asyncio.create_task(self._declare_all(), name="declare-schedules")
+
+    async def stop(self) -> None:
+        """Stop declaring. The declared schedules stay. May be called twice, or before a start."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await self._end_fallback()
+
+    async def _declare_all(self) -> None:
+        for first in range(0, len(self._schedules), MAX_DECLARED):
+            part = self._schedules[first : first + MAX_DECLARED]
+            answers = await self._declare(part)
+            for spec, error in zip(part, answers, strict=True):
+                if error is not None:
+                    log.error("schedule %r is not declared: %s", spec.name, error)
+        names = [one.name for one in self._schedules]
+        more = "" if len(names) <= _SHOWN else f" and {len(names) - _SHOWN} more"
+        log.info("declared the schedules of the code: %s%s", ", ".join(names[:_SHOWN]), more)
+
+    async def _declare(self, part: Sequence[ScheduleSpec]) -> list[JobQueueError | None]:
+        """Declare schedules, with retries, and return the server's answers."""
+        pause = GrowingPause(_FIRST_PAUSE, _LONGEST_PAUSE)
+        failing = False
+        while True:
+            try:
+                answers = await self._backend.declare_schedules(part)
+                await self._end_fallback()
+                return answers
+            except UnknownCall:
+                self._fall_back()
+            except JobQueueError as error:
+                if not failing:
+                    log.warning("cannot declare the schedules of the code: %s; trying again", error)
+                failing = True
+            except Exception:
+                log.exception("declaring the schedules of the code failed; trying again")
+            await pause.wait()
+
+    def _fall_back(self) -> None:
+        """Submit the jobs of the schedules in this process, until a newer server has answered."""
+        if self._periodic is None:
+            log.info(
+                "the server has an earlier version, so this process submits the jobs of %d"
+                " schedules itself",
+                len(self._schedules),
+            )
+            self._periodic = Periodic(self._backend, self._schedules, catch_up=self.catch_up)
+            self._periodic.start()
+
+    async def _end_fallback(self) -> None:
+        periodic, self._periodic = self._periodic, None
+        if periodic is not None:
+            await periodic.stop()
+
+
 class Track:
     """Tracks which tick of one schedule must be submitted now, and when the next tick is.
 
@@ -65,9 +131,9 @@ class Track:
     A tick that must be submitted now is called due.
     """
 
-    def __init__(self, schedule: Schedule, now: float, catch_up: float) -> None:
+    def __init__(self, schedule: ScheduleSpec, now: float, catch_up: float) -> None:
         self.name = schedule.name
-        self._cron = schedule.cron
+        self._cron = schedule.timing
         self._patience = max(catch_up, ON_TIME)
         self._failures = 0
         self.next = self._cron.next(now)
@@ -137,7 +203,7 @@ class Periodic:
     def __init__(
         self,
         backend: Submits,
-        schedules: Iterable[Schedule],
+        schedules: Iterable[ScheduleSpec],
         *,
         catch_up: float = CATCH_UP,
         clock: Clock | None = None,
@@ -155,7 +221,8 @@ class Periodic:
         """Start a task for each schedule, so that a slow submit delays no other schedule."""
         now = self._clock.now()
         for schedule in self._schedules:
-            track = Track(schedule, now, self.catch_up)
+            late = self.catch_up if schedule.catch_up is None else schedule.catch_up
+            track = Track(schedule, now, late)
             self._tasks.append(
                 asyncio.create_task(self._follow(schedule, track), name=f"cron-{schedule.name}")
             )
@@ -170,7 +237,7 @@ class Periodic:
                 task.cancel()  # if its job was submitted nevertheless, the key prevents another
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, schedule: Schedule, track: Track) -> None:
+    async def _follow(self, schedule: ScheduleSpec, track: Track) -> None:
         while not self._stopping.is_set():
             try:
                 wait = await self._step(schedule, track)
@@ -184,7 +251,7 @@ class Periodic:
             pause = min(max(wait, _SHORTEST_WAIT), self._longest_wait)
             await is_set_within(self._stopping, pause)
 
-    async def _step(self, schedule: Schedule, track: Track) -> float:
+    async def _step(self, schedule: ScheduleSpec, track: Track) -> float:
         """Submit the job of the due tick, if any; return the seconds until the next step."""
         now = self._clock.now()
         due = track.look(now)
@@ -195,7 +262,7 @@ class Periodic:
             return 0.0
         return track.failed()
 
-    async def _submit(self, schedule: Schedule, moment: float) -> bool:
+    async def _submit(self, schedule: ScheduleSpec, moment: float) -> bool:
         """Submit the job of a tick; return False if the submit must be tried again."""
         spec = schedule.tick(moment)
         try:

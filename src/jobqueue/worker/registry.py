@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from jobqueue.core.errors import AlreadyExists, InvalidArgument
 from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.queue import QueueSpec
+from jobqueue.core.schedule import CATCH_UP, ScheduleSpec
+from jobqueue.core.store import ALL_QUEUES
 from jobqueue.tasks.context import Context
 from jobqueue.tasks.task import TaskDefinition, define
-from jobqueue.worker.periodic import CATCH_UP, Schedule
 
 MAX_SIMULATED_BYTES = 16 * 1024 * 1024
 
@@ -63,8 +64,9 @@ class Registry:
         self._default: TaskDefinition | None = None
         # Called when a task is added, in the adding thread. Running workers register the task.
         self.listeners: list[Callable[[], None]] = []
+        self.has_breakers = False  # True if a task has a breaker; read at the end of every job
         self._queues: dict[str, QueueSpec] = {}
-        self.schedules: dict[str, Schedule] = {}
+        self.schedules: dict[str, ScheduleSpec] = {}
         self.catch_up = CATCH_UP  # seconds; set by the app, overridden by a setting
 
     def add(self, definition: TaskDefinition, *, default: bool = False) -> TaskDefinition:
@@ -79,6 +81,7 @@ class Registry:
                 f" {self._default.name!r} is the default task already"
             )
         self._tasks[definition.name] = definition
+        self.has_breakers = self.has_breakers or definition.options.breaker is not None
         if default:
             self._default = definition
         for listener in list(self.listeners):
@@ -97,8 +100,8 @@ class Registry:
         """Return the queues of the internal tasks that ``provide`` added."""
         return frozenset(task.options.queue for task in self._provided.values())
 
-    def add_schedule(self, schedule: Schedule) -> None:
-        """Add a schedule. Every worker process submits the schedule's job at each fire time."""
+    def add_schedule(self, schedule: ScheduleSpec) -> None:
+        """Add a schedule, which every worker process declares when it starts."""
         self.check_schedule(schedule.name)
         self.schedules[schedule.name] = schedule
 
@@ -122,6 +125,19 @@ class Registry:
     def default(self) -> TaskDefinition:
         """Return the task for jobs without a type: the user's default task, else ``echo``."""
         return self._default or self._tasks.get("echo") or self._builtin["echo"]
+
+    def batches(self, queues: Collection[str]) -> list[TaskDefinition]:
+        """Return the user's batch tasks whose own queue is among ``queues``."""
+        return [
+            task
+            for task in self._tasks.values()
+            if task.options.batch is not None
+            and (task.options.queue in queues or ALL_QUEUES in queues)
+        ]
+
+    def with_breaker(self) -> list[TaskDefinition]:
+        """Return the user's tasks that have a breaker."""
+        return [task for task in self._tasks.values() if task.options.breaker is not None]
 
     def names(self) -> list[str]:
         """Return the sorted names of the user's tasks and of the built-in tasks."""
@@ -151,4 +167,4 @@ class Registry:
 
     def _named(self) -> set[str]:
         tasks = {task.options.queue for task in self._tasks.values()}
-        return tasks | {schedule.spec.queue for schedule in self.schedules.values()}
+        return tasks | {schedule.job.queue for schedule in self.schedules.values()}

@@ -13,10 +13,11 @@ import math
 import os
 import socket
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.api import DispatchApi, Link
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
@@ -33,6 +34,8 @@ from jobqueue.core.progress import Progress
 from jobqueue.core.waiting import GrowingPause
 from jobqueue.tasks.context import Context, UnknownTask
 from jobqueue.tasks.task import TaskDefinition, define
+from jobqueue.worker.breakers import Breakers
+from jobqueue.worker.completing import LocalCompletions, NoTransactions, Transactions
 from jobqueue.worker.execution import Endings, Execution, Stop
 from jobqueue.worker.executors.executor_set import ExecutorSet
 from jobqueue.worker.log import AttemptFigures, AttemptLog, WorkerLog, log
@@ -45,6 +48,7 @@ from jobqueue.worker.suspects import SUSPECT_AFTER, SuspectExecutor
 
 _FIRST_RECONNECT = 0.1
 _MAX_RECONNECT = 1.0
+_START_SECONDS = 15.0  # to store a start before its handler's transaction ends the attempt
 # Errors after which another try to register is useless.
 _FINAL = (Conflict, InvalidArgument, PermissionDenied)
 _SUCCEED = Move.SUCCEED  # reading it from the enum for every job is slow
@@ -63,12 +67,15 @@ class WorkerRuntime:
         registry: Registry,
         settings: WorkerSettings,
         observer: Observer | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         """Create a worker, which ``start`` connects.
 
         ``observer`` counts the attempts; None if an engine in this process counts them.
+        ``transactions`` joins the transactions of handlers, for ``Context.complete``.
         """
         self.settings = settings
+        self._transactions = transactions or NoTransactions()
         self._log = WorkerLog(settings.id)
         self._figures = None if observer is None else AttemptFigures(observer)
         self.incarnation = new_lease()
@@ -82,8 +89,10 @@ class WorkerRuntime:
         # Attempts by lease. Heartbeats list them until the server has answered their end.
         self._held: dict[int, Execution] = {}
         self._progress = UnsentProgress()
+        self._completed: set[int] = set()  # leases of attempts that their handlers ended themselves
         # Executions that take a slot. After a timeout, an execution may stay here after its report.
         self._running: dict[int, Execution] = {}
+        self._told_breakers: list[OpenBreaker] = []
         self._taking = False
         self._withdrawing: asyncio.Task[None] | None = None
         self._pushes = 0  # how often the server has sent a status by itself
@@ -133,12 +142,23 @@ class WorkerRuntime:
         """Register at the server, offer all slots, and start the heartbeats."""
         if self._link is not None or self._finished.is_set():
             return
+        self._check_batches()
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(self._log, self._answered, self._refused, self._result_refused)
         self._suspects = SuspectExecutor(self, self._outbox, self._log)
+        self._breakers = Breakers(self, self._registry, self._log, self._tell_breakers)
         self._waiting = WaitingSlots(self.settings, self._suspects.waits)
         self._overruns = OverrunSlots(self.settings, self._running.values, self._exhaust)
-        self._executors = ExecutorSet(self, self._endings, self.settings)
+        self._executors = ExecutorSet(
+            self, self._endings, self.settings, self._transactions.child_module
+        )
+        self._completions = LocalCompletions(
+            self._transactions,
+            self._running.get,
+            self.completing,
+            self.settings.id,
+            self.settings.max_result_bytes,
+        )
         link = await self._connect(time.monotonic() + self.settings.connect_timeout)
         if self._finished.is_set():  # ``stop`` was called meanwhile
             await link.close()
@@ -160,6 +180,26 @@ class WorkerRuntime:
             self.settings.concurrency,
             ", ".join(self.settings.queues),
         )
+
+    def _check_batches(self) -> None:
+        """Raise InvalidArgument if the worker cannot run full batches of its tasks."""
+        settings = self.settings
+        batches = self._registry.batches(settings.queues)
+        if batches and settings.exec_command:
+            raise InvalidArgument(
+                f"task {batches[0].name!r}",
+                "runs its jobs in batches, but this worker runs a program for each job; run the"
+                " task by a worker without exec",
+            )
+        for task in batches:
+            size = task.options.batch or 1
+            if size > settings.concurrency:
+                raise InvalidArgument(
+                    "worker.concurrency",
+                    f"task {task.name!r} runs batches of {size} jobs, each of which takes a slot,"
+                    f" but this worker has {settings.concurrency}; set its concurrency to {size} or"
+                    " more, or lower batch=",
+                )
 
     async def stop(self, timeout: float | None = None) -> None:
         """Stop the worker: hand back jobs that have not started, finish the others, and deregister.
@@ -198,6 +238,7 @@ class WorkerRuntime:
         for task in self._tasks:
             task.cancel()
         self._waiting.close()
+        await self._breakers.close()
         await self._abandon()
         await self._outbox.close()
         await self._loop_watch.stop(self._left() / 2)
@@ -283,6 +324,8 @@ class WorkerRuntime:
         try:
             await self._deregister()  # close the old link first: later that would close the new one
             self._link = await self._connect(None)
+            self._told_breakers = []  # a registration begins with closed breakers
+            self._tell_breakers()
             offering = self._taking and self._suspects.suspect is None
             slots = self.settings.concurrency - len(self._running) if offering else 0
             self._outbox.attach(self._link, slots, offering=offering)
@@ -320,7 +363,8 @@ class WorkerRuntime:
         assert link is not None
         self._pushes_at_beat = self._pushes
         held = list(self._held.items())  # atomic, so another thread may do it
-        begun = [lease for lease, execution in held if execution.begun]
+        # The assignment of a job that waits in an open batch must not time out, either.
+        begun = [lease for lease, execution in held if execution.begun or execution.batch]
         suspect = self._suspects.suspect
         if suspect is not None and not suspect.begun:
             begun.append(suspect.assignment.lease)  # waiting to run alone: it must not time out
@@ -396,6 +440,8 @@ class WorkerRuntime:
                 "draining: worker %s finishes its jobs and takes no new jobs", self.settings.id
             )
             self._withdrawing = self.spawn(self._withdraw_slots())
+            for execution in self._executors.batches.collected():
+                self._hand_back_unstarted(execution)
         elif status is WorkerStatus.ONLINE and not self._taking and self._link is not None:
             self._taking = True
             self._log.info("worker %s is taking jobs again", self.settings.id)
@@ -432,7 +478,9 @@ class WorkerRuntime:
                 self._report(execution, Transition.handed_back(job.seq, job.lease))
                 continue
             self._running[job.lease] = execution
-            if job.deaths >= SUSPECT_AFTER and execution.executor.shares_fate:
+            if self._breakers.paused and not self._breakers.admits(execution):
+                self._breakers.submit(execution)
+            elif job.deaths >= SUSPECT_AFTER and execution.executor.shares_fate:
                 suspects.submit(execution)
             else:
                 execution.executor.submit(execution)
@@ -480,9 +528,36 @@ class WorkerRuntime:
         self._progress.add(lease, progress)
         self._heartbeat.hurry()
 
+    async def completing(self, execution: Execution, needs_start: bool) -> None:
+        started = execution.completing or not needs_start
+        execution.completing = True
+        self._completed.add(execution.assignment.lease)
+        if started:
+            return
+        # A job whose start is not stored may share a row with others, which must not be locked. The
+        # outbox reports the start as well, and one of the two reports is refused.
+        execution.start_unsure = True
+        job = execution.assignment
+        pause = GrowingPause(_FIRST_RECONNECT, _MAX_RECONNECT)
+        give_up_at = time.monotonic() + _START_SECONDS
+        while True:
+            link = self._link
+            assert link is not None
+            try:
+                await link.report([Transition.started(job.seq, job.lease)])
+            except (Unavailable, OutcomeUnknown):
+                if time.monotonic() + pause.most > give_up_at:
+                    execution.completing = False  # nothing was written
+                    raise
+            else:
+                return
+            await pause.wait()
+
     def ended(self, execution: Execution, report: Transition) -> None:
         if execution.ended:
             return
+        if execution.completing:
+            report = self._endings.after_completing(execution, report)
         execution.ended = True
         if execution.timer is not None:
             execution.timer.cancel()
@@ -500,6 +575,23 @@ class WorkerRuntime:
         if not self._running:
             self._idle.set()
 
+    # -- for breakers ------------------------------------------------------------------------
+
+    def breakers(self) -> Mapping[str, int]:
+        """Return 1 for each task whose breaker is open, and 0 for the others with a breaker."""
+        return {} if self._link is None else self._breakers.counts()
+
+    def hand_back_waiting(self, task: TaskDefinition) -> None:
+        """Hand back the jobs of a task that have not begun."""
+        for execution in list(self._running.values()):
+            if execution.definition is task:
+                self._hand_back_unstarted(execution)
+
+    def _tell_breakers(self) -> None:
+        if self._link is not None and (told := self._breakers.open()) != self._told_breakers:
+            self._told_breakers = told
+            self._link.set_breakers(told)
+
     # -- for suspects ------------------------------------------------------------------------
 
     def neighbours(self, execution: Execution) -> int:
@@ -510,6 +602,7 @@ class WorkerRuntime:
         """Withdraw all free slots. No job arrives after this method has returned."""
         self._outbox.stop_offering()
         await self._withdraw_slots(pause=True)
+        self._executors.batches.flush()  # no more jobs will join them
 
     def announce(self, execution: Execution) -> None:
         """Report the start of an attempt before its handler begins."""
@@ -541,7 +634,12 @@ class WorkerRuntime:
 
     def _report(self, execution: Execution, report: Transition) -> None:
         execution.reported = True
-        if report.move is not _SUCCEED or log.isEnabledFor(logging.DEBUG):
+        # Whether an attempt has failed whose handler ended it in a transaction, the answer says.
+        if self._registry.has_breakers and not execution.completing:
+            self._breakers.ended(execution, report)
+        if not execution.completing and (
+            report.move is not _SUCCEED or log.isEnabledFor(logging.DEBUG)
+        ):
             self._attempts.ended(execution, report)
         self._outbox.end(report)
 
@@ -587,14 +685,24 @@ class WorkerRuntime:
         """
         if self._figures is not None:
             self._figures.ended(self._held, reports, accepted)
-        if not again and not all(accepted):
-            for report, ok in zip(reports, accepted, strict=True):
+        if self._completed or not (again or all(accepted)):
+            for report, ok in zip(reports, accepted, strict=False):
                 execution = self._held.get(report.lease or 0)
-                if not ok and execution is not None and report.move is not Move.HAND_BACK:
-                    self._attempts.end_not_accepted(execution, report)
+                if execution is not None:
+                    self._log_answer(execution, report, ok, again)
         for report in reports:
             if report.lease is not None:
                 self._held.pop(report.lease, None)
+
+    def _log_answer(self, execution: Execution, report: Transition, ok: bool, again: bool) -> None:
+        if execution.completing:
+            self._completed.discard(execution.assignment.lease)
+            if ok:
+                self._attempts.ended(execution, report)
+            else:
+                self._attempts.completed(execution, report)
+        elif not (ok or again) and report.move is not Move.HAND_BACK:
+            self._attempts.end_not_accepted(execution, report)
 
     def _result_refused(self, report: Transition) -> None:
         """Log the failure that is reported in place of a result that the server refused."""
@@ -605,8 +713,11 @@ class WorkerRuntime:
         """Stop an attempt without a report, because its lease is gone."""
         if execution.reported or execution.stop is Stop.LOST or execution.ended:
             return
+        if execution.completing:
+            return  # its handler has ended the attempt itself, and may have more to do
         if not self._hand_back_unstarted(execution):
             self._attempts.lease_lost(execution)
+            self._breakers.ended(execution, None)
             self._held.pop(execution.assignment.lease, None)
             self._give_up(execution, Stop.LOST)
 
@@ -625,7 +736,10 @@ class WorkerRuntime:
         if executors.program is not None:
             return Execution(job, None, executors.program, now, self._waiting)
         definition = self._registry.get(job.type) or self._unknown
-        return Execution(job, definition, executors.of(definition), now, self._waiting)
+        executor = executors.of(definition)
+        made = Execution(job, definition, executor, now, self._waiting)
+        made.completions = self._completions
+        return made
 
 
 def _unknown_task(registry: Registry) -> TaskDefinition:

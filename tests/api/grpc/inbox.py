@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from jobqueue.core.api import Inbox, Link
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.job import (
     Assignment,
     JobSpec,
@@ -91,6 +92,10 @@ class GatedLink:
         overrun: int | None = None,
     ):
         return self._link.pulse(leases, begun, complete, fresh, progress, overrun)
+
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        self._link.set_breakers(breakers)
+        self._engine.told()
 
     async def drain(self, *, pause: bool = False) -> None:
         self.drains += 1

@@ -18,7 +18,9 @@ from jobqueue.core.errors import (
     NotFound,
     QueueFull,
 )
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
+    Deleted,
     JobQuery,
     JobSpec,
     Retried,
@@ -202,6 +204,32 @@ async def test_dead_letters_are_retried_over_the_wire(remote):
     assert (await remote.list_jobs(JobQuery(reasons=(Reason.POISON,)))).jobs == []
     assert (await remote.list_jobs(JobQuery(until=1.0))).jobs == []
     assert (await remote.list_jobs(JobQuery(error="x"))).jobs == []
+
+
+async def test_dead_letters_are_grouped_and_deleted_over_the_wire(remote):
+    first, second = await submit_one(remote), await submit_one(remote, type="b")
+    await remote.cancel(first)
+    await remote.cancel(second)
+    wanted = RetryQuery(reasons=(Reason.CANCELLED,), queue="default")
+    found = await remote.group_dead_letters(wanted)
+    assert (found.looked_at, found.complete) == (2, True)
+    newest = await remote.get(second)
+    (group,) = [one for one in found.groups if one.type == "b"]
+    assert (group.jobs, group.newest, group.queues) == (1, second, ["default"])
+    assert (group.reason, sum(group.by_time)) == (Reason.CANCELLED, 1)
+    assert group.last_at == pytest.approx(newest.completed_at)
+    assert await remote.group_dead_letters(RetryQuery()) == DeadLetterGroups(looked_at=2)
+    wanted.dry_run = True
+    assert await remote.delete_dead_letters(wanted) == Deleted(2, 2, 0)
+    wanted.dry_run = False
+    assert await remote.delete_dead_letters(wanted) == Deleted(2, 2, 2)
+    with pytest.raises(NotFound):
+        await remote.get(first)
+    for call in (remote.delete_dead_letters, remote.group_dead_letters):
+        with pytest.raises(NotFound):
+            await call(RetryQuery(queue="nowhere"))
+        with pytest.raises(InvalidArgument):
+            await call(RetryQuery(reasons=()))
 
 
 async def test_a_page_of_large_jobs_is_shorter_but_none_is_left_out(remote, monkeypatch):

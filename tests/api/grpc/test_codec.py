@@ -10,8 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobqueue.api.grpc.codec import (
+    deleted_from_pb,
+    deleted_to_pb,
     event_from_pb,
     event_to_pb,
+    groups_from_pb,
+    groups_to_pb,
     health_from_pb,
     health_to_pb,
     info_from_pb,
@@ -43,16 +47,20 @@ from jobqueue.api.grpc.work_codec import (
     report_from_pb,
     report_to_pb,
 )
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import Internal, InvalidArgument
+from jobqueue.core.grouping import DeadLetterGroup, DeadLetterGroups
 from jobqueue.core.job import (
     IN_PROCESS,
     Assignment,
     ComponentHealth,
+    Deleted,
     Event,
     Health,
     Job,
     JobQuery,
     JobSpec,
+    NotDeleted,
     NotRetried,
     Pulse,
     Retried,
@@ -66,8 +74,8 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import REPORTABLE, Move, Reason, State
 from jobqueue.core.progress import Progress
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
-from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
+from jobqueue.core.queue import HeldBack, Queue, QueueStats, WaitingType
+from jobqueue.pb.jq.v1 import operator_pb2, types_pb2, worker_pb2
 from jobqueue.wire import STATES, seconds, stamp
 
 text = st.text(max_size=20)
@@ -159,6 +167,10 @@ queues = st.builds(
     priority_weights=maybe(st.dictionaries(st.integers(0, 9), int32, min_size=1)),
     retention=maybe(positive),
     dead_letter_retention=maybe(positive),
+    max_running=maybe(int63),
+    rate=maybe(int63),
+    rate_period=maybe(positive),
+    rate_burst=maybe(int63),
     paused=st.booleans(),
     created_at=times,
 )
@@ -180,6 +192,7 @@ stats = st.builds(
     run_seconds=positive,
     timed=int63,
     unserved=st.lists(st.tuples(text, int63), max_size=2).map(tuple),
+    held_back=st.lists(st.builds(HeldBack, text, int63, maybe(positive)), max_size=2).map(tuple),
 ).map(of_its_queue)
 infos = st.builds(
     WorkerInfo,
@@ -203,6 +216,7 @@ workers = st.builds(
     overrun=int32,
     queues_left_out=int32,
     types_left_out=int32,
+    breakers=st.lists(st.builds(OpenBreaker, text, int32, times, int32), max_size=2).map(tuple),
 )
 healths = st.builds(
     Health,
@@ -280,12 +294,51 @@ retrieds = st.builds(
     refused=st.lists(st.builds(NotRetried, uuids, text), max_size=3),
     next_page_token=text,
 )
+deleteds = st.builds(
+    Deleted,
+    looked_at=int63,
+    matched=int63,
+    deleted=int63,
+    refused=st.lists(st.builds(NotDeleted, uuids, text), max_size=3),
+    next_page_token=text,
+)
+groupings = st.builds(
+    DeadLetterGroups,
+    groups=st.lists(
+        st.builds(
+            DeadLetterGroup,
+            type=text,
+            reason=st.sampled_from(Reason),
+            error=text,
+            part=text,
+            jobs=int63,
+            queues=st.lists(text, max_size=3),
+            first_at=times,
+            last_at=times,
+            newest=uuids,
+            by_time=st.lists(int63, max_size=24),
+        ),
+        max_size=3,
+    ),
+    looked_at=int63,
+    complete=st.booleans(),
+    since=times,
+    until=times,
+)
 results = st.one_of(
     st.builds(SubmitResult.accepted, uuids),
     st.builds(SubmitResult.duplicate, uuids),
     st.builds(SubmitResult.conflict, uuids, text),
     st.builds(SubmitResult.refused, st.builds(InvalidArgument, text, text)),
 )
+
+
+def retry_request(query):
+    return retry_query_to_pb(query, operator_pb2.RetryDeadLettersRequest)
+
+
+def delete_request(query):
+    return retry_query_to_pb(query, operator_pb2.DeleteDeadLettersRequest)
 
 
 def over_the_wire(message):
@@ -298,8 +351,11 @@ def over_the_wire(message):
     [
         pytest.param(specs, spec_to_pb, spec_from_pb, id="spec"),
         pytest.param(job_queries, job_query_to_pb, job_query_from_pb, id="job query"),
-        pytest.param(retry_queries, retry_query_to_pb, retry_query_from_pb, id="retry-query"),
+        pytest.param(retry_queries, retry_request, retry_query_from_pb, id="retry-query"),
+        pytest.param(retry_queries, delete_request, retry_query_from_pb, id="delete-query"),
         pytest.param(retrieds, retried_to_pb, retried_from_pb, id="retried"),
+        pytest.param(deleteds, deleted_to_pb, deleted_from_pb, id="deleted"),
+        pytest.param(groupings, groups_to_pb, groups_from_pb, id="groups"),
         pytest.param(jobs, job_to_pb, job_from_pb, id="job"),
         pytest.param(events, event_to_pb, event_from_pb, id="event"),
         pytest.param(queues, queue_to_pb, queue_from_pb, id="queue"),

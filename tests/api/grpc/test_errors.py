@@ -28,6 +28,7 @@ from jobqueue.core.errors import (
     RateLimited,
     Unauthenticated,
     Unavailable,
+    UnknownCall,
     Unreachable,
 )
 from jobqueue.core.job import JobSpec
@@ -104,7 +105,7 @@ async def test_rebuilt_from_a_submit(engine, remote, error):
         ("RESOURCE_EXHAUSTED", "larger than max", True, InvalidArgument),
         ("UNAUTHENTICATED", "", True, Unauthenticated),
         ("PERMISSION_DENIED", "", True, PermissionDenied),
-        ("UNIMPLEMENTED", "", True, Internal),
+        ("UNIMPLEMENTED", "", True, UnknownCall),
         ("DATA_LOSS", "", True, Internal),
         ("INTERNAL", "Internal error from Core", True, OutcomeUnknown),
         ("INTERNAL", "Internal error from Core", False, Unreachable),

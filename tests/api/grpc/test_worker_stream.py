@@ -10,11 +10,13 @@ import pytest
 
 from jobqueue.api.grpc.messages import Duplex
 from jobqueue.api.grpc.remote import GrpcBackend
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import InvalidArgument, OutcomeUnknown, Unavailable
 from jobqueue.core.job import Assignment, JobSpec, Transition, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
+from tests.engine.rig import session_of
 
 
 async def submit(engine, count=1, **fields):
@@ -189,6 +191,26 @@ async def test_a_drain_ends_with_the_task_of_the_stream(engine, remote, worker_i
         await draining
         await link.drain()
     await link.close()
+
+
+async def test_a_report_is_sent_after_the_task_of_the_stream_was_cancelled(
+    engine, remote, worker_info
+):
+    """As by `asyncio.run` at its end: what the worker has finished is not lost."""
+    await submit(engine)
+    inbox = RecordingInbox()
+    link = await remote.connect(worker_info(), inbox)
+    link.grant(1)
+    await inbox.until(lambda inbox: inbox.jobs)
+    (task,) = (one for one in asyncio.all_tasks() if one.get_name() == "link-w1")
+    task.cancel()
+    await asyncio.wait([task])
+    await link.drain()
+    async with patience.timeout(10):
+        assert await link.report([succeed(inbox.jobs[0])], freed=1) == [True]
+    await link.close()
+    with pytest.raises(Unavailable):
+        await link.report([succeed(inbox.jobs[0])])
 
 
 async def test_heartbeats_work_while_the_loop_is_blocked(engine, remote, worker_info):
@@ -435,3 +457,31 @@ async def test_a_worker_unknown_to_the_server_is_told(engine, remote, worker_inf
     await engine.store.workers.set_status("w1", WorkerStatus.OFFLINE)
     assert not (await asyncio.to_thread(link.pulse, [])).known
     await link.close()
+
+
+async def test_a_paused_type_stays_paused_on_the_next_stream(engine, remote, worker_info):
+    """The worker's link tells each new stream what is open."""
+    inbox = RecordingInbox()
+    link = await remote.connect(worker_info(types=frozenset({"pay", "other"})), inbox)
+    link.set_breakers([OpenBreaker("pay", 3, 1e9)])
+    link.grant(3)
+    await submit(engine, 2, type="pay")
+    await submit(engine, type="other")
+    await inbox.until(lambda inbox: inbox.jobs)
+    assert [job.type for job in inbox.jobs] == ["other"]
+    (worker,) = await remote.list_workers()
+    assert worker.breakers == (OpenBreaker("pay", 3, 1e9),)
+    link._cut()
+    session = session_of(engine, "w1")
+    await eventually(lambda: _replaced(engine, session))
+    link.set_breakers([OpenBreaker("pay", 3, 1e9, 1)])
+    await inbox.until(lambda inbox: len(inbox.jobs) == 2)
+    assert inbox.jobs[1].type == "pay"
+    link.set_breakers([])
+    await inbox.until(lambda inbox: len(inbox.jobs) == 3)
+    await link.close()
+
+
+async def _replaced(engine, session):
+    now = session_of(engine, "w1")
+    return now is not session and now is not None and bool(now.breakers)

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.core.errors import AlreadyExists, NotFound
+from jobqueue.core.errors import AlreadyExists, JobQueueError, NotFound
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import (
     Cancellation,
     ComponentHealth,
+    Deleted,
     Event,
     Health,
     Job,
@@ -29,6 +31,14 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
+from jobqueue.core.schedule import (
+    Schedule,
+    SchedulePage,
+    ScheduleSpec,
+    Source,
+    create,
+    no_such_schedule,
+)
 from tests.records import made
 
 CREATED = 1_800_000_000.0
@@ -65,6 +75,8 @@ class FakeBackend:
         self.queries: list[JobQuery] = []
         self.retry_queries: list[RetryQuery] = []
         self.retried = Retried(0, 0, 0)
+        self.deleted = Deleted(0, 0, 0)
+        self.groups = DeadLetterGroups()
         self.failure: Exception | None = None
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()
@@ -74,6 +86,7 @@ class FakeBackend:
         self.components = [ComponentHealth("store", True)]
         self.depth = {State.PENDING: 2}
         self.queues = {"default": Queue(name="default", created_at=CREATED)}
+        self.schedules: dict[str, Schedule] = {}
         self.page = Page([])
         self.cancellation = Cancellation(State.DEAD_LETTERED, requested=False)
 
@@ -232,6 +245,39 @@ class FakeBackend:
         await self._call()
         return [name for name in names if name not in self.queues]
 
+    async def declare_schedules(self, specs: Sequence[ScheduleSpec]) -> list[JobQueueError | None]:
+        await self._call()
+        return [None for _ in specs]
+
+    async def create_schedule(self, spec: ScheduleSpec) -> Schedule:
+        await self._call()
+        self.schedules[spec.name] = create(spec, Source.OPERATOR, CREATED, 0.0)
+        return self.schedules[spec.name]
+
+    async def get_schedule(self, name: str) -> Schedule:
+        await self._call()
+        if name not in self.schedules:
+            raise no_such_schedule(name)
+        return self.schedules[name]
+
+    async def list_schedules(self, limit: int = 100, page_token: str = "") -> SchedulePage:
+        await self._call()
+        return SchedulePage(list(self.schedules.values())[:limit])
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        return await self.get_schedule(name)
+
+    async def resume_schedule(self, name: str) -> Schedule:
+        return await self.get_schedule(name)
+
+    async def run_schedule(self, name: str) -> str:
+        await self.get_schedule(name)
+        return new_job_ids(1)[0]
+
+    async def remove_schedule(self, name: str) -> None:
+        await self.get_schedule(name)
+        del self.schedules[name]
+
     async def shutdown_worker(self, worker_id: str) -> None:
         await self._call()
 
@@ -244,6 +290,16 @@ class FakeBackend:
         await self._call()
         self.retry_queries.append(query)
         return self.retried
+
+    async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
+        await self._call()
+        self.retry_queries.append(query)
+        return self.groups
+
+    async def delete_dead_letters(self, query: RetryQuery) -> Deleted:
+        await self._call()
+        self.retry_queries.append(query)
+        return self.deleted
 
     async def delete_job(self, job_id: str) -> None:
         await self.get(job_id)

@@ -14,9 +14,17 @@ import pytest
 from jobqueue._version import __version__
 from jobqueue.api.http import answers
 from jobqueue.api.http.app import create_app
-from jobqueue.api.http.bodies import decode_batch, decode_job, decode_queue, decode_queue_patch
+from jobqueue.api.http.bodies import (
+    decode_batch,
+    decode_job,
+    decode_queue,
+    decode_queue_patch,
+    decode_schedule,
+)
 from jobqueue.api.http.settings import HttpFaceSettings
-from jobqueue.core.job import Page
+from jobqueue.core.job import JobSpec, Page
+from jobqueue.core.schedule import ScheduleSpec
+from tests.api.http.conftest import Serve
 from tests.api.http.fake import FakeBackend
 
 ROUTES = {
@@ -29,11 +37,18 @@ ROUTES = {
     "/jobs/{job_id}/wait": {"get"},
     "/dlq": {"get"},
     "/dlq/retry": {"post"},
+    "/dlq/delete": {"post"},
+    "/dlq/groups": {"get"},
     "/dlq/{job_id}/retry": {"post"},
     "/queues": {"get", "post"},
     "/queues/{name}": {"get", "patch", "delete"},
     "/queues/{name}/pause": {"post"},
     "/queues/{name}/resume": {"post"},
+    "/schedules": {"get", "post"},
+    "/schedules/{name}": {"get", "delete"},
+    "/schedules/{name}/pause": {"post"},
+    "/schedules/{name}/resume": {"post"},
+    "/schedules/{name}/run": {"post"},
     "/workers": {"get"},
     "/workers/{worker_id}/drain": {"post"},
     "/workers/{worker_id}/undrain": {"post"},
@@ -42,6 +57,7 @@ ROUTES = {
     "/healthz": {"get"},
     "/readyz": {"get"},
     "/status": {"get"},
+    "/configuration": {"get"},
 }
 
 
@@ -120,6 +136,7 @@ def test_the_examples_are_accepted(document: dict[str, Any]) -> None:
         "/jobs": lambda body: decode_job(body, settings),
         "/jobs/batch": lambda body: asyncio.run(decode_batch(body, settings)),
         "/queues": decode_queue,
+        "/schedules": lambda body: decode_schedule(body, settings),
     }
     for path, read in readers.items():
         content = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
@@ -134,6 +151,7 @@ def test_the_examples_are_accepted(document: dict[str, Any]) -> None:
 async def test_answers_are_as_documented(http: httpx.AsyncClient, backend: FakeBackend) -> None:
     job = backend.add()
     backend.page = Page([job])
+    await backend.create_schedule(ScheduleSpec(name="s", job=JobSpec(payload=b"1"), every=60))
     for path, shape in {
         f"/jobs/{job.id}": answers.JobView,
         "/jobs": answers.JobPage,
@@ -141,6 +159,8 @@ async def test_answers_are_as_documented(http: httpx.AsyncClient, backend: FakeB
         f"/jobs/{job.id}/events": answers.HistoryView,
         "/queues": answers.QueueList,
         "/queues/default": answers.QueueView,
+        "/schedules": answers.ScheduleList,
+        "/schedules/s": answers.ScheduleView,
         "/workers": answers.WorkerList,
         "/status": answers.StatusView,
         "/readyz": answers.Ready,
@@ -178,7 +198,8 @@ async def test_the_page_lists_every_route_without_a_script(http: httpx.AsyncClie
         assert f"<code>{path}</code>" in text
 
 
-async def test_the_root_says_what_is_here(http: httpx.AsyncClient) -> None:
+async def test_the_root_says_what_is_here(serve: Serve) -> None:
+    http = await serve(HttpFaceSettings(console=False))
     index = (await http.get("/")).json()
     assert (index["name"], index["version"]) == ("jobqueue", __version__)
     assert index["links"]["docs"] == "/docs"

@@ -1,13 +1,16 @@
 """The same scenarios through every face, on every deployment.
 
 A face joins with a line in ``FACES``, a deployment (a store, later a topology) with a line in
-``DEPLOYMENTS``.
+``DEPLOYMENTS``. `make test` runs each scenario through every face in memory, and on each other
+deployment through one face, in turn. `make test-nightly` runs the rest.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -134,6 +137,26 @@ async def face(request: pytest.FixtureRequest, deployment: Deployment) -> AsyncI
     driver = FACES[request.param](deployment)
     yield driver
     await driver.close()
+
+
+EVERY_FACE = "memory"  # the deployment on which no scenario is left to the night
+AT_NIGHT = "make test runs it on this deployment through another face, and in memory through this"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        chosen = getattr(getattr(item, "callspec", None), "params", {})
+        if {"deployment", "face"} <= chosen.keys() and item.path.parent == here:
+            deployment, face = chosen["deployment"], chosen["face"]
+            if deployment != EVERY_FACE and face != _face_in_turn(item, face):
+                item.add_marker(pytest.mark.nightly(AT_NIGHT))
+
+
+def _face_in_turn(item: pytest.Item, face: str) -> str:
+    """The face that a scenario has on a deployment in `make test`: always the same one."""
+    case = item.nodeid.replace(face, "")
+    return list(FACES)[zlib.crc32(case.encode()) % len(FACES)]
 
 
 ConnectHand = Callable[..., Awaitable[Hand]]

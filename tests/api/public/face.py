@@ -132,12 +132,17 @@ class QueueSeen:
     retry_jitter: float | None
     retention: float | None
     dead_letter_retention: float | None
+    max_running: int | None
+    rate: int | None
+    rate_period: float | None
+    rate_burst: int | None
     priority_weights: Mapping[int, int] | None
     depth: Mapping[str, int]  # states without jobs may be missing
     processed: int
     average_seconds: float
     error_rate: float
     unserved: Sequence[tuple[str, int]]  # type, jobs
+    held_back: Sequence[tuple[str, int, float | None]]  # limit, jobs, seconds to the next start
 
 
 @dataclass(kw_only=True)
@@ -150,6 +155,30 @@ class WorkerSeen:
     queues: Sequence[str]
     types: Sequence[str] | None
     running: int
+
+
+@dataclass(kw_only=True)
+class ScheduleSeen:
+    """A schedule."""
+
+    name: str
+    cron: str
+    every: int | None
+    timezone: str
+    overlap: str
+    catch_up: float | None
+    source: str
+    paused: bool
+    next_at: float | None
+    last_at: float | None
+    last_job_id: str
+    skipped: int
+    problem: str
+    queue: str
+    type: str
+    payload: bytes
+    priority: int
+    labels: Mapping[str, str]
 
 
 class PublicFace(Protocol):
@@ -206,6 +235,22 @@ class PublicFace(Protocol):
     async def undrain_worker(self, worker_id: str) -> None: ...
 
     async def shutdown_worker(self, worker_id: str) -> None: ...
+
+    async def create_schedule(self, name: str, job: Spec, **settings: Any) -> ScheduleSeen: ...
+
+    async def schedule(self, name: str) -> ScheduleSeen: ...
+
+    async def schedules(
+        self, limit: int | None = None, page_token: str = ""
+    ) -> tuple[Sequence[ScheduleSeen], str]: ...
+
+    async def pause_schedule(self, name: str) -> ScheduleSeen: ...
+
+    async def resume_schedule(self, name: str) -> ScheduleSeen: ...
+
+    async def run_schedule(self, name: str) -> str: ...
+
+    async def remove_schedule(self, name: str) -> None: ...
 
     async def healthy(self) -> bool: ...
 

@@ -16,6 +16,7 @@ from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Event, Job, JobQuery, JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import QueueSpec, QueueStats, QueueUpdate
+from jobqueue.core.schedule import Overlap, Schedule, ScheduleSpec
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
 from tests import patience
 from tests.api.public.face import (
@@ -25,6 +26,7 @@ from tests.api.public.face import (
     PageSeen,
     QueueSeen,
     Refused,
+    ScheduleSeen,
     Spec,
     Submitted,
     WorkerSeen,
@@ -111,12 +113,41 @@ def _queue(stats: QueueStats) -> QueueSeen:
         retry_jitter=queue.retry_jitter,
         retention=queue.retention,
         dead_letter_retention=queue.dead_letter_retention,
+        max_running=queue.max_running,
+        rate=queue.rate,
+        rate_period=queue.rate_period,
+        rate_burst=queue.rate_burst,
         priority_weights=dict(queue.priority_weights) if queue.priority_weights else None,
         depth={state.name: count for state, count in stats.depth.items()},
         processed=stats.processed,
         average_seconds=stats.average_seconds,
         error_rate=stats.error_rate,
         unserved=[(one.type, one.jobs) for one in stats.unserved],
+        held_back=[(one.limit, one.jobs, one.opens_in) for one in stats.held_back],
+    )
+
+
+def _schedule(found: Schedule) -> ScheduleSeen:
+    spec, state, job = found.spec, found.state, found.spec.job
+    return ScheduleSeen(
+        name=spec.name,
+        cron=spec.cron,
+        every=spec.every,
+        timezone=spec.timezone,
+        overlap=spec.overlap.value,
+        catch_up=spec.catch_up,
+        source=found.source.value,
+        paused=state.paused,
+        next_at=state.next_at,
+        last_at=state.last_at,
+        last_job_id=state.last_job_id,
+        skipped=state.skipped,
+        problem=state.problem,
+        queue=job.queue,
+        type=job.type,
+        payload=job.payload,
+        priority=job.priority,
+        labels=dict(job.labels),
     )
 
 
@@ -287,6 +318,40 @@ class GrpcDriver:
     async def shutdown_worker(self, worker_id: str) -> None:
         with _saying_codes():
             await self._remote.shutdown_worker(worker_id)
+
+    async def create_schedule(self, name: str, job: Spec, **settings: Any) -> ScheduleSeen:
+        if "overlap" in settings:
+            settings["overlap"] = Overlap(settings["overlap"])
+        spec = ScheduleSpec(name=name, job=_spec(job), **settings)
+        with _saying_codes():
+            return _schedule(await self._remote.create_schedule(spec))
+
+    async def schedule(self, name: str) -> ScheduleSeen:
+        with _saying_codes():
+            return _schedule(await self._remote.get_schedule(name))
+
+    async def schedules(
+        self, limit: int | None = None, page_token: str = ""
+    ) -> tuple[Sequence[ScheduleSeen], str]:
+        with _saying_codes():
+            page = await self._remote.list_schedules(limit or 100, page_token)
+        return [_schedule(one) for one in page.schedules], page.next_page_token
+
+    async def pause_schedule(self, name: str) -> ScheduleSeen:
+        with _saying_codes():
+            return _schedule(await self._remote.pause_schedule(name))
+
+    async def resume_schedule(self, name: str) -> ScheduleSeen:
+        with _saying_codes():
+            return _schedule(await self._remote.resume_schedule(name))
+
+    async def run_schedule(self, name: str) -> str:
+        with _saying_codes():
+            return await self._remote.run_schedule(name)
+
+    async def remove_schedule(self, name: str) -> None:
+        with _saying_codes():
+            await self._remote.remove_schedule(name)
 
     async def healthy(self) -> bool:
         with _saying_codes():

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -20,6 +21,7 @@ from tests.api.public.face import (
     PageSeen,
     QueueSeen,
     Refused,
+    ScheduleSeen,
     Spec,
     Submitted,
     WorkerSeen,
@@ -139,12 +141,72 @@ def _queue(queue: dict[str, Any]) -> QueueSeen:
         retry_jitter=queue["retry_jitter"],
         retention=queue["retention"],
         dead_letter_retention=queue["dead_letter_retention"],
+        max_running=queue["max_running"],
+        rate=queue["rate"],
+        rate_period=queue["rate_period"],
+        rate_burst=queue["rate_burst"],
         priority_weights=None if weights is None else {int(p): w for p, w in weights.items()},
         depth=queue["depth"],
         processed=queue["processed"],
         average_seconds=queue["average_seconds"],
         error_rate=queue["error_rate"],
         unserved=[(one["type"], one["jobs"]) for one in queue["unserved"]],
+        held_back=[(one["limit"], one["jobs"], one["opens_in"]) for one in queue["held_back"]],
+    )
+
+
+class _ScheduleJob(msgspec.Struct):
+    queue: str
+    type: str
+    priority: int
+    labels: dict[str, str]
+    payload: Raw = msgspec.field(default_factory=Raw)
+    payload_base64: str = ""
+
+
+class _Schedule(msgspec.Struct):
+    name: str
+    cron: str
+    every: int | None
+    timezone: str
+    overlap: str
+    catch_up: float | None
+    source: str
+    paused: bool
+    next_at: str | None
+    last_at: str | None
+    last_job_id: str | None
+    skipped: int
+    problem: str
+    job: _ScheduleJob
+
+
+class _Schedules(msgspec.Struct):
+    schedules: list[_Schedule]
+    next_page_token: str
+
+
+def _schedule(found: _Schedule) -> ScheduleSeen:
+    job = found.job
+    return ScheduleSeen(
+        name=found.name,
+        cron=found.cron,
+        every=found.every,
+        timezone=found.timezone,
+        overlap=found.overlap,
+        catch_up=found.catch_up,
+        source=found.source,
+        paused=found.paused,
+        next_at=_maybe(found.next_at),
+        last_at=_maybe(found.last_at),
+        last_job_id=found.last_job_id or "",
+        skipped=found.skipped,
+        problem=found.problem,
+        queue=job.queue,
+        type=job.type,
+        payload=bytes(job.payload) or base64.b64decode(job.payload_base64),
+        priority=job.priority,
+        labels=job.labels,
     )
 
 
@@ -315,6 +377,40 @@ class HttpDriver:
 
     async def shutdown_worker(self, worker_id: str) -> None:
         await self._call("POST", f"/workers/{worker_id}/shutdown")
+
+    async def _schedule(self, method: str, path: str, **request: Any) -> ScheduleSeen:
+        response = await self._call(method, path, **request)
+        return _schedule(msgspec.json.decode(response.content, type=_Schedule))
+
+    async def create_schedule(self, name: str, job: Spec, **settings: Any) -> ScheduleSeen:
+        body = msgspec.json.encode({"name": name, "job": _body(job), **settings})
+        return await self._schedule("POST", "/schedules", content=body)
+
+    async def schedule(self, name: str) -> ScheduleSeen:
+        return await self._schedule("GET", f"/schedules/{quote(name)}")
+
+    async def schedules(
+        self, limit: int | None = None, page_token: str = ""
+    ) -> tuple[Sequence[ScheduleSeen], str]:
+        asked = {"limit": limit, "page_token": page_token or None}
+        params = {name: value for name, value in asked.items() if value is not None}
+        response = await self._call("GET", "/schedules", params=params)
+        page = msgspec.json.decode(response.content, type=_Schedules)
+        return [_schedule(one) for one in page.schedules], page.next_page_token
+
+    async def pause_schedule(self, name: str) -> ScheduleSeen:
+        return await self._schedule("POST", f"/schedules/{quote(name)}/pause")
+
+    async def resume_schedule(self, name: str) -> ScheduleSeen:
+        return await self._schedule("POST", f"/schedules/{quote(name)}/resume")
+
+    async def run_schedule(self, name: str) -> str:
+        response = await self._call("POST", f"/schedules/{quote(name)}/run")
+        job_id: str = response.json()["job_id"]
+        return job_id
+
+    async def remove_schedule(self, name: str) -> None:
+        await self._call("DELETE", f"/schedules/{quote(name)}")
 
     async def healthy(self) -> bool:
         return (await self._http.get("/readyz")).status_code == 200

@@ -50,6 +50,11 @@ BAD_QUEUES: list[tuple[str, dict[str, object], str]] = [
     ("q", {"dead_letter_retention": -1.0}, "dead_letter_retention"),
     ("q", {"priority_weights": {10: 1}}, "priority_weights"),
     ("q", {"priority_weights": {1: 0}}, "priority_weights"),
+    ("q", {"max_running": -1}, "max_running"),
+    ("q", {"rate": 1_000_000_001}, "rate"),
+    ("q", {"rate": 1, "rate_period": 0.0}, "rate_period"),
+    ("q", {"rate_period": 60.0}, "rate_period"),
+    ("q", {"rate_burst": 5}, "rate_burst"),
 ]
 
 

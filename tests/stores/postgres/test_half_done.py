@@ -10,7 +10,8 @@ import pytest
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Refusal, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
-from jobqueue.core.store import Change, Claim
+from jobqueue.core.queue import Queue
+from jobqueue.core.store import Claim
 from tests import patience
 from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec
@@ -35,9 +36,11 @@ async def test_a_clash_in_the_second_part_of_a_submit_repeats_nothing(open_store
     other = await asyncpg.connect(postgres_dsn)
     transaction = other.transaction()
     await transaction.start()
-    # Plain submits pass this lock, keyed ones wait for it until their time is up.
-    await other.execute("LOCK TABLE job_key IN SHARE MODE")
-    submit = asyncio.create_task(store.jobs.submit(new(spec(b"plain"), spec(b"keyed", key="k"))))
+    # Plain submits pass this lock, those to a bounded queue wait for it until their time is up.
+    await store.queues.create(Queue(name="bounded", capacity=9))
+    await other.execute("SELECT FROM queues WHERE name = 'bounded' FOR NO KEY UPDATE")
+    jobs = new(spec(b"plain"), spec(b"bounded", queue="bounded"))
+    submit = asyncio.create_task(store.jobs.submit(jobs))
     await until(lambda: waiting(db))
     await until(lambda: not_waiting(db))
     await transaction.rollback()
@@ -88,27 +91,23 @@ async def test_a_report_is_answered_while_every_read_connection_is_busy(open_sto
     assert (outcome.queue, outcome.worker_id) == ("q", "w")
 
 
-async def test_what_was_applied_before_a_failure_is_heard_of(open_store, postgres_dsn, db):
-    """A success that is committed wakes whoever waits for it, although the call fails."""
+async def test_a_locked_job_is_refused_and_the_others_are_applied(open_store, postgres_dsn, db):
+    """A user's transaction may have locked the job, and stay open (ADR 24)."""
     await lock_timeout(db, "20ms")
     store = await open_store()
     job_ids = await accept(store, 2)
     done, stuck = await store.jobs.claim([Claim(("q",), ["w"] * 2)])
     await store.jobs.apply([Transition.started(stuck.seq, stuck.lease)])  # it has a live row
-    heard: list[Change] = []
-    store.on_change(heard.append)
     transaction = db.transaction()
     await transaction.start()
     await db.execute("SELECT 1 FROM job_live WHERE seq = $1 FOR UPDATE", stuck.seq)
-    with pytest.raises(Unavailable):
-        await store.jobs.apply(
-            [
-                Transition.succeeded(done.seq, done.lease, None, 0.5),
-                Transition.failed(stuck.seq, stuck.lease, "boom"),
-            ]
-        )
+    moves = [
+        Transition.succeeded(done.seq, done.lease, None, 0.5),
+        Transition.failed(stuck.seq, stuck.lease, "boom"),
+    ]
+    first, second = (await store.jobs.apply(moves)).outcomes
+    assert (first.applied, second.refusal) == (True, Refusal.LOCKED)
     await transaction.rollback()
-    assert [Change.ENDED in change for change in heard] == [True]
     assert (await store.reads.get(job_ids[0])).state is State.DONE
 
 

@@ -29,7 +29,7 @@ WITH r AS (
     RETURNING seq
 )
 INSERT INTO job_held (base, lo, at, due, queue, worker, open)
-SELECT (1::bigint << 62) + min(seq), min(seq) >> 10 << 10, 1e9, 4e9, 1, 1000 + (min(seq) >> 5),
+SELECT (1::bigint << 62) + min(seq), min(seq) >> 10 << 10, 1e9, 4e9, 1, 1000 + (min(seq) >> 8),
        bit_or(set_bit(0::bit(1024), (seq & 1023)::int, 1))
 FROM r GROUP BY seq >> 4 ORDER BY min(seq);  -- floors then read each page once, vacuumed or not
 
@@ -379,3 +379,29 @@ async def test_a_look_at_dead_letters_reads_no_other_jobs(open_store, db, monkey
     assert "job_ended_pkey" not in plan.indexes
     assert not plan.scanned
     assert plan.buffers < 500, (plan.buffers, plan.indexes)  # the table has thousands
+
+
+async def test_reads_of_a_few_jobs_start_no_parallel_workers(open_store, db, monkeypatch):
+    plans = await watch(db, monkeypatch)
+    store = await open_store()
+    await everything(store)
+    await store.stream.events_after(BEGINNING, 100)
+    await store.queues.stats()
+    nodes = [node["Node Type"] for plan in plans.seen for node in plan.nodes()]
+    assert "Limit" in nodes
+    assert not {node for node in nodes if node.startswith("Gather")}
+
+
+async def test_a_job_is_looked_up_by_one_plan_for_all(open_store):
+    store = await open_store()
+    (job_id,) = await accept(store)
+    for _ in range(3):
+        assert await store.reads.get(job_id)
+        assert await store.reads.history(job_id)
+    async with store._database.looking_up.connections.use() as connection:
+        rows = await connection.raw.fetch(
+            "SELECT generic_plans, custom_plans FROM pg_prepared_statements"
+            " WHERE statement LIKE '%job_record%'"
+        )
+    assert sum(row[0] for row in rows) >= 9
+    assert sum(row[1] for row in rows) == 0

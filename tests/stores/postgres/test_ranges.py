@@ -16,12 +16,13 @@ from jobqueue.core.job import Refusal, Transition
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue
-from jobqueue.core.store import BEGINNING, Claim
+from jobqueue.core.store import BEGINNING, Change, Claim
 from jobqueue.stores.postgres import connections, layout
 from jobqueue.stores.postgres.applying import Applying
 from jobqueue.stores.postgres.leases import base_of, bits, new_base, new_row_lease, numbers_in
 from jobqueue.stores.postgres.statements import BATCH, SQL
 from jobqueue.stores.postgres.streaming import Stream
+from tests import patience
 from tests.stores.driver import new, spec, worker
 from tests.stores.postgres.waiting import until
 
@@ -466,6 +467,25 @@ async def test_a_cancel_and_a_claim_meet(open_store, postgres_dsn, db):
     assert sorted(map(len, await held_rows(db))) == [19]
     held = await claim(store, 20)
     assert [one.seq for one in held] == list(range(21, 41))
+
+
+async def test_when_a_job_has_left_its_range_the_others_are_looked_for(open_store):
+    """Claims passed over the range while the job left it."""
+    store, other = await open_store(), await open_store()
+    await submit(store, 40)
+    heard: dict[str, Change] = {"here": Change(0), "there": Change(0)}
+    told = asyncio.Event()
+
+    def hear(where: str, change: Change) -> None:
+        heard[where] |= change
+        if all(Change.WORK in change for change in heard.values()):
+            told.set()
+
+    store.on_change(functools.partial(hear, "here"))
+    other.on_change(functools.partial(hear, "there"))
+    await store.jobs.apply([Transition(3, Move.CANCEL)])
+    async with patience.timeout(20.0):
+        await told.wait()
 
 
 async def test_claimers_of_one_front_share_nothing_and_keep_the_order(open_store):

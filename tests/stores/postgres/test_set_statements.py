@@ -20,10 +20,11 @@ from jobqueue.core.queue import Queue
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Claim, JobFilter, Rules
 from jobqueue.stores.postgres import layout
-from jobqueue.stores.postgres.applying import _Row
+from jobqueue.stores.postgres.deciding import _Row
 from jobqueue.stores.postgres.statements import REASONS, SQL
 from jobqueue.stores.postgres.store import PostgresStore
 from jobqueue.stores.rows import STATES
+from tests.examples import examples
 from tests.stores.driver import new, spec, worker
 
 pytestmark = pytest.mark.integration
@@ -151,7 +152,7 @@ def near(value: object) -> object:
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(10),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

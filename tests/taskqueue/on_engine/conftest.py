@@ -22,9 +22,14 @@ from jobqueue.worker.runtime import WorkerRuntime
 from jobqueue.worker.settings import WorkerSettings
 from tests import patience
 from tests.api.public.hand import Hand
+from tests.services import kept
 from tests.stores.every import NAMES, STORES, Places
 
 PATIENCE = 30.0
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> kept.LoopFactories:
+    return kept.loop_factories(item)
 
 
 @pytest.fixture(params=NAMES)

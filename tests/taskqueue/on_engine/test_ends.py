@@ -292,7 +292,7 @@ async def test_what_was_handed_out_and_not_started_is_canceled_at_once(
 async def test_what_runs_is_asked_and_takes_its_time(
     tasks: EngineTaskQueue, pool: WorkerRuntime, design: Gateway, kind: str
 ):
-    spec = Spec(kind, 700, 10)
+    spec = Spec(kind, round(1_000 * patience.stretched(0.7)), 10)
 
     async def run(where: EngineTaskQueue | Gateway) -> tuple[Any, ...]:
         began = time.monotonic()

@@ -27,6 +27,7 @@ from jobqueue.core.errors import (
 from jobqueue.taskqueue.components import journal
 from jobqueue.taskqueue.components.model import Spec, Status
 from jobqueue.taskqueue.components.worker_loop import Output, WorkerLoop
+from tests.examples import examples
 from tests.taskqueue.protocols.faulty import Call, Failpoints, Fault
 from tests.taskqueue.protocols.rig import Lines, Rig
 from tests.virtual_time import VirtualTimeLoop
@@ -227,7 +228,7 @@ def run_once(seed: int, weight: float) -> Counter[str]:
 
 
 @pytest.mark.req("tq:NFR-5", "tq:SUBMIT", "tq:DISPATCH", "tq:TERMINAL", "tq:CANCEL", "tq:LOCK-4")
-@settings(max_examples=60, derandomize=True, deadline=None, print_blob=True)
+@settings(max_examples=examples(30), derandomize=True, deadline=None, print_blob=True)
 @given(seed=st.integers(0, 2**32 - 1), weight=st.sampled_from([0.0, 0.05, 0.2, 0.4]))
 def test_whatever_goes_wrong_nothing_accepted_is_lost_or_done_twice(seed, weight):
     run_once(seed, weight)

@@ -9,6 +9,7 @@ import pytest
 
 from jobqueue.pb import taskqueue_public_pb2 as pb
 from jobqueue.taskqueue import Canceled, JobResult, JobStatus
+from tests import patience
 from tests.taskqueue.public.public import Public
 
 EMPTY_CHECKSUM = hashlib.sha256(b"").hexdigest()
@@ -109,8 +110,9 @@ async def test_many_cancels_at_once_are_one(held: Public) -> None:
 
 @pytest.mark.req("tq:CANCEL", "tq:DISPATCH")
 async def test_what_was_canceled_is_not_run_when_a_slot_is_free(tq: Public) -> None:
+    duration = round(1_000 * patience.stretched(1.5))
     busy = [
-        (await tq.client.submit_job(job_type="busy", work_duration_ms=1_500)).job_id
+        (await tq.client.submit_job(job_type="busy", work_duration_ms=duration)).job_id
         for _ in range(6)
     ]
     jobs = [(await tq.client.submit_job(job_type="any")).job_id for _ in range(12)]

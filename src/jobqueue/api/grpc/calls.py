@@ -211,11 +211,11 @@ def _audited(
 
 
 def object_of(request: Any) -> str:
-    """Return the id or name of the job, worker or queue that a request is about."""
-    for field in ("job_id", "worker_id", "name", "queue", "worker"):
+    """Return the id or name of the job, worker, queue or schedule that a request is about."""
+    for field in ("job_id", "worker_id", "name", "queue", "worker", "schedule"):
         found = getattr(request, field, "")
         if found:
             return (
                 found if isinstance(found, str) else found.id if field == "worker" else found.name
             )
-    return ""
+    return ", ".join(one.name for one in getattr(request, "schedules", ()))

@@ -6,19 +6,22 @@ A ``…_to_pb`` function raises InvalidArgument for values that protobuf cannot 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb
-from jobqueue.api.grpc.work_codec import MAX_INT63
+from jobqueue.api.grpc.work_codec import MAX_INT63, breaker_from_pb, breaker_to_pb
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.grouping import DeadLetterGroup, DeadLetterGroups
 from jobqueue.core.job import (
     DEFAULT_QUEUE,
     ComponentHealth,
+    Deleted,
     Event,
     Health,
     Job,
     JobQuery,
     JobSpec,
+    NotDeleted,
     NotRetried,
     Retried,
     RetryQuery,
@@ -31,6 +34,7 @@ from jobqueue.core.job import (
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import (
     SETTINGS,
+    HeldBack,
     Queue,
     QueueSpec,
     QueueStats,
@@ -38,21 +42,32 @@ from jobqueue.core.queue import (
     SettingsSaid,
     WaitingType,
 )
-from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, types_pb2
+from jobqueue.core.schedule import Overlap, ScheduleSpec
+from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, schedules_pb2, types_pb2
 from jobqueue.wire import (
+    OVERLAPS,
     REASONS,
     STATES,
     message_fields,
     put_settings,
     read_more,
+    read_schedule_spec,
     read_settings,
     read_spec,
     record_fields,
+    schedule_spec_fields,
     seconds,
     stamp,
 )
 
 _NOT_CARRIED = (TypeError, ValueError, OverflowError)
+# The requests that select dead letters.
+_DeadLetterRequest = TypeVar(
+    "_DeadLetterRequest",
+    operator_pb2.RetryDeadLettersRequest,
+    operator_pb2.DeleteDeadLettersRequest,
+    operator_pb2.GroupDeadLettersRequest,
+)
 
 
 # -- jobs ------------------------------------------------------------------------------------------
@@ -91,7 +106,7 @@ def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
         run_at=seconds(message.run_at) if has("run_at") else None,
         timeout=message.timeout_seconds if has("timeout_seconds") else None,
         key=message.idempotency_key if has("idempotency_key") else None,
-        labels=dict(message.labels),
+        labels=dict(message.labels) if message.labels else {},  # dict() takes long, even of none
         **read_more(message),
     )
 
@@ -220,6 +235,10 @@ def stats_to_pb(stats: QueueStats) -> types_pb2.QueueStats:
             for state, count in stats.depth.items()
         ],
         unserved=[types_pb2.UnservedType(type=one.type, jobs=one.jobs) for one in stats.unserved],
+        held_back=[
+            types_pb2.HeldBack(limit=one.limit, jobs=one.jobs, opens_in_seconds=one.opens_in)
+            for one in stats.held_back
+        ],
         **message_fields(stats, types_pb2.QueueStats),
     )
 
@@ -230,26 +249,59 @@ def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
         queue=queue,
         depth={STATES.from_pb(item.state): item.count for item in message.depth},
         unserved=tuple(WaitingType(queue.name, one.type, one.jobs) for one in message.unserved),
+        held_back=tuple(
+            HeldBack(
+                one.limit,
+                one.jobs,
+                one.opens_in_seconds if one.HasField("opens_in_seconds") else None,
+            )
+            for one in message.held_back
+        ),
         **record_fields(message, QueueStats),
     )
+
+
+# -- schedules -------------------------------------------------------------------------------------
+
+
+def schedule_spec_to_pb(spec: ScheduleSpec) -> schedules_pb2.ScheduleSpec:
+    try:
+        return schedules_pb2.ScheduleSpec(**schedule_spec_fields(spec))
+    except _NOT_CARRIED as error:
+        spec_to_pb(spec.job)  # raises the better error for a field of the job
+        raise InvalidArgument("schedule", str(error)) from None
+
+
+def schedule_spec_from_pb(message: schedules_pb2.ScheduleSpec) -> ScheduleSpec:
+    """Convert a definition without checking its values; the engine checks them."""
+    if not message.HasField("job"):
+        raise InvalidArgument("job", "is missing")
+    if not message.overlap:
+        message.overlap = OVERLAPS.to_pb[Overlap.ALLOW]
+    OVERLAPS.asked([message.overlap], "overlap")
+    return read_schedule_spec(message, spec_from_pb(message.job))
 
 
 # -- dead letters ----------------------------------------------------------------------------------
 
 
-def retry_query_to_pb(query: RetryQuery) -> operator_pb2.RetryDeadLettersRequest:
+def retry_query_to_pb(query: RetryQuery, kind: type[_DeadLetterRequest]) -> _DeadLetterRequest:
     if not query.reasons:  # in the message, no reasons would mean all failures
         raise InvalidArgument("reasons", "must contain at least one reason")
     try:
-        return operator_pb2.RetryDeadLettersRequest(
+        return kind(
             reasons=[REASONS.to_pb[reason] for reason in query.reasons],
-            **message_fields(query, operator_pb2.RetryDeadLettersRequest),
+            **message_fields(query, kind),
         )
     except (TypeError, ValueError) as error:
         raise InvalidArgument("error", str(error)) from None
 
 
-def retry_query_from_pb(message: operator_pb2.RetryDeadLettersRequest) -> RetryQuery:
+def retry_query_from_pb(
+    message: operator_pb2.RetryDeadLettersRequest
+    | operator_pb2.DeleteDeadLettersRequest
+    | operator_pb2.GroupDeadLettersRequest,
+) -> RetryQuery:
     query = RetryQuery(**record_fields(message, RetryQuery))
     query.reasons = REASONS.asked(message.reasons, "reasons") or query.reasons
     return query
@@ -268,6 +320,38 @@ def retried_to_pb(answer: Retried) -> operator_pb2.RetryDeadLettersResponse:
 def retried_from_pb(message: operator_pb2.RetryDeadLettersResponse) -> Retried:
     refused = [NotRetried(one.job_id, one.message) for one in message.refused]
     return Retried(refused=refused, **record_fields(message, Retried))
+
+
+def deleted_to_pb(answer: Deleted) -> operator_pb2.DeleteDeadLettersResponse:
+    return operator_pb2.DeleteDeadLettersResponse(
+        refused=[
+            operator_pb2.NotDeleted(job_id=one.job_id, message=one.message)
+            for one in answer.refused
+        ],
+        **message_fields(answer, operator_pb2.DeleteDeadLettersResponse),
+    )
+
+
+def deleted_from_pb(message: operator_pb2.DeleteDeadLettersResponse) -> Deleted:
+    refused = [NotDeleted(one.job_id, one.message) for one in message.refused]
+    return Deleted(refused=refused, **record_fields(message, Deleted))
+
+
+def groups_to_pb(answer: DeadLetterGroups) -> operator_pb2.GroupDeadLettersResponse:
+    kind = operator_pb2.DeadLetterGroup
+    return operator_pb2.GroupDeadLettersResponse(
+        groups=[kind(**message_fields(one, kind)) for one in answer.groups],
+        **message_fields(answer, operator_pb2.GroupDeadLettersResponse),
+    )
+
+
+def groups_from_pb(message: operator_pb2.GroupDeadLettersResponse) -> DeadLetterGroups:
+    answer = DeadLetterGroups(**record_fields(message, DeadLetterGroups))
+    for one in message.groups:
+        found = DeadLetterGroup(**record_fields(one, DeadLetterGroup))
+        found.queues, found.by_time = list(one.queues), list(one.by_time)
+        answer.groups.append(found)
+    return answer
 
 
 # -- workers and health ----------------------------------------------------------------------------
@@ -302,6 +386,7 @@ def check_incarnation(value: int) -> int:
 
 def worker_to_pb(worker: Worker) -> types_pb2.Worker:
     return types_pb2.Worker(
+        breakers=[breaker_to_pb(one) for one in worker.breakers],
         info=info_to_pb(worker.info),
         owner=shown_owner(worker.info.owner),
         **message_fields(worker, types_pb2.Worker),
@@ -310,7 +395,8 @@ def worker_to_pb(worker: Worker) -> types_pb2.Worker:
 
 def worker_from_pb(message: types_pb2.Worker) -> Worker:
     info = info_from_pb(message.info, message.owner)
-    return Worker(info=info, **record_fields(message, Worker))
+    breakers = tuple(breaker_from_pb(one) for one in message.breakers)
+    return Worker(info=info, breakers=breakers, **record_fields(message, Worker))
 
 
 def health_to_pb(health: Health) -> operator_pb2.GetHealthResponse:

@@ -35,6 +35,7 @@ from jobqueue.core.errors import (
     RateLimited,
     Unauthenticated,
     Unavailable,
+    UnknownCall,
     Unreachable,
     without_trace,
 )
@@ -192,7 +193,9 @@ def _from_transport(status: grpc.StatusCode, text: str, *, sent: bool) -> JobQue
     if status is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return InvalidArgument("request", f"is too large for the server: {text}")
     if status is grpc.StatusCode.UNIMPLEMENTED:
-        return Internal(f"the server does not know this call; it may have an older version: {text}")
+        return UnknownCall(
+            f"the server does not know this call; it may have an older version: {text}"
+        )
     if status is grpc.StatusCode.UNAUTHENTICATED:
         return Unauthenticated(text or "the server does not know the caller")
     if status is grpc.StatusCode.PERMISSION_DENIED:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from jobqueue.api.grpc.calls import Calls, unary
 from jobqueue.api.grpc.codec import (
+    deleted_to_pb,
+    groups_to_pb,
     health_to_pb,
     job_to_pb,
     queue_spec_from_pb,
@@ -99,6 +101,18 @@ class OperatorServicer(rpc.OperatorServiceServicer):
     ) -> pb.RetryDeadLettersResponse:
         retried = await self._backend.retry_dead_letters(retry_query_from_pb(request))
         return retried_to_pb(retried)
+
+    @unary
+    async def GroupDeadLetters(
+        self, request: pb.GroupDeadLettersRequest
+    ) -> pb.GroupDeadLettersResponse:
+        return groups_to_pb(await self._backend.group_dead_letters(retry_query_from_pb(request)))
+
+    @unary
+    async def DeleteDeadLetters(
+        self, request: pb.DeleteDeadLettersRequest
+    ) -> pb.DeleteDeadLettersResponse:
+        return deleted_to_pb(await self._backend.delete_dead_letters(retry_query_from_pb(request)))
 
     @unary
     async def DeleteJob(self, request: pb.DeleteJobRequest) -> pb.DeleteJobResponse:

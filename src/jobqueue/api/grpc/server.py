@@ -31,14 +31,26 @@ from jobqueue.api.grpc.health import HealthService
 from jobqueue.api.grpc.messages import weight
 from jobqueue.api.grpc.operator_servicer import OperatorServicer
 from jobqueue.api.grpc.registrations import Registrations
+from jobqueue.api.grpc.schedule_servicer import ScheduleServicer
 from jobqueue.api.grpc.worker_servicer import WorkerServicer
 from jobqueue.api.listening import Endpoint
 from jobqueue.core.api import Backend
-from jobqueue.pb.jq.v1 import client_pb2_grpc, operator_pb2_grpc, worker_pb2, worker_pb2_grpc
+from jobqueue.pb.jq.v1 import (
+    client_pb2_grpc,
+    operator_pb2_grpc,
+    schedules_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 
 log = logging.getLogger("jobqueue.grpc")
 
-SERVICES = ("jq.v1.ClientService", "jq.v1.OperatorService", "jq.v1.WorkerService")
+SERVICES = (
+    "jq.v1.ClientService",
+    "jq.v1.OperatorService",
+    "jq.v1.ScheduleService",
+    "jq.v1.WorkerService",
+)
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
 AddService = Callable[[grpc.aio.Server, Calls], None]
@@ -90,6 +102,9 @@ class GrpcFace:
         calls, authorized = self._calls, self._authorizer.before(server)
         operator_pb2_grpc.add_OperatorServiceServicer_to_server(
             OperatorServicer(self._backend, calls), authorized
+        )
+        schedules_pb2_grpc.add_ScheduleServiceServicer_to_server(
+            ScheduleServicer(self._backend, calls), authorized
         )
         welcome = worker_pb2.Welcome(
             server_version=__version__, max_message_bytes=self._max_message_bytes

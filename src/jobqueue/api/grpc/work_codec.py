@@ -7,14 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
 from jobqueue.core.job import Assignment, JobSpec, Pulse, Transition
 from jobqueue.core.lifecycle import REPORTABLE, Move
 from jobqueue.core.progress import Progress
 from jobqueue.core.waiting import in_turns
-from jobqueue.pb.jq.v1 import worker_pb2
-from jobqueue.wire import WORKER_STATUSES, more_fields, read_more
+from jobqueue.pb.jq.v1 import types_pb2, worker_pb2
+from jobqueue.wire import (
+    WORKER_STATUSES,
+    message_fields,
+    more_fields,
+    read_more,
+    record_fields,
+)
 
 MAX_INT63 = 2**63 - 1
 _KINDS = {
@@ -118,6 +125,22 @@ def report_from_pb(message: worker_pb2.Report) -> Transition:
         message.retry_after_seconds if has("retry_after_seconds") else None,
         message.ran_for_seconds if has("ran_for_seconds") else None,
     )
+
+
+def breaker_to_pb(one: OpenBreaker) -> types_pb2.OpenBreaker:
+    return types_pb2.OpenBreaker(**message_fields(one, types_pb2.OpenBreaker))
+
+
+def breaker_from_pb(message: types_pb2.OpenBreaker) -> OpenBreaker:
+    return OpenBreaker(**record_fields(message, OpenBreaker))
+
+
+def breakers_to_pb(breakers: Iterable[OpenBreaker]) -> worker_pb2.Breakers:
+    return worker_pb2.Breakers(open=[breaker_to_pb(one) for one in breakers])
+
+
+def breakers_from_pb(message: worker_pb2.Breakers) -> list[OpenBreaker]:
+    return [breaker_from_pb(one) for one in message.open]
 
 
 def leases_from_pb(leases: Iterable[int]) -> list[int]:

@@ -12,7 +12,7 @@ from jobqueue.api.grpc.errors import error_to_pb
 from jobqueue.api.grpc.messages import Duplex
 from jobqueue.api.grpc.outgoing import Outgoing
 from jobqueue.api.grpc.registrations import Heartbeats, Registration
-from jobqueue.api.grpc.work_codec import pulse_to_pb, report_from_pb
+from jobqueue.api.grpc.work_codec import breakers_from_pb, pulse_to_pb, report_from_pb
 from jobqueue.core.errors import Conflict, Internal, InvalidArgument, JobQueueError
 from jobqueue.core.job import Transition
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
@@ -115,6 +115,8 @@ class WorkStream:
     async def _take(self, message: pb.ConnectRequest, stream: Stream) -> None:
         if message.HasField("hello"):
             raise InvalidArgument("hello", "is allowed in the first message only")
+        if message.HasField("breakers"):
+            self._link.set_breakers(breakers_from_pb(message.breakers))
         for batch in message.reports:
             await self._begin_report(batch)
         if self._reports and (kept := stream.keep()):

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from jobqueue.api.http.bodies import SETTING_TYPES
 from jobqueue.api.http.errors import ErrorDetail, detail
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Event,
     Job,
@@ -26,13 +27,16 @@ from jobqueue.core.job import (
     WorkerStatus,
 )
 from jobqueue.core.lifecycle import VIEWS, State, project
-from jobqueue.core.queue import SETTINGS, Kind, QueueStats
+from jobqueue.core.queue import SETTINGS, Kind, QueueSettings, QueueStats, Setting
+from jobqueue.core.schedule import Schedule, SchedulePage
 from jobqueue.core.waiting import JOB, WORKER, in_turns
 from jobqueue.documents import (
     Document,
     event_document,
     job_fields,
     queue_document,
+    rfc3339,
+    schedule_document,
     worker_document,
 )
 
@@ -187,6 +191,44 @@ class RetryAnswer(Struct, kw_only=True):
     next_page_token: str
 
 
+class DeleteAnswer(Struct, kw_only=True):
+    """Describes the dead letters that one call has deleted.
+
+    Repeat the call with ``next_page_token`` until the token is empty.
+    """
+
+    looked_at: int
+    matched: int
+    deleted: int
+    refused: list[RefusedView]
+    next_page_token: str
+
+
+class GroupView(Struct, kw_only=True):
+    """Describes dead letters of one type and reason, with errors that differ in numbers only."""
+
+    type: str
+    reason: str
+    error: str  # the first line of the errors, with … in place of numbers and ids
+    part: str  # a text that all errors of the group contain; empty: none
+    jobs: int
+    queues: list[str]  # at most ten
+    first_at: _Time
+    last_at: _Time
+    newest: str  # the id of the newest job
+    by_time: list[int]  # jobs in each of 24 equal parts of the time from `since` to `until`
+
+
+class GroupsAnswer(Struct, kw_only=True):
+    """Holds the groups of the newest 10,000 dead letters, largest first."""
+
+    groups: list[GroupView]
+    looked_at: int
+    complete: bool  # false: there are older dead letters, which were not read
+    since: _Time
+    until: _Time
+
+
 class UnservedView(Struct, kw_only=True):
     """Counts the jobs of one type that wait because no connected worker serves the type."""
 
@@ -194,15 +236,24 @@ class UnservedView(Struct, kw_only=True):
     jobs: int  # at most 10000 are counted
 
 
-def _setting_type(kind: Kind) -> Any:
-    if kind is Kind.WEIGHTS:
+class HeldBackView(Struct, kw_only=True):
+    """Counts the claimable jobs that wait because of a limit of their queue."""
+
+    limit: str  # the name of the setting
+    jobs: int  # at most 10000 are counted
+    opens_in: float | None  # seconds until the next start; null: a held job must end first
+
+
+def _setting_type(setting: Setting) -> Any:
+    if setting.kind is Kind.WEIGHTS:
         return dict[str, int] | None
-    always = kind in (Kind.WHOLE, Kind.PROFILE)
-    return SETTING_TYPES[kind] if always else SETTING_TYPES[kind] | None
+    always = getattr(_DEFAULTS, setting.name) is not None
+    return SETTING_TYPES[setting.kind] if always else SETTING_TYPES[setting.kind] | None
 
 
+_DEFAULTS = QueueSettings()
 _QueueSettings = msgspec.defstruct(
-    "_QueueSettings", [(one.name, _setting_type(one.kind)) for one in SETTINGS.values()]
+    "_QueueSettings", [(one.name, _setting_type(one)) for one in SETTINGS.values()]
 )
 
 
@@ -220,6 +271,7 @@ class QueueView(_QueueSettings, kw_only=True):  # type: ignore[valid-type,misc,c
     average_seconds: float
     error_rate: float
     unserved: list[UnservedView]  # types with the most jobs first; at most 100 types
+    held_back: list[HeldBackView]  # by the queue's limits, at present
 
 
 class QueueList(Struct, kw_only=True):
@@ -237,6 +289,15 @@ class ChangedQueue(Struct, kw_only=True, omit_defaults=True):
     dead_lettered: int | None = None  # unfinished jobs that a forced delete dead-lettered
 
 
+class BreakerView(Struct, kw_only=True):
+    """Describes a type that a worker has paused because its jobs failed in a row."""
+
+    type: str
+    failures: int
+    until: _Time
+    trial: bool  # true: the worker takes one job, which decides
+
+
 class WorkerView(Struct, kw_only=True):
     """Describes a worker."""
 
@@ -252,6 +313,7 @@ class WorkerView(Struct, kw_only=True):
     concurrency: int
     running: int
     overrun: int
+    breakers: list[BreakerView]
     owner: str  # the caller that registered the worker; empty: unauthenticated
     registered_at: _Time
     last_heartbeat: _Time
@@ -269,6 +331,67 @@ class ChangedWorker(Struct, kw_only=True):
 
     worker_id: str
     status: str
+
+
+class ScheduleJobView(Struct, kw_only=True):
+    """Describes the job that a schedule submits at each tick. Lists leave out its payload."""
+
+    queue: str
+    type: str
+    payload: Raw | UnsetType = UNSET
+    payload_base64: str | UnsetType = UNSET
+    priority: int
+    max_retries: int | None  # null: the queue's setting, like ttl and timeout
+    ttl: float | None
+    delay: float | None
+    timeout: float | None
+    labels: dict[str, str]
+
+
+class ScheduleView(Struct, kw_only=True):
+    """Describes a schedule: its definition, what has become of it, and what comes next."""
+
+    name: str
+    cron: str  # empty: every
+    every: int | None
+    timezone: str
+    overlap: str
+    catch_up: float | None  # null: the server's setting
+    source: str  # code: a worker declared it; operator
+    created_at: _Time
+    updated_at: _Time
+    revision: int
+    paused: bool
+    next_at: _Time  # null while it is paused
+    waiting_at: _Time  # the tick that waits for the end of the last job
+    last_at: _Time
+    last_job_id: str | None
+    skipped: int  # ticks without a job
+    skipped_at: _Time
+    skipped_why: str
+    problem: str  # why the due tick cannot be submitted; empty: no problem
+    job: ScheduleJobView
+
+
+class ScheduleList(Struct, kw_only=True):
+    """Holds a page of schedules by name. With an empty ``next_page_token`` it is the last page."""
+
+    schedules: list[ScheduleView]
+    next_page_token: str
+
+
+class StartedSchedule(Struct, kw_only=True):
+    """Names the job of a schedule that was submitted by hand."""
+
+    name: str
+    job_id: str
+
+
+class RemovedSchedule(Struct, kw_only=True):
+    """Says that a schedule is removed."""
+
+    name: str
+    removed: bool = True
 
 
 class ComponentView(Struct, kw_only=True):
@@ -289,6 +412,22 @@ class StatusView(Struct, kw_only=True):
     queues: list[QueueView] | None  # null: not readable; `missing` has the reason
     workers: dict[str, int] | None  # by status
     missing: dict[str, str]  # the reason for each list that could not be read
+
+
+class SettingView(Struct, kw_only=True):
+    """Describes one setting of the server. The values of secrets are masked."""
+
+    name: str
+    value: str
+    source: str  # "default", or the file, variable or flag that gave the value
+
+
+class ConfigurationView(Struct, kw_only=True):
+    """Describes the server that answers: its version, its start and its settings."""
+
+    version: str
+    started_at: _Time
+    settings: list[SettingView]
 
 
 class Ready(Struct, kw_only=True):
@@ -393,6 +532,42 @@ def queue_view(stats: QueueStats, view: str) -> Document:
     for state, count in stats.depth.items():
         depth[VIEWS[view][state]] += count
     return {**queue_document(stats), "depth": depth}
+
+
+def groups_view(found: DeadLetterGroups) -> GroupsAnswer:
+    return GroupsAnswer(
+        groups=[
+            GroupView(
+                type=one.type,
+                reason=one.reason.value,
+                error=one.error,
+                part=one.part,
+                jobs=one.jobs,
+                queues=one.queues,
+                first_at=rfc3339(one.first_at),
+                last_at=rfc3339(one.last_at),
+                newest=one.newest,
+                by_time=one.by_time,
+            )
+            for one in found.groups
+        ],
+        looked_at=found.looked_at,
+        complete=found.complete,
+        since=rfc3339(found.since) if found.groups else None,
+        until=rfc3339(found.until) if found.groups else None,
+    )
+
+
+async def schedule_page_view(page: SchedulePage) -> Document:
+    shown = await in_turns(schedule_document, page.schedules, JOB)
+    return {"schedules": shown, "next_page_token": page.next_page_token}
+
+
+def schedule_view(schedule: Schedule) -> Document:
+    """Return the document of a schedule, with the payload of its job."""
+    document = schedule_document(schedule)
+    _put_bytes(document["job"], "payload", schedule.spec.job.payload)
+    return document
 
 
 def worker_status(worker: Worker, view: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from starlette.requests import ClientDisconnect
 from starlette.routing import BaseRoute, Match
@@ -10,11 +11,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jobqueue.access import audit
 from jobqueue.access.budgets import MessageBytes, Room
-from jobqueue.access.callers import enter_call
+from jobqueue.access.callers import Caller, enter_call
 from jobqueue.access.policy import ANY_ROLE, Access, Shown, permit, shown_in
 from jobqueue.access.rules import HTTP, MAX_PARAMETERS, RULES, BudgetKind, Rule, http_rule
-from jobqueue.api.http.errors import OBJECT, OUTCOME, answer
-from jobqueue.api.http.settings import HttpFaceSettings
+from jobqueue.access.sessions import session_in
+from jobqueue.api.http.errors import OBJECT, OUTCOME, Refuse
+from jobqueue.api.http.settings import HttpFaceSettings, is_console
 from jobqueue.core.errors import (
     InvalidArgument,
     JobQueueError,
@@ -55,29 +57,38 @@ class HttpAuthorizer:
     """ASGI middleware that admits or refuses a request, and counts the request until it ends."""
 
     def __init__(
-        self, app: ASGIApp, settings: HttpFaceSettings, routes: Sequence[BaseRoute]
+        self,
+        app: ASGIApp,
+        settings: HttpFaceSettings,
+        routes: Sequence[BaseRoute],
+        refuse: Refuse,
     ) -> None:
         self._app = app
+        self._refuse = refuse
         self._access = settings.access
         self._budgets = settings.budgets
         self._routes = routes
         self._answers = MessageBytes(settings.max_answer_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        if scope["type"] != "http" or (scope["path"] in OPEN and not _is_login(scope)):
             await self._app(scope, receive, send)
             return
         shown = _shown(scope)
         action, rule = self._match(scope)
         try:
-            caller = self._access.identify(shown)
+            if rule.roles is None:  # a login names its caller later
+                caller = Caller("", frozenset(), shown.address)
+            else:
+                caller = self._access.identify(shown)
             permit(caller, rule.roles, f"{scope['method']} {scope['path'][:200]}")
             if scope["query_string"].count(b"&") >= MAX_PARAMETERS:
                 raise InvalidArgument("query", f"at most {MAX_PARAMETERS} parameters are allowed")
             place = scope[PLACE] = self._budgets.enter(rule.kind, caller.account)
         except JobQueueError as error:
-            await self._access.refusals.note(error, shown.address, action, "http")
-            await answer(error)(scope, receive, send)
+            if shown.guesses or not _is_first_visit(scope, error):
+                await self._access.refusals.note(error, shown.address, action, "http")
+            await self._refuse(scope, error)(scope, receive, send)
             return
         enter_call(caller)
         room = scope[ROOM] = Room(self._answers, caller.account)
@@ -125,7 +136,7 @@ async def sees_status(access: Access, scope: Scope) -> bool:
     try:
         permit(access.identify(shown), RULES[_STATUS].roles, "")
     except Unauthenticated as error:
-        if shown.authorization or shown.api_key:  # slow down guesses
+        if shown.guesses:  # slow down guesses
             await access.refusals.note(error, shown.address, _STATUS, "http")
         return False
     except PermissionDenied:
@@ -133,7 +144,21 @@ async def sees_status(access: Access, scope: Scope) -> bool:
     return True
 
 
+def _is_login(scope: Scope) -> bool:
+    """Return True for the one open request that has a body, which the budgets have to count."""
+    return scope["method"] == "POST" and HTTP.get(("POST", scope["path"])) == "server.log_in"
+
+
+def _is_first_visit(scope: Scope, error: JobQueueError) -> bool:
+    """Return True if a browser asks for the console without a session, or with an old one."""
+    return isinstance(error, Unauthenticated) and is_console(scope["path"])
+
+
 def _shown(scope: Scope) -> Shown:
     client = scope.get("client")
     certificate = scope.get(CERTIFICATE, "")
-    return shown_in(scope["headers"], certificate, client[0] if client else "")
+    shown = shown_in(scope["headers"], certificate, client[0] if client else "")
+    if is_console(scope["path"]):
+        # Browsers send cookies unasked. The console's forms have a token, the API has none.
+        shown = replace(shown, session=session_in(scope["headers"]))
+    return shown

@@ -33,6 +33,7 @@ from jobqueue.core.queue import (
     SettingsSaid,
 )
 from jobqueue.core.retry import PROFILES as RETRY_PROFILES
+from jobqueue.core.schedule import MAX_EVERY, MAX_NAME_LENGTH, Overlap, ScheduleSpec
 from jobqueue.core.texts import (
     MAX_KEY_LENGTH,
     MAX_LABEL_LENGTH,
@@ -233,7 +234,49 @@ class BatchBody(Struct, forbid_unknown_fields=True):
     jobs: list[JobBody] | None = None
 
 
+class _ScheduleFields(Struct, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, _stated("the schedule's name", minLength=1, maxLength=MAX_NAME_LENGTH)] = (
+        ""
+    )
+    cron: Annotated[
+        str, _stated("minute hour day-of-month month day-of-week, or like @hourly; or give every")
+    ] = ""
+    every: Annotated[
+        int | None,
+        _stated("whole seconds between two ticks; or give cron", minimum=1, maximum=MAX_EVERY),
+    ] = None
+    timezone: Annotated[str, _stated("the time zone of cron, like Europe/Zurich")] = "UTC"
+    overlap: Annotated[
+        str,
+        _stated(
+            "what happens while the last job is unfinished", enum=[one.value for one in Overlap]
+        ),
+    ] = Overlap.ALLOW.value
+    catch_up: Annotated[
+        float | None,
+        _stated(
+            "seconds that the newest missed tick may be late; 0: missed ticks are skipped; null:"
+            " the server's setting",
+            minimum=0,
+            maximum=MAX_EVERY,
+        ),
+    ] = None
+
+
+class ScheduleBody(_ScheduleFields):
+    """Describes a schedule to create: a name, its times (``cron`` or ``every``), and its job."""
+
+    job: Annotated[
+        JobBody | None, _stated("the job of each tick, without idempotency_key and run_at")
+    ] = None
+
+
+class _RawSchedule(_ScheduleFields):
+    job: Raw = msgspec.field(default_factory=Raw)
+
+
 _JOB = msgspec.json.Decoder(JobBody)
+_SCHEDULE = msgspec.json.Decoder(_RawSchedule)
 _QUEUE = msgspec.json.Decoder(QueueBody)
 _PATCH = msgspec.json.Decoder(QueuePatch)
 _BATCH = msgspec.json.Decoder(BatchBody)
@@ -243,7 +286,7 @@ _TASKED = msgspec.json.Decoder(_Tasked)
 _PAID = msgspec.json.Decoder(_Paid)
 _TEXT = msgspec.json.Decoder(str)
 _FIELDS = msgspec.json.Decoder(dict[str, Raw])
-_WHOLE = {"priority", *(one.name for one in SETTINGS.values() if one.kind is Kind.WHOLE)}
+_WHOLE = {"priority", "every", *(one.name for one in SETTINGS.values() if one.kind is Kind.WHOLE)}
 
 _T = TypeVar("_T")
 # A batch with more names than this is decoded job by job. Each job then has the size limit of a
@@ -290,6 +333,30 @@ def decode_queue(body: bytes) -> QueueSpec:
 
 def decode_queue_patch(body: bytes) -> QueueUpdate:
     return QueueUpdate(**_said(_decode(_PATCH, QueuePatch, body)))
+
+
+def decode_schedule(body: bytes, settings: HttpFaceSettings) -> ScheduleSpec:
+    found = _decode(_SCHEDULE, ScheduleBody, body)
+    if not found.name:
+        raise InvalidArgument("name", "is missing; a schedule needs a name")
+    if not bytes(found.job) or bytes(found.job) == b"null":
+        raise InvalidArgument("job", "is missing; a schedule needs a job with a payload")
+    if found.overlap not in list(Overlap):
+        allowed = ", ".join(Overlap)
+        raise InvalidArgument("overlap", f"{found.overlap[:80]!r} is unknown; allowed: {allowed}")
+    try:
+        job = _decode(_JOB, JobBody, bytes(found.job)).spec(settings)
+    except InvalidArgument as error:
+        raise type(error)(f"job.{error.field}", error.problem) from None
+    return ScheduleSpec(
+        name=found.name,
+        job=job,
+        cron=found.cron,
+        every=found.every,
+        timezone=found.timezone,
+        overlap=Overlap(found.overlap),
+        catch_up=found.catch_up,
+    )
 
 
 async def decode_batch(body: bytes, settings: HttpFaceSettings) -> list[JobSpec | JobQueueError]:

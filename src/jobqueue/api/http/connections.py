@@ -230,8 +230,8 @@ def hang_up(connection: socket.socket) -> None:
 def protect(start: MutableMapping[str, Any]) -> None:
     """Add the security headers to the start message of an answer.
 
-    A content security policy that the answer already has is not replaced.
+    A header that the answer already has is not replaced.
     """
     given = start.get("headers", ())
-    policy = () if _POLICY[0] in dict(given) else (_POLICY,)
-    start["headers"] = [*given, *_HEADERS, *policy]
+    names = {name for name, _ in given}
+    start["headers"] = [*given, *(one for one in (*_HEADERS, _POLICY) if one[0] not in names)]

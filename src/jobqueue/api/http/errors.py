@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_type_hints
 
 import msgspec
@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
+from starlette.types import Scope
 
 from jobqueue.core.errors import (
     Code,
@@ -70,6 +71,10 @@ class ErrorDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
 # object that a request changes if the path does not contain it.
 OUTCOME = "jobqueue.outcome"
 OBJECT = "jobqueue.object"
+
+
+Refuse = Callable[[Scope, JobQueueError], Response]
+"""Returns the answer for an error of a request, as JSON or as a page for people."""
 
 
 class ErrorAnswer(msgspec.Struct, kw_only=True):
@@ -132,13 +137,13 @@ def _allowed_methods(request: Request, routes: Sequence[BaseRoute]) -> str:
     return ", ".join(sorted(exact or methods))  # /jobs/batch must not match /jobs/{job_id}
 
 
-def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
+def install(app: FastAPI, routes: Sequence[BaseRoute], refuse: Refuse) -> None:
     """Make the app answer all errors of its routes and its router with the same form of body."""
 
     async def expected(request: Request, error: Exception) -> Response:
         assert isinstance(error, JobQueueError)
         request.scope[OUTCOME] = error.code.value
-        return answer(error)
+        return refuse(request.scope, error)
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -148,7 +153,8 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         assert isinstance(error, HTTPException)
         method, path = request.method, request.url.path[:200]
         if error.status_code == 404:
-            return answer(NotFound(f"the path {path} does not exist; /docs lists all paths"))
+            missing = NotFound(f"the path {path} does not exist; /docs lists all paths")
+            return refuse(request.scope, missing)
         if error.status_code == 405:
             allowed = _allowed_methods(request, routes)
             refusal = InvalidArgument(

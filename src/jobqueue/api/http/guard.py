@@ -20,8 +20,8 @@ from jobqueue.access.budgets import Room
 from jobqueue.access.hosts import HostNames, host_of
 from jobqueue.api.http.authorizer import ROOM
 from jobqueue.api.http.connections import protect
-from jobqueue.api.http.errors import JSON, WrongType, answer
-from jobqueue.api.http.settings import KIB, MIB, HttpFaceSettings
+from jobqueue.api.http.errors import JSON, Refuse, WrongType
+from jobqueue.api.http.settings import KIB, MIB, HttpFaceSettings, is_console
 from jobqueue.core.errors import (
     DeadlineExceeded,
     Internal,
@@ -37,7 +37,7 @@ LINGER_SECONDS = 2.0
 _PIECE = 64 * KIB
 UNCOUNTED = 16 * KIB  # bytes of an answer that is sent whole and not counted in the budgets
 
-# Pages that people may open by a link of another site. They show no data and change nothing.
+# Pages that people may open by a link of another site, beside the console's. They change nothing.
 _PAGES = frozenset({"/", "/docs"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({b"same-origin", b"none"})  # none: a person typed the address
@@ -138,9 +138,10 @@ class _Exchange:
 class Guard:
     """ASGI middleware that limits the time of requests and refuses other sites' requests."""
 
-    def __init__(self, app: ASGIApp, settings: HttpFaceSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: HttpFaceSettings, refuse: Refuse) -> None:
         self._app = app
         self._settings = settings
+        self._refuse = refuse
         self._sites = OtherSites(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,7 +153,7 @@ class Guard:
         try:
             refusal = self._sites.refusal(scope)
             if refusal is not None:
-                await answer(refusal)(scope, exchange.receive, exchange.send)
+                await self._refuse(scope, refusal)(scope, exchange.receive, exchange.send)
             else:
                 await self._answer(scope, exchange)
         finally:
@@ -197,7 +198,7 @@ class Guard:
             if exchange.status:
                 raise
         exchange.limit = None
-        await answer(error)(scope, exchange.receive, exchange.send)
+        await self._refuse(scope, error)(scope, exchange.receive, exchange.send)
 
     @staticmethod
     def _unexpected(scope: Scope, failure: Exception) -> JobQueueError:
@@ -245,9 +246,13 @@ class OtherSites:
                 f"requests from other sites' pages are refused: Sec-Fetch-Site is {_shown(site)};"
                 " open the address directly, or use a program"
             )
-        if unasked is not None and scope["method"] not in _SAFE_METHODS:
-            return _sent_unasked(unasked)
-        return None
+        if scope["method"] in _SAFE_METHODS:
+            return None
+        if is_console(scope["path"]):
+            # Its pages send forms, as any page can: the browser must say that it was one of ours.
+            proven = origin is not None or said.get(b"sec-fetch-site") == b"same-origin"
+            return None if proven else _of_no_page()
+        return None if unasked is None else _sent_unasked(unasked)
 
     def _is_own(self, origin: bytes, host: bytes) -> bool:
         """Return True if the page comes from the request's host and port, or from a listed name."""
@@ -270,9 +275,16 @@ def _is_click(scope: Scope, said: dict[bytes, bytes]) -> bool:
     """Return True if a person has followed a link to one of the pages for browsers."""
     return (
         scope["method"] == "GET"
-        and scope["path"] in _PAGES
+        and (scope["path"] in _PAGES or is_console(scope["path"]))
         and said.get(b"sec-fetch-mode") == b"navigate"
         and said.get(b"sec-fetch-dest") == b"document"
+    )
+
+
+def _of_no_page() -> JobQueueError:
+    return PermissionDenied(
+        "changes through the console need a browser that sends Sec-Fetch-Site: same-origin or"
+        " Origin; programs use the HTTP API (/docs)"
     )
 
 

@@ -30,6 +30,7 @@ from jobqueue.api.http.openapi import responses, takes
 from jobqueue.api.http.params import (
     DeadLetterParams,
     EventParams,
+    GroupParams,
     JobId,
     JobParams,
     ListParams,
@@ -58,7 +59,7 @@ from jobqueue.core.job import (
     SubmitStatus,
     older,
 )
-from jobqueue.core.lifecycle import Reason, State, parse_deaths, project
+from jobqueue.core.lifecycle import Reason, State, parse_deaths, parse_reasons, project
 from jobqueue.core.waiting import (
     LONG,
     TURN,
@@ -263,7 +264,11 @@ def list_routes(context: ApiContext) -> APIRouter:
     @router.get("/jobs", tags=["jobs"], summary="List jobs, newest first", responses=pages)
     async def list_jobs(params: ListParams) -> Response:
         view = context.view(params.view)
-        return await page(query(params, answers.parse_states(params.status, view)), view)
+        wanted = query(params, answers.parse_states(params.status, view))
+        wanted.reasons = parse_reasons(params.reason)
+        wanted.error = params.error
+        wanted.since, wanted.until = _times(params.since, params.until)
+        return await page(wanted, view)
 
     @router.get("/dlq", tags=["dead letters"], summary="List dead letters", responses=pages)
     async def dead_letters(params: DeadLetterParams) -> Response:
@@ -281,16 +286,42 @@ def list_routes(context: ApiContext) -> APIRouter:
     )
     async def retry_all(request: Request, params: RetryParams) -> Response:
         request.scope[OBJECT] = params.queue or ""
+        wanted = chosen(params, params.page_token, dry_run=params.dry_run)
+        return reply(await context.backend.retry_dead_letters(wanted))
+
+    @router.post(
+        "/dlq/delete",
+        tags=["dead letters"],
+        summary="Remove matching dead letters for good, a bounded number in each call",
+        responses=responses({200: (answers.DeleteAnswer, "the effect of this call")}, [400, 404]),
+    )
+    async def delete_all(request: Request, params: RetryParams) -> Response:
+        request.scope[OBJECT] = params.queue or ""
+        wanted = chosen(params, params.page_token, dry_run=params.dry_run)
+        return reply(await context.backend.delete_dead_letters(wanted))
+
+    @router.get(
+        "/dlq/groups",
+        tags=["dead letters"],
+        summary="Group the newest dead letters by type, reason and error",
+        responses=responses({200: (answers.GroupsAnswer, "the groups")}, [400, 404]),
+    )
+    async def groups(params: GroupParams) -> Response:
+        return reply(answers.groups_view(await context.backend.group_dead_letters(chosen(params))))
+
+    def chosen(
+        params: GroupParams | RetryParams, page_token: str = "", *, dry_run: bool = False
+    ) -> RetryQuery:
         wanted = RetryQuery(
             queue=params.queue,
             type=params.type,
             error=params.error,
-            page_token=params.page_token,
-            dry_run=params.dry_run,
+            page_token=page_token,
+            dry_run=dry_run,
         )
         wanted.reasons = parse_deaths(params.reason) or wanted.reasons
         wanted.since, wanted.until = _times(params.since, params.until)
-        return reply(await context.backend.retry_dead_letters(wanted))
+        return wanted
 
     @router.post(
         "/dlq/{job_id}/retry",

@@ -27,9 +27,16 @@ _PUBLISHED = {
     "AcceptedJob": "Accepted",
     "ChangedQueue": "QueueChange",
     "ChangedWorker": "WorkerChange",
+    "RemovedSchedule": "ScheduleRemoval",
+    "StartedSchedule": "ScheduleRun",
 }
 _REF = "#/components/schemas/{name}"
-_REQUIRED = {"JobBody": ["payload"], "BatchBody": ["jobs"], "QueueBody": ["name"]}
+_REQUIRED = {
+    "JobBody": ["payload"],
+    "BatchBody": ["jobs"],
+    "QueueBody": ["name"],
+    "ScheduleBody": ["name", "job"],
+}
 _NUMBER_OR_TEXT = {"type": ["number", "string"]}
 # Rules that the decoding code applies, in addition to the classes.
 _BESIDE: Mapping[str, Mapping[str, Any]] = {
@@ -40,6 +47,23 @@ _BESIDE: Mapping[str, Mapping[str, Any]] = {
         }
     },
     "QueuePatch": {"minProperties": 1},
+    # The times are either a cron expression, with its time zone, or an interval.
+    "ScheduleBody": {
+        "oneOf": [
+            {
+                "required": ["cron"],
+                "properties": {"cron": {"minLength": 1}, "every": {"type": "null"}},
+            },
+            {
+                "required": ["every"],
+                "properties": {
+                    "every": {"type": "integer"},
+                    "cron": {"const": ""},
+                    "timezone": {"const": "UTC"},
+                },
+            },
+        ]
+    },
 }
 _JOB_EXAMPLES: Mapping[str, Any] = {
     "order": {
@@ -74,6 +98,22 @@ _EXAMPLES: Mapping[type, Mapping[str, Any]] = {
             "value": {"name": "mail", "max_retries": 5, "capacity": 1000},
         }
     },
+    bodies.ScheduleBody: {
+        "nightly": {
+            "summary": "every working day at 6:30 in Zurich",
+            "value": {
+                "name": "nightly-report",
+                "cron": "30 6 * * mon-fri",
+                "timezone": "Europe/Zurich",
+                "overlap": "skip",
+                "job": {"type": "report", "payload": {"kind": "daily"}},
+            },
+        },
+        "often": {
+            "summary": "every 90 seconds",
+            "value": {"name": "poll", "every": 90, "job": {"type": "poll", "payload": {}}},
+        },
+    },
     bodies.QueuePatch: {
         "retries": {
             "summary": "other retries, and the TTL of the server",
@@ -84,7 +124,7 @@ _EXAMPLES: Mapping[type, Mapping[str, Any]] = {
 
 _ERRORS = {
     400: "the request is wrong; `error.field` names the wrong field",
-    404: "no such job, queue or worker",
+    404: "no such job, queue, worker or schedule",
     409: "the state of the job, queue or worker forbids it, or the name is taken",
     401: "the server asks for credentials; the request has none, or wrong ones",
     403: "the caller lacks the role, or another site's web page sent the request",
@@ -168,6 +208,9 @@ def _build(app: FastAPI) -> dict[str, Any]:
     for name, beside in _BESIDE.items():
         schemas[name].update(beside)
     items = {"$ref": _REF.format(name="JobBody")}
+    null = {"type": "null"}
+    without = {"properties": {"idempotency_key": null, "run_at": null}}
+    schemas["ScheduleBody"]["properties"]["job"] = {"allOf": [items, without]}
     most = app.state.context.settings.max_batch_jobs
     jobs = {"type": "array", "items": items, "minItems": 1, "maxItems": most}
     schemas["BatchBody"]["properties"]["jobs"] = jobs

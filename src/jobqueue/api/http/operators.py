@@ -23,7 +23,7 @@ from jobqueue.core.errors import JobQueueError, NotFound, Unavailable
 from jobqueue.core.job import MAX_PAGE, ComponentHealth, Health, JobQuery, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import QueueStats
-from jobqueue.documents import health_document
+from jobqueue.documents import health_document, rfc3339
 
 _HEALTH_TIMEOUT = 5.0
 _LIST_TIMEOUT = 5.0
@@ -237,6 +237,23 @@ def system_routes(context: ApiContext) -> APIRouter:
                 "workers": None if workers is None else counts,
                 "missing": found.missing,
             }
+        )
+
+    @router.get(
+        "/configuration",
+        summary="Show the settings of this server and where they come from; secrets are masked",
+        responses=responses({200: (answers.ConfigurationView, "the settings")}),
+    )
+    async def configuration(params: NoParams) -> Response:
+        settings = context.settings
+        shown = [
+            answers.SettingView(name=name, value=value, source=source)
+            for name, value, source in settings.configuration
+        ]
+        return reply(
+            answers.ConfigurationView(
+                version=__version__, started_at=rfc3339(settings.started_at), settings=shown
+            )
         )
 
     return router

@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from jobqueue.api.http.context import ApiContext, reply
 from jobqueue.api.http.errors import JSON
+from jobqueue.api.http.settings import CONSOLE
 
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript; charset=utf-8",
@@ -77,7 +78,10 @@ def page_routes(app: FastAPI, context: ApiContext) -> APIRouter:
     async def index(request: Request) -> Response:
         links = _links(context)
         headers = {**_HEADERS, "Vary": "Accept"}
-        if not _wants_html(request.headers.get("accept", "")):
+        is_person = _wants_html(request.headers.get("accept", ""))
+        if is_person and context.settings.console:
+            return RedirectResponse(f"{CONSOLE[1:]}/", 303, headers)
+        if not is_person:
             paths = {name: path for name, path, _ in links}
             index = {"name": app.title, "version": app.version, "links": paths}
             return reply(index, headers=headers)
@@ -125,7 +129,9 @@ def _asset(name: str) -> bytes:
 
 
 def _links(context: ApiContext) -> list[tuple[str, str, str]]:
-    links = [
+    console = ("console", f"{CONSOLE}/", "the console: the web page for operators")
+    links = [console] if context.settings.console else []
+    links += [
         ("docs", "/docs", "the description of the HTTP API"),
         ("openapi", "/openapi.json", "the same for programs (OpenAPI)"),
         ("jobs", "/jobs", "jobs, newest first"),

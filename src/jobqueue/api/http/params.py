@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from jobqueue.api.http.bodies import EPOCH, NAME, RFC3339
 from jobqueue.core.job import MAX_PAGE, MAX_VERSION
-from jobqueue.core.lifecycle import DEATH_WORDS, VIEWS
+from jobqueue.core.lifecycle import DEATH_WORDS, VIEWS, Reason
+from jobqueue.core.schedule import MAX_NAME_LENGTH
 from jobqueue.core.texts import MAX_ERROR_FILTER_LENGTH
 
 # The type of a missing parameter. A URL cannot contain null, so the OpenAPI document hides it.
@@ -30,6 +31,7 @@ def _list_of(words: Iterable[str]) -> WithJsonSchema:
 _STATES = [word for view in get_args(View) for word in VIEWS[view].values()]
 _State = Annotated[str, _list_of(_STATES)]
 _Reason = Annotated[str, _list_of(DEATH_WORDS)]
+_AnyReason = Annotated[str, _list_of(Reason)]
 _Queue = Annotated[str, WithJsonSchema({"type": "string", "pattern": NAME})]
 _Token = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(s[0-9a-f]{1,15})?$"})]
 _Moment = Annotated[
@@ -37,6 +39,15 @@ _Moment = Annotated[
 ]
 _Version = Annotated[int, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_VERSION})]
 _View = Annotated[View | None, WithJsonSchema({"type": "string", "enum": list(get_args(View))})]
+_ERROR = Field(
+    "",
+    description="a part of the error text; case matters",
+    json_schema_extra={"maxLength": MAX_ERROR_FILTER_LENGTH},
+)
+_SINCE = Field(
+    None, description="ended at this time or later: RFC 3339 with an offset, or epoch seconds"
+)
+_UNTIL = Field(None, description="ended before this time, which is later than `since`")
 _PAGE_TOKEN = Field("", description="`next_page_token` of the answer before")
 JobId = Annotated[str, Path(json_schema_extra={"format": "uuid"})]
 
@@ -62,17 +73,9 @@ class _DeathFilter(_Filter):
         description="why they were dead-lettered, repeated or as a comma list: FAILURES (the"
         " job's own), ALL, or single reasons; by default ALL in a list, FAILURES in a retry",
     )
-    error: str = Field(
-        "",
-        description="a part of the error text; case matters",
-        json_schema_extra={"maxLength": MAX_ERROR_FILTER_LENGTH},
-    )
-    since: _Moment | _Absent = Field(
-        None, description="ended at this time or later: RFC 3339 with an offset, or epoch seconds"
-    )
-    until: _Moment | _Absent = Field(
-        None, description="ended before this time, which is later than `since`"
-    )
+    error: str = _ERROR
+    since: _Moment | _Absent = _SINCE
+    until: _Moment | _Absent = _UNTIL
 
 
 class _PageParams(_Filter, _JobParams):
@@ -91,11 +94,22 @@ class _RetryParams(_DeathFilter):
     dry_run: bool = Field(False, description="count the matching jobs, change nothing")
 
 
+class _GroupParams(_DeathFilter):
+    pass
+
+
 class _ListParams(_PageParams):
     status: list[_State] = Field(
         default_factory=list,
         description="states to show in the view's words, repeated or as a comma list",
     )
+    reason: list[_AnyReason] = Field(
+        default_factory=list,
+        description="why the last change of state was made, repeated or as a comma list",
+    )
+    error: str = _ERROR
+    since: _Moment | _Absent = _SINCE
+    until: _Moment | _Absent = _UNTIL
 
 
 class _WaitParams(_JobParams):
@@ -118,15 +132,28 @@ class _DeleteQueueParams(_NoParams):
     force: bool = Field(False, description="dead-letter its unfinished jobs first")
 
 
+class _ScheduleListParams(_NoParams):
+    limit: int = Field(
+        100, ge=1, le=MAX_PAGE, description="schedules on a page; many labels make it shorter"
+    )
+    page_token: str = Field(
+        "",
+        description="`next_page_token` of the answer before",
+        json_schema_extra={"maxLength": MAX_NAME_LENGTH},
+    )
+
+
 JobParams = Annotated[_JobParams, Query()]
 NoParams = Annotated[_NoParams, Query()]
 DeadLetterParams = Annotated[_DeadLetterParams, Query()]
 PageParams = Annotated[_PageParams, Query()]
 RetryParams = Annotated[_RetryParams, Query()]
+GroupParams = Annotated[_GroupParams, Query()]
 ListParams = Annotated[_ListParams, Query()]
 WaitParams = Annotated[_WaitParams, Query()]
 EventParams = Annotated[_EventParams, Query()]
 DeleteQueueParams = Annotated[_DeleteQueueParams, Query()]
+ScheduleListParams = Annotated[_ScheduleListParams, Query()]
 
 
 class QuickRoute(APIRoute):

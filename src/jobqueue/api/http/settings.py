@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,13 @@ MIB = 1024 * KIB
 # The views that the HTTP API supports: each has its own names of states. The task queue's view is
 # available over gRPC only.
 VIEWS = ("canonical", "scheduler", "producer")
+CONSOLE = "/ui"
+"""The path of the console, the web page for operators."""
+
+
+def is_console(path: str) -> bool:
+    """Return True if a request's path belongs to the console."""
+    return path.startswith(f"{CONSOLE}/") or path == CONSOLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +63,10 @@ class HttpFaceSettings:
     # Limits of calls under way; a server derives them from its number of connections.
     budgets: Budgets = field(default_factory=Budgets)
     tls: ServerTls | None = None
+    console: bool = True  # serve the web page for operators
+    # Each setting of the server as (name, value, source), without secrets.
+    configuration: Sequence[tuple[str, str, str]] = ()
+    started_at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         if self.view not in VIEWS:

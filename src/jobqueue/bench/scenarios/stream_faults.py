@@ -41,7 +41,7 @@ from jobqueue.fleet.layout import Layout
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.queue_cache import QueueCache
 from jobqueue.stores.postgres.statements import LAYOUT
-from jobqueue.stores.postgres.submitting import Submitting
+from jobqueue.stores.postgres.submitting import HeldKeys, Submitting
 from jobqueue.worker.executors.spawn import describe_exit
 
 _POLL = 0.02
@@ -367,7 +367,7 @@ async def _enqueueing(stage: FaultStage, numbers: range) -> AsyncIterator[list[s
             ids = new_job_ids(len(numbers))
             jobs = [NewJob(one, spec(number)) for one, number in zip(ids, numbers, strict=True)]
             await db.execute(f"SET LOCAL jobqueue.layout = {LAYOUT}")
-            submitting = Submitting(jobs, None, Rules(), QueueCache(), Heads())
+            submitting = Submitting(jobs, None, Rules(), QueueCache(), Heads(), HeldKeys())
             await submitting.run(db)
             for result in submitting.results:
                 assert result is not None

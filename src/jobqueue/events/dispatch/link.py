@@ -18,13 +18,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.api import Inbox
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.dispatch import DispatchStore, Hint, HintKind, HintSource
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Assignment, Held, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move, State
 from jobqueue.core.observer import Observer
 from jobqueue.core.progress import NO_PROGRESS, Progress
-from jobqueue.core.waiting import GrowingPause
+from jobqueue.core.waiting import GrowingPause, LatestWrite
 
 _log = logging.getLogger("jobqueue.events.dispatch")
 _AT_ONCE = 500  # jobs read together
@@ -53,6 +54,7 @@ class KafkaLink:
         self._observer = observer
         self._closed = closed
         self._loop = asyncio.get_running_loop()
+        self._breakers = LatestWrite(self._record_breakers)
         self._free = 0  # slots that the worker offers
         self._drained = False
         self._status = WorkerStatus.ONLINE  # from the store's latest answer
@@ -241,6 +243,23 @@ class KafkaLink:
         if self._told or self._look_at_all:
             self._wake.set()
 
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        self._breakers.put(breakers)  # the leader reads them from the store
+
+    async def _record_breakers(self, breakers: Sequence[OpenBreaker]) -> bool:
+        info = self._info
+        try:
+            await self._store.workers.set_breakers(info.id, info.incarnation, breakers)
+        except JobQueueError as error:
+            _log.warning(
+                "cannot tell the leader which types worker %s has paused: %s; the worker hands"
+                " their jobs back; trying again",
+                info.id,
+                error,
+            )
+            return False
+        return True
+
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
         outcomes = []
         for one in reports:
@@ -381,6 +400,7 @@ class KafkaLink:
         self._closed(self)  # jobs that still run are lost when the worker's heartbeat times out
         self._drained = True
         self._free = 0
+        await self._breakers.stop()
         # Stop the tasks first: a worker that does not wait for the end of ``close`` may connect
         # again, and this link must not hand back the assignments of the new connection.
         tasks = list(self._tasks)

@@ -13,10 +13,18 @@ from jobqueue.core.decide import Entry, Live
 from jobqueue.core.identity import Identity
 from jobqueue.core.job import Held, Job, JobSpec
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.limits import Limits
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import Queue, QueueStats
+from jobqueue.core.schedule import Schedule
 from jobqueue.core.store import Rules
-from jobqueue.core.stream import QueueChange, QueueEvent, StreamItem
+from jobqueue.core.stream import (
+    QueueChange,
+    QueueEvent,
+    ScheduleChange,
+    ScheduleEvent,
+    StreamItem,
+)
 from jobqueue.stores.memory.leadership import MemoryLeadership
 from jobqueue.stores.memory.ready import SLACK, ReadyJobs
 from jobqueue.stores.queue_rows import queue_stats
@@ -69,15 +77,30 @@ class MemoryJob(Live):
 class MemoryQueue:
     """Holds a queue's settings, its claimable jobs and its figures."""
 
-    __slots__ = ("depth", "failed", "ready", "run_seconds", "settings", "succeeded")
+    __slots__ = (
+        "depth", "failed", "full_at", "limits", "ready", "run_seconds", "settings", "succeeded",
+    )  # fmt: skip
+    settings: Queue
+    limits: Limits | None  # of the settings
 
     def __init__(self, settings: Queue, type_of: Callable[[int], str | None]) -> None:
-        self.settings = settings
+        self.configure(settings)
+        self.full_at = 0.0  # the state of the bucket of the rate limit
         self.ready = ReadyJobs(type_of)
         self.depth = dict.fromkeys(State, 0)
         self.succeeded = 0
         self.failed = 0
         self.run_seconds = 0.0
+
+    def configure(self, settings: Queue) -> None:
+        """Replace the settings of the queue."""
+        self.settings = settings
+        self.limits = settings.limits
+
+    @property
+    def held(self) -> int:
+        """Return the number of jobs that are ASSIGNED or RUNNING."""
+        return self.depth[State.ASSIGNED] + self.depth[State.RUNNING]
 
     def stats(self) -> QueueStats:
         """Return the queue's settings and figures."""
@@ -101,6 +124,7 @@ class Contents:
         self.by_seq: dict[int, MemoryJob] = {}
         self.queues: dict[str, MemoryQueue] = {}
         self.gone: dict[str, MemoryQueue] = {}  # deleted queues, whose jobs stay
+        self.schedules: dict[str, Schedule] = {}
         self.keys = IdempotencyKeys()
         self.timers = Timers(self.by_seq.get)
         self.held: dict[int, MemoryJob] = {}  # by lease
@@ -192,16 +216,24 @@ class EventLog:
             if event is not None:
                 yield event
 
-    def begin(self, queues: Iterable[Queue], flagged: Iterable[StreamItem], now: float) -> Place:
+    def begin(
+        self,
+        queues: Iterable[Queue],
+        schedules: Iterable[Schedule],
+        flagged: Iterable[StreamItem],
+        now: float,
+    ) -> Place:
         """Return the mark. If there is none, start a stream with its mark before the first event.
 
-        The outbox of a new stream begins with the creation of every queue. Then ``flagged``
-        follows: the requests to cancel jobs.
+        The outbox of a new stream begins with the creation of every queue and schedule. Then
+        ``flagged`` follows: the requests to cancel jobs.
         """
         if self.mark is None:
             self.mark, self.refused = (0, 0), 0
             for queue in queues:
                 self.put_queue(QueueChange.CREATED, queue, now, after=0)
+            for schedule in schedules:
+                self.put_schedule(ScheduleChange.CREATED, schedule, now, after=0)
             for item in flagged:
                 self.put(item, now)
         return self.mark
@@ -237,6 +269,12 @@ class EventLog:
     ) -> None:
         """Add a change of a queue to the outbox, if there is a stream."""
         self.put(QueueEvent(change, replace(queue), self._number + 1, now), now, after)
+
+    def put_schedule(
+        self, change: ScheduleChange, schedule: Schedule, now: float, after: int | None = None
+    ) -> None:
+        """Add a change of a schedule to the outbox, if there is a stream."""
+        self.put(ScheduleEvent.of(change, schedule, self._number + 1, now), now, after)
 
     def passed(self, record: MemoryJob) -> bool:
         """Return True if there is no stream, or the stream has published all events of the job."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from jobqueue.core.decide import (
     ASSIGNED,
@@ -21,11 +21,13 @@ from jobqueue.core.decide import (
 from jobqueue.core.errors import no_such_queue
 from jobqueue.core.job import Assignment, Held, NewJob, Outcome, Refusal, SubmitResult, Transition
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
+from jobqueue.core.limits import Allowance
 from jobqueue.core.store import (
     ALL_QUEUES,
     ANY_QUEUE,
     Application,
     Claim,
+    Claimed,
     DoneJobs,
     Overdue,
     Submission,
@@ -72,6 +74,7 @@ class MemoryJobs(MemoryPart):
 
     def _claim(self, claims: Sequence[Claim], now: float) -> list[Assignment]:
         assigned: list[Assignment] = []
+        limited: dict[MemoryQueue, Allowance] = {}
         for claim in claims:
             names: Iterable[str] = self._queues if ALL_QUEUES in claim.queues else claim.queues
             queues = [
@@ -80,13 +83,18 @@ class MemoryJobs(MemoryPart):
                 if name not in claim.without
                 and (queue := self._queues.get(name)) is not None
                 and queue.settings.closed_until <= now
+                and (queue.limits is None or _allowance(queue, limited, now).left)
             ]
             for worker_id in claim.slots:
                 record = self._next(queues, claim.types, now)
                 if record is None:
                     break
                 assigned.append(self._assign(record, worker_id, now))
-        return assigned
+                if limited and (allowed := limited.get(record.queue)) is not None:
+                    allowed.started += 1
+                    if not allowed.left:
+                        queues.remove(record.queue)
+        return _finished(assigned, limited) if limited else assigned
 
     def _next(
         self, queues: list[MemoryQueue], types: frozenset[str] | None, now: float
@@ -124,10 +132,11 @@ class MemoryJobs(MemoryPart):
         self, transitions: Sequence[Transition], claims: Sequence[Claim] = ()
     ) -> Application:
         now = self._clock.now()
-        outcomes = [self._move(asked, now) for asked in transitions]
-        return Application(outcomes, self._claim(claims, now))
+        freed: set[str] = set()
+        outcomes = [self._move(asked, now, freed) for asked in transitions]
+        return Application(outcomes, self._claim(claims, now), freed)
 
-    def _move(self, asked: Transition, now: float) -> Outcome:
+    def _move(self, asked: Transition, now: float, freed: set[str]) -> Outcome:
         record = self._by_seq.get(asked.seq)
         if record is None:
             return Outcome(Refusal.NO_SUCH_JOB)
@@ -141,6 +150,8 @@ class MemoryJobs(MemoryPart):
             return outcome
         if before in HELD and decision.lease is not None and record.state is not State.RUNNING:
             self._contents.held.pop(decision.lease, None)
+            if queue.limits is not None and queue.limits.counts_held:
+                freed.add(settings.name)
         if before is State.PENDING and record.ready:
             record.ready = False
             queue.ready.bury(record.spec.type)
@@ -170,6 +181,30 @@ class MemoryJobs(MemoryPart):
             flagged = CancelRequested(record.id, record.spec.queue, record.version, now)
             self._log.put(flagged, now)
         return record.held()
+
+
+def _allowance(queue: MemoryQueue, limited: dict[MemoryQueue, Allowance], now: float) -> Allowance:
+    """Return what a queue's limits still allow in this write."""
+    found = limited.get(queue)
+    if found is None:
+        assert queue.limits is not None
+        found = limited[queue] = queue.limits.allowance(queue.held, queue.full_at, now)
+    return found
+
+
+def _finished(
+    assigned: list[Assignment], limited: Mapping[MemoryQueue, Allowance]
+) -> list[Assignment]:
+    """Store the new state of the queues' buckets, and return what the claims got."""
+    for queue, allowed in limited.items():
+        if (full_at := allowed.full_at) is not None:
+            queue.full_at = full_at
+    held_back = {
+        queue.settings.name: allowed.opens_in
+        for queue, allowed in limited.items()
+        if not allowed.left and queue.ready
+    }
+    return Claimed(assigned, held_back) if held_back else assigned
 
 
 class MemoryUpkeep(MemoryPart):

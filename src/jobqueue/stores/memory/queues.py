@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.lifecycle import TERMINAL
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
+from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.memory.contents import MemoryPart, MemoryQueue
 
@@ -22,7 +22,7 @@ class MemoryQueues(MemoryPart):
         queue.created_at = self._clock.now()
         revived = self._contents.gone.pop(queue.name, None)
         self._queues[queue.name] = revived or MemoryQueue(queue, self._contents.type_of)
-        self._queues[queue.name].settings = queue
+        self._queues[queue.name].configure(queue)
         self._log.put_queue(QueueChange.CREATED, queue, queue.created_at)
         return True
 
@@ -32,7 +32,7 @@ class MemoryQueues(MemoryPart):
             return None
         changed = replace(queue.settings, **values)
         if changed != queue.settings:
-            queue.settings = changed
+            queue.configure(changed)
             self._log.put_queue(QueueChange.CHANGED, changed, self._clock.now())
         return replace(changed)
 
@@ -71,4 +71,12 @@ class MemoryQueues(MemoryPart):
             for name, known in sorted(self._queues.items())
             if queue in (None, name)
             for type, jobs in sorted(known.ready.counts(count_to).items())
+        ]
+
+    async def limit_states(self, queue: str | None = None) -> list[LimitState]:
+        now = self._clock.now()
+        return [
+            LimitState(name, known.held, known.full_at, now)
+            for name, known in sorted(self._queues.items())
+            if queue in (None, name) and known.limits is not None
         ]

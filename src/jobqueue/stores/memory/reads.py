@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from jobqueue.core.clock import milliseconds
 from jobqueue.core.decide import event_of
-from jobqueue.core.job import MAX_HISTORY, Event, Job, TimeQuery
+from jobqueue.core.job import MAX_ERROR_HEAD, MAX_HISTORY, DeadLetterCause, Event, Job, TimeQuery
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.store import ANY_VERSION, DeadLetters, JobFilter
 from jobqueue.core.waiting import turn
@@ -55,6 +55,23 @@ class MemoryReads(MemoryPart):
             return record.seq, record.version, matches(record, wanted)
 
         return looked(await self._newest(wanted, dead), wanted.limit)
+
+    async def describe(self, numbers: Sequence[int]) -> list[DeadLetterCause]:
+        found = (self._by_seq.get(seq) for seq in sorted(numbers, reverse=True))
+        return [
+            DeadLetterCause(
+                seq=record.seq,
+                version=record.version,
+                id=record.id,
+                queue=record.spec.queue,
+                type=record.spec.type,
+                reason=record.reason,
+                error=record.error[:MAX_ERROR_HEAD],
+                at=record.completed_at or 0.0,
+            )
+            for record in found
+            if record is not None and record.state is State.DEAD_LETTERED
+        ]
 
     async def _newest(self, wanted: JobFilter, show: Callable[[MemoryJob], T | None]) -> list[T]:
         """Return the results of ``show`` for the newest jobs of the queue, without None.

@@ -47,6 +47,10 @@ class ReadyJobs:
         self._size = 0
         self._dead = 0
 
+    def __bool__(self) -> bool:
+        """Return True if there are claimable jobs."""
+        return bool(self._counts)
+
     def push(self, priority: int, seq: int, type: str) -> None:
         """Add a job that has become claimable."""
         count = self._counts.get(type)

@@ -15,6 +15,7 @@ from jobqueue.stores.memory.contents import Contents, MemoryJob, MemoryQueue
 from jobqueue.stores.memory.jobs import MemoryJobs, MemoryUpkeep
 from jobqueue.stores.memory.queues import MemoryQueues
 from jobqueue.stores.memory.reads import MemoryReads
+from jobqueue.stores.memory.schedules import MemorySchedules
 from jobqueue.stores.memory.streaming import MemoryStream
 from jobqueue.stores.memory.workers import MemoryWorkers
 
@@ -38,6 +39,7 @@ class MemoryStore:
         self.queues = MemoryQueues(contents)
         self.workers = MemoryWorkers(contents)
         self.leadership = contents.leadership
+        self.schedules = MemorySchedules(contents)
         self.stream = MemoryStream(contents)
 
     async def open(self) -> None:
@@ -62,6 +64,8 @@ class MemoryStore:
             raise led()
         if contents.jobs or contents.keys:
             raise not_empty("jobs" if contents.jobs else "idempotency keys")
+        if contents.schedules:
+            raise not_empty("schedules")
         if contents.gone or not unused(await self.queues.stats()):
             raise not_empty("queues")
         contents.queues.clear()
@@ -79,6 +83,7 @@ class MemoryStore:
             contents.log.write(rebuilt.entries, record.events)
         for key in state.keys:
             contents.keys.put(key.queue, key.key, key.job_id, key.fingerprint, key.expires_at)
+        contents.schedules.update({one.name: one for one in state.schedules})
         contents.seq = itertools.count(state.last_seq + 1)
         contents.log.resume(state.last_number, published=state.published)
         contents.identity = state.identity

@@ -38,7 +38,8 @@ class MemoryStream(MemoryPart):
             for record in self._contents.held.values()
             if record.cancel_requested
         ]
-        return pack(*self._log.begin(queues, flagged, now))
+        schedules = self._contents.schedules.values()
+        return pack(*self._log.begin(queues, schedules, flagged, now))
 
     async def end(self, term: Term) -> None:
         self._check_term(term)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.decide import answer_heartbeat
 from jobqueue.core.errors import not_your_worker, too_many_workers
 from jobqueue.core.job import (
@@ -102,6 +103,13 @@ class MemoryWorkers(MemoryPart):
         for kept in list(self._progress):
             if kept not in self._leases:
                 self._progress.pop(kept, None)
+
+    async def set_breakers(
+        self, worker_id: str, incarnation: int, breakers: Sequence[OpenBreaker]
+    ) -> None:
+        worker = self._workers.get(worker_id)
+        if worker is not None and worker.info.incarnation == incarnation:
+            worker.breakers = tuple(breakers)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         return self._held_by(worker_id)

@@ -13,17 +13,18 @@ import json
 import logging
 import random
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
+import asyncpg
 from asyncpg import BitString
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import NO_LABELS, Assignment, JobSpec
 from jobqueue.core.queue import MAX_PRIORITY, by_weight, merge_queues
-from jobqueue.core.store import Claim, Locks, Rules
+from jobqueue.core.store import Claim, Claimed, Locks, Rules
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import (
@@ -37,8 +38,16 @@ from jobqueue.stores.postgres.heads import (
     kinds_of,
 )
 from jobqueue.stores.postgres.leases import bits, new_base, new_row_lease
+from jobqueue.stores.postgres.limiting import BUSY, Allowances, Limiting, held_back, limited
 from jobqueue.stores.postgres.queue_cache import Home, QueueCache, WorkerNameCache
-from jobqueue.stores.postgres.statements import CLAIM_MIXED, RANGES, SQL, array
+from jobqueue.stores.postgres.statements import (
+    CLAIM_MIXED,
+    LEAVE_UNLOCKED,
+    RANGES,
+    SQL,
+    WITHIN,
+    array,
+)
 from jobqueue.stores.rows import read_more
 
 _log = logging.getLogger("jobqueue.stores.postgres")
@@ -63,6 +72,38 @@ class _Plan:
     ranges: dict[int, list[int]] = field(default_factory=dict)  # places, by the last number
     seqs: dict[int, int] = field(default_factory=dict)  # of jobs of ranges, by place
     homes: dict[int, Home] = field(default_factory=dict)
+    order: Sequence[Candidate] = ()  # what it was made of
+
+    @classmethod
+    def of(cls, order: Sequence[Candidate], slots: int, homes: dict[int, Home]) -> _Plan:
+        """Return the plan that takes as many of the first jobs as there are slots."""
+        plan = cls(homes=homes, order=order)
+        for place, one in enumerate(order):
+            if not one[4]:
+                plan.rows.append(one)
+                if place < slots:
+                    plan.row_places.append(place)
+            elif place < slots:
+                plan.ranges.setdefault(one[4], []).append(place)
+                plan.seqs[place] = one[1]
+        return plan
+
+    @property
+    def limited(self) -> list[Home]:
+        """Return the queues with limits whose jobs it may take."""
+        return limited(self.homes[queue] for queue in {one[2] for one in self.order})
+
+    def within(self, allowances: Allowances, slots: int) -> _Plan:
+        """Return the plan without jobs for which other jobs would be in the way, or limits."""
+        most = {queue: allowed.left for queue, allowed in allowances.items()}
+        order = []
+        for one in self.order[:slots]:
+            left = most.get(one[2])
+            if left is None or left > 0:
+                order.append(one)
+            if left is not None:
+                most[one[2]] = left - 1
+        return _Plan.of(order, slots, self.homes)
 
 
 @dataclass(slots=True)
@@ -91,6 +132,7 @@ class Claiming:
         self._queue_cache = queue_cache
         self._rules = rules
         self._locks = locks
+        self._limiting = Limiting(database)
         self._one = asyncio.Lock()
         self._contended = False
         self._shares: dict[Head, float] = {}  # of what was taken of their level last
@@ -99,13 +141,14 @@ class Claiming:
     async def fill(self, claims: Sequence[Claim]) -> list[Assignment]:
         """Assign jobs to the slots of the claims, as ``JobStore.claim`` says."""
         assigned: list[Assignment] = []
+        held: dict[str, float] = {}
         async with self._one:
             for wanted in claims:
                 if wanted.slots:
-                    assigned += await self._fill(wanted)
-        return assigned
+                    assigned += await self._fill(wanted, held)
+        return Claimed(assigned, held) if held else assigned
 
-    async def _fill(self, wanted: Claim) -> list[Assignment]:
+    async def _fill(self, wanted: Claim, held: dict[str, float]) -> list[Assignment]:
         if self._queue_cache.stale:
             await self._look()
         numbers = await self._names.number(wanted.slots)
@@ -125,9 +168,13 @@ class Claiming:
             if unknown := self._heads.unknown(homes, kinds):
                 await self._ask(unknown)
                 chosen = self._heads.of(homes, kinds)
+            allowances: Allowances = {}
+            if self._queue_cache.limited and chosen.floors:
+                allowances = await self._look_at_limits(homes, chosen, held)
             if not chosen.floors:
                 break
-            got = await self._round(homes, chosen, free, [*lost, *passed.values()])
+            others = [*lost, *passed.values()]
+            got = await self._round(homes, chosen, free, others, allowances, held)
             # Another claim holds the front of such a range for a moment. The rest of the range can
             # be claimed: it is read again in the round after the next.
             for head, first in (passed | got.passed).items():
@@ -143,6 +190,23 @@ class Claiming:
                 rounds -= 1
             passed = got.passed
         return assigned
+
+    async def _look_at_limits(
+        self, homes: Mapping[int, Home], chosen: Chosen, held: dict[str, float]
+    ) -> Allowances:
+        """Return what the limits of the chosen queues allow. Leave out queues that allow nothing.
+
+        Add these queues to ``held``.
+        """
+        some = limited(homes[queue] for queue in {head[0] for head in chosen.floors})
+        if not some:
+            return {}
+        allowances = await self._limiting.look(some)
+        closed = {queue for queue, allowed in allowances.items() if not allowed.left}
+        for head in [head for head in chosen.floors if head[0] in closed]:
+            del chosen.floors[head]
+        held |= held_back(homes, allowances)
+        return allowances
 
     async def _look(self) -> None:
         self._heads.begin()
@@ -176,28 +240,29 @@ class Claiming:
         self._heads.asked(unknown, await self._runner.read("ask", ask))
 
     async def _round(
-        self, homes: dict[int, Home], chosen: Chosen, free: Sequence[Slot], lost: list[int]
+        self,
+        homes: dict[int, Home],
+        chosen: Chosen,
+        free: Sequence[Slot],
+        lost: list[int],
+        allowances: Allowances,
+        held: dict[str, float],
     ) -> _Got:
         """Read candidates, take their locks in Redis, and assign them to slots."""
         limit = 2 * len(free) if self._contended else len(free)
         self._heads.begin()
         found = await self._candidates(chosen.floors, limit, lost)
-        order = self._in_order(homes, found.rows, limit, chosen.ends)
+        order = self._in_order(homes, found.rows, limit, chosen.ends, allowances)
         if not order:
             for head in chosen.floors:
                 self._heads.advance(head, None)
             return _Got()
-        plan = _Plan(homes=homes)
-        for place, one in enumerate(order):
-            if not one[4]:
-                plan.rows.append(one)
-                if place < len(free):
-                    plan.row_places.append(place)
-            elif place < len(free):
-                plan.ranges.setdefault(one[4], []).append(place)
-                plan.seqs[place] = one[1]
+        plan = _Plan.of(order, len(free), homes)
         advised = plan if self._locks is None else await self._advised(plan, order, len(free))
-        got = _Got(await self._assign(advised, free))
+        written, assigned = await self._assign(advised, free, held)
+        if written is not advised:
+            plan = written  # limits have left out the other jobs, which nobody took
+        got = _Got(assigned)
         taken = {one.seq for one in got.assigned.values()}
         rows = [one[1] for one in plan.rows]
         last = max((n for n, seq in enumerate(rows) if seq in taken), default=-1)
@@ -234,12 +299,16 @@ class Claiming:
         places = list(units)
         mine = [order[places[n]] for n in won]
         ranges = {one[4] for one in mine if one[4]}
+        if self._queue_cache.limited:
+            rows = set(mine)
+            order = [one for one in order if one[4] in ranges or one in rows]
         return _Plan(
             [one for one in mine if not one[4]],
             plan.row_places,
             {hi: found for hi, found in plan.ranges.items() if hi in ranges},
             plan.seqs,
             plan.homes,
+            order,
         )
 
     async def _candidates(self, floors: dict[Head, int], limit: int, lost: list[int]) -> Candidates:
@@ -267,8 +336,13 @@ class Claiming:
         now = self._database.now()
 
         async def read(db: Db) -> Any:
-            with_ranges = await self._queue_cache.layout(db, now) >= RANGES
-            return await db.fetch(SQL["candidates"], *arguments, now, lost, with_ranges)
+            rows = await db.fetch(SQL["candidates"], *arguments, now, lost)
+            ranges = [row[5] for row in rows if row[5]]
+            if ranges and await self._queue_cache.layout(db, now) < RANGES:
+                # The command that lowers the layout has not come to them yet, or was interrupted.
+                await db.execute(LEAVE_UNLOCKED, ranges)
+                rows = await db.fetch(SQL["candidates"], *arguments, now, lost)
+            return rows
 
         for head in floors:
             found.rows[head] = []
@@ -295,6 +369,7 @@ class Claiming:
         found: dict[Head, list[Candidate]],
         limit: int,
         ends: Mapping[Level, int],
+        allowances: Allowances,
     ) -> list[Candidate]:
         by_queue: dict[int, dict[int, list[list[Candidate]]]] = {}
         for (queue, rank, _), rows in found.items():
@@ -306,87 +381,85 @@ class Claiming:
                 rank: _merge(rows, limit, ends.get((queue, rank))) for rank, rows in types.items()
             }
             weights = homes[queue].weights
+            allowed = allowances.get(queue)
+            most = limit if allowed is None else int(min(limit, allowed.left))
             if weights is None:
-                laid.append((False, [row for rank in sorted(levels) for row in levels[rank]]))
+                ordered = chain.from_iterable(levels[rank] for rank in sorted(levels))
+                laid.append((False, list(islice(ordered, most))))
             else:
                 by_priority = {MAX_PRIORITY - rank: rows for rank, rows in levels.items()}
-                laid.append((True, by_weight(weights, by_priority, limit)))
+                laid.append((True, by_weight(weights, by_priority, most)))
         return merge_queues(laid, limit) if laid else []
 
-    async def _assign(self, plan: _Plan, free: Sequence[Slot]) -> dict[int, Assignment]:
-        """Write a plan. Return the assignments by the place of their slots."""
-        now = self._database.now()
-        leases = [new_row_lease() for _ in plan.row_places]
-        cut = _Cut(plan, free, self._queue_cache.few)
-        rows: Any = None if plan.rows and plan.row_places else []
-        jobs: Any = None if plan.ranges else []
+    async def _assign(
+        self, plan: _Plan, free: Sequence[Slot], held: dict[str, float]
+    ) -> tuple[_Plan, dict[int, Assignment]]:
+        """Write a plan, or the part of it that limits allow.
 
-        async def take(db: Db) -> None:
-            nonlocal rows, jobs
-            if rows is None:
-                texts = await self._queue_cache.texts(db, len(leases), now)
-                rows = await db.fetch(
-                    texts["assign"],
-                    array(one[1] for one in plan.rows),
-                    array(one[3] for one in plan.rows),
-                    len(leases),
-                    array(leases),
-                    array(free[place][1] for place in plan.row_places),
-                    self._rules.assignment_timeout,
-                    now,
-                )
-            if jobs is None and await self._queue_cache.layout(db, now) < RANGES:
-                jobs = []  # the layout was lowered meanwhile
-            if jobs is None:
-                timeout = self._rules.assignment_timeout
-                if cut.alone[0]:
-                    jobs = await db.fetch(CLAIM_MIXED, *cut.columns(), timeout, now, *cut.alone)
-                else:
-                    jobs = await db.fetch(SQL["claim"], *cut.columns(), timeout, now)
+        Return what was to be written, and the assignments by the place of their slots.
+        """
+        guarded = plan.limited if self._queue_cache.limited else []
+        if guarded:
+            return await self._assign_within(plan, free, guarded, held)
+        write = _Write(plan, free, self._queue_cache, self._rules, self._database.now())
 
         async def look(db: Db) -> None:
-            """After a lost answer, read which statements were written. None is written in part."""
-            nonlocal rows, jobs
-            if rows is None:
-                seqs = [one[1] for one in plan.rows]
-                rows = await db.fetch(SQL["claimed"], seqs, leases, now) or None
-            if jobs is None:
-                bases = [base for base in cut.bases if base is not None]
-                jobs = (
-                    await db.fetch(SQL["claimed_ranges"], bases, cut.alone[1], cut.alone[2], now)
-                    or None
-                )
+            await write.look(db)
+            await write.take(db)
+
+        if not write.complete:
+            try:
+                await self._runner.write("assign", write.take, again=look)
+            except JobQueueError:
+                if not write.rows:
+                    raise
+                # The workers get the jobs that are theirs.
+        return plan, write.assigned()
+
+    async def _assign_within(
+        self,
+        plan: _Plan,
+        free: Sequence[Slot],
+        guarded: Sequence[Home],
+        held: dict[str, float],
+    ) -> tuple[_Plan, dict[int, Assignment]]:
+        writes: list[_Write] = []  # the latest one; none, if a lock was not free in time
+        allowances: Allowances = {}
+
+        async def count_and_take(db: Db) -> None:
+            allowances.clear()
+            allowances.update(await self._limiting.lock(db, guarded))
+            within = plan.within(allowances, len(free))
+            now = self._database.now()
+            write = _Write(within, free, self._queue_cache, self._rules, now, [*allowances])
+            writes[:] = [write]
+            await write.take(db)
+            for queue in write.queues:
+                if queue in allowances:
+                    allowances[queue].started += 1
+            await self._limiting.write(db, allowances)
+
+        async def take(db: Db) -> None:
+            try:
+                async with db.transaction():
+                    await count_and_take(db)
+            except asyncpg.LockNotAvailableError:
+                writes.clear()
+
+        async def look(db: Db) -> None:
+            for write in writes:
+                write.forget()
+                await write.look(db)
+                if write.rows or write.jobs:
+                    return  # the transaction was committed
             await take(db)
 
-        if rows is None or jobs is None:
-            try:
-                await self._runner.write("assign", take, again=look)
-            except JobQueueError:
-                if not rows:
-                    raise
-                jobs = jobs or []  # the workers get the jobs that are theirs
-        got: dict[int, Assignment] = {}
-        place_of = dict(zip(leases, plan.row_places, strict=True))
-        for (
-            _, seq, job_id, queue, type, payload, attempt, lease, rank, retry_count,
-            max_retries, created_at, timeout, expires_in, labels, more, deaths,
-        ) in rows:  # fmt: skip
-            home, place = plan.homes[queue], place_of[lease]
-            spec = _spec(home, type, payload, rank, max_retries, timeout, labels, more)
-            got[place] = Assignment(
-                seq, str(job_id), spec, attempt, lease, free[place][0], retry_count, created_at,
-                expires_in, deaths,
-            )  # fmt: skip
-        for (
-            seq, job_id, queue, type, payload, rank, max_retries, created_at, timeout, expires_in,
-            labels, more,
-        ) in jobs:  # fmt: skip
-            home, (place, lease) = plan.homes[queue], cut.given[seq]
-            spec = _spec(home, type, payload, rank, max_retries, timeout, labels, more)
-            got[place] = Assignment(
-                seq, str(job_id), spec, 1, lease, free[place][0], 0, created_at, expires_in
-            )
-        return got
+        await self._runner.write("assign", take, again=look)
+        if not writes:
+            held |= dict.fromkeys((home.name for home in guarded), BUSY)
+            return _Plan(homes=plan.homes), {}
+        held |= held_back(plan.homes, allowances)
+        return writes[0].plan, writes[0].assigned()
 
     def _advance(self, found: Candidates, seen: set[int]) -> None:
         for head, rows in found.rows.items():
@@ -413,6 +486,126 @@ def _spec(
         labels=json.loads(labels) if labels else NO_LABELS,
         **read_more(more),
     )
+
+
+class _Write:
+    """Writes a plan with one statement for live rows and one for ranges.
+
+    ``rows`` and ``jobs`` are the answers of the statements, or None while they are not known.
+    ``within`` names the queues with limits that the caller has counted. Jobs of other queues with
+    limits are not taken.
+    """
+
+    def __init__(
+        self,
+        plan: _Plan,
+        free: Sequence[Slot],
+        queue_cache: QueueCache,
+        rules: Rules,
+        now: float | None,
+        within: Sequence[int] = (),
+    ) -> None:
+        self.plan = plan
+        self._free = free
+        self._queue_cache = queue_cache
+        self._timeout = rules.assignment_timeout
+        self._now = now
+        self._within = within
+        self._leases = [new_row_lease() for _ in plan.row_places]
+        self._cut = _Cut(plan, free, queue_cache.few)
+        self.rows: Any = None
+        self.jobs: Any = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the answers."""
+        self.rows = None if self.plan.rows and self.plan.row_places else []
+        self.jobs = None if self.plan.ranges else []
+
+    @property
+    def complete(self) -> bool:
+        """Return True if all answers are known."""
+        return self.rows is not None and self.jobs is not None
+
+    @property
+    def queues(self) -> Iterator[int]:
+        """Return the queue of each job that was assigned."""
+        for row in self.rows or ():
+            yield row[3]
+        taken = {job[0] for job in self.jobs or ()}
+        for _, seq, queue, _, hi in self.plan.order:
+            if hi and seq in taken:
+                yield queue
+
+    async def take(self, db: Db) -> None:
+        """Run the statements whose answers are not known."""
+        plan, cut, leases, now = self.plan, self._cut, self._leases, self._now
+        within = [list(self._within)] if self._within else []
+        if self.rows is None:
+            texts = await self._queue_cache.texts(db, len(leases), now)
+            statement = texts["assign"]
+            self.rows = await db.fetch(
+                WITHIN[statement] if within else statement,
+                array(one[1] for one in plan.rows),
+                array(one[3] for one in plan.rows),
+                len(leases),
+                array(leases),
+                array(self._free[place][1] for place in plan.row_places),
+                self._timeout,
+                now,
+                *within,
+            )
+        if self.jobs is None and await self._queue_cache.layout(db, now) < RANGES:
+            self.jobs = []  # the layout was lowered meanwhile
+        if self.jobs is None:
+            alone = cut.alone if cut.alone[0] else ()
+            statement = CLAIM_MIXED if alone else SQL["claim"]
+            self.jobs = await db.fetch(
+                WITHIN[statement] if within else statement,
+                *cut.columns(),
+                self._timeout,
+                now,
+                *alone,
+                *within,
+            )
+
+    async def look(self, db: Db) -> None:
+        """After a lost answer, read which statements were written. None is written in part."""
+        if self.rows is None:
+            seqs = [one[1] for one in self.plan.rows]
+            self.rows = await db.fetch(SQL["claimed"], seqs, self._leases, self._now) or None
+        if self.jobs is None:
+            bases = [base for base in self._cut.bases if base is not None]
+            alone = self._cut.alone
+            self.jobs = (
+                await db.fetch(SQL["claimed_ranges"], bases, alone[1], alone[2], self._now) or None
+            )
+
+    def assigned(self) -> dict[int, Assignment]:
+        """Return the assignments by the place of their slots."""
+        got: dict[int, Assignment] = {}
+        plan, free = self.plan, self._free
+        place_of = dict(zip(self._leases, plan.row_places, strict=True))
+        for (
+            _, seq, job_id, queue, type, payload, attempt, lease, rank, retry_count,
+            max_retries, created_at, timeout, expires_in, labels, more, deaths,
+        ) in self.rows or ():  # fmt: skip
+            home, place = plan.homes[queue], place_of[lease]
+            spec = _spec(home, type, payload, rank, max_retries, timeout, labels, more)
+            got[place] = Assignment(
+                seq, str(job_id), spec, attempt, lease, free[place][0], retry_count, created_at,
+                expires_in, deaths,
+            )  # fmt: skip
+        for (
+            seq, job_id, queue, type, payload, rank, max_retries, created_at, timeout, expires_in,
+            labels, more,
+        ) in self.jobs or ():  # fmt: skip
+            home, (place, lease) = plan.homes[queue], self._cut.given[seq]
+            spec = _spec(home, type, payload, rank, max_retries, timeout, labels, more)
+            got[place] = Assignment(
+                seq, str(job_id), spec, 1, lease, free[place][0], 0, created_at, expires_in
+            )
+        return got
 
 
 class _Cut:

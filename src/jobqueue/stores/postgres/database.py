@@ -22,6 +22,7 @@ T = TypeVar("T")
 _log = logging.getLogger("jobqueue.stores.postgres")
 _CLAIM_CONNECTIONS = 2
 _BEAT_CONNECTIONS = 2
+_LOOKUP_CONNECTIONS = 2
 # Claims do not wait for the disk: if a crash loses a claim, its jobs are assigned again.
 _UNHURRIED: Mapping[str, str] = {**FIXED_PLANS, "synchronous_commit": "off"}
 _TIMEOUT = 10.0
@@ -126,6 +127,8 @@ class Database:
         # A third for reads, which may take long; the rest for writes.
         reading = max(1, pool_size // 3)
         self.reading = runner(reading, READING, self._distrust)
+        # Reads by key need no plan of their own: PostgreSQL plans ``get`` longer than it runs it.
+        self.looking_up = runner(_LOOKUP_CONNECTIONS, FIXED_PLANS, self._distrust)
         writing = max(2, pool_size - reading - _CLAIM_CONNECTIONS)
         self.writing = runner(writing, FIXED_PLANS, self._distrust)
         self.dispatching = runner(_CLAIM_CONNECTIONS, _UNHURRIED, self._distrust)
@@ -157,7 +160,14 @@ class Database:
             await runner.connections.close()
 
     def _own(self) -> tuple[Runner, ...]:
-        return self.probing, self.streaming, self.dispatching, self.writing, self.reading
+        return (
+            self.probing,
+            self.streaming,
+            self.dispatching,
+            self.writing,
+            self.looking_up,
+            self.reading,
+        )
 
     def _distrust(self) -> None:
         # After one connection was cut off silently, others probably were, too: do not reuse them.

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from jobqueue.core.decide import news_of
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Assignment, Held, NewJob, Transition
+from jobqueue.core.job import Assignment, Held, NewJob, Outcome, Transition
+from jobqueue.core.lifecycle import HELD
 from jobqueue.core.store import Application, Change, Claim, Rules, Submission
 from jobqueue.stores.postgres.applying import Applying
 from jobqueue.stores.postgres.claiming import Claiming
@@ -20,7 +21,7 @@ from jobqueue.stores.postgres.leases import new_row_lease
 from jobqueue.stores.postgres.notices import Heard, Speaker, returned
 from jobqueue.stores.postgres.queue_cache import QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import SQL
-from jobqueue.stores.postgres.submitting import Slot, Submitting, fit
+from jobqueue.stores.postgres.submitting import HeldKeys, Slot, Submitting, fit
 from jobqueue.stores.postgres.upkeep import Chores
 from jobqueue.stores.rows import held_row
 
@@ -53,11 +54,18 @@ class Jobs:
         self._speaker = speaker
         self._hear = hear
         self._rules = rules
+        self._held_keys = HeldKeys()
 
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         slots = await self._slots(jobs, claims) if claims else {}
         batch = Submitting(
-            jobs, self._database.now(), self._rules, self._queue_cache, self._heads, slots
+            jobs,
+            self._database.now(),
+            self._rules,
+            self._queue_cache,
+            self._heads,
+            self._held_keys,
+            slots,
         )
         try:
             with self._database.unanswered.write():
@@ -122,12 +130,30 @@ class Jobs:
         outcomes = [outcome for outcome in batch.outcomes if outcome is not None]
         for head in batch.came_back:
             self._heads.lower(head)
+        freed = self._freed(outcomes) if self._queue_cache.counted else ()
+        if freed:
+            self._speaker.say(Change.WORK, {})
         change = news_of(transitions, outcomes)
+        if batch.came_back and Change.WORK not in change:
+            # A job left its range. Claims have passed over the others of the range meanwhile.
+            change |= Change.WORK
+            self._hear(Change.WORK, {})
         if change:
             self._speaker.say(change, returned(batch.came_back))
         self._chores.wrote()
         # Committed: its answer must not be lost with the claim's.
-        return Application(outcomes, await self._claim_quietly(claims))
+        return Application(outcomes, await self._claim_quietly(claims), freed)
+
+    def _freed(self, outcomes: Sequence[Outcome]) -> set[str]:
+        """Return the queues with a limit of held jobs in which a lease ended."""
+        return {
+            outcome.queue
+            for outcome in outcomes
+            if outcome.queue in self._queue_cache.counted
+            and outcome.applied
+            and outcome.lease is not None
+            and outcome.state not in HELD
+        }
 
     async def _claim_quietly(self, claims: Sequence[Claim]) -> list[Assignment]:
         if not claims:

@@ -18,11 +18,8 @@ from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.notices import CHANNEL
 from jobqueue.stores.postgres.statements import LAYOUT, SQL
 
-_CHECKED = (
-    "queue_tally",
-    "leader",
-    "workers",
-)  # tables whose rows every server writes with the layout that it knows
+# Tables whose rows every server writes with the layout that it knows.
+_CHECKED = ("queue_tally", "leader", "workers")
 # In the order in which writers lock these tables.
 _OPENED = {"job_ready": 3, "job_held": 3, "job_steps": 2, "job_done": 2}
 _TRIES = 5  # of two seconds each, because writers queue behind a waiting ALTER TABLE
@@ -47,7 +44,7 @@ WHERE {_WINDOW}
 
 async def read(db: Db) -> int:
     """Return the layout of a database."""
-    return int(await db.fetchval("SELECT layout FROM instance"))
+    return int(await db.fetchval(SQL["layout"]))
 
 
 async def change(db: Db, layout: int) -> None:
@@ -79,12 +76,10 @@ async def _set(db: Db, layout: int, *, checked: bool) -> None:
     """
     for left in reversed(range(_TRIES)):
         try:
-            await _set_once(db, layout, checked=checked)
+            return await _set_once(db, layout, checked=checked)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError):
             if not left:
                 raise
-        else:
-            return
 
 
 async def _set_once(db: Db, layout: int, *, checked: bool) -> None:
@@ -122,11 +117,7 @@ async def _unpack_ranges(db: Db) -> None:
 
 
 async def _unpack(db: Db) -> None:
-    """Convert the rows for many jobs to rows for single jobs.
-
-    Each transaction converts the rows of one window: 1,024 job numbers.
-    """
-    window: int | None
+    """Convert the rows for many jobs to rows for single jobs, one window in a transaction."""
     while True:
         async with db.transaction():
             window = await db.fetchval(
@@ -135,9 +126,14 @@ async def _unpack(db: Db) -> None:
             )
             if window is None:
                 return
-            await db.execute("SET LOCAL jobqueue.retention = 'on'")
-            await db.execute("LOCK TABLE job_steps, job_done IN SHARE ROW EXCLUSIVE MODE")
-            await db.execute(_EVENTS, window)
-            await db.execute(_ENDS, window)
-            for table in ("job_steps", "job_done"):
-                await db.execute(f"DELETE FROM {table} WHERE {_WINDOW}", window)
+            await unpack_window(db, window)
+
+
+async def unpack_window(db: Db, window: int) -> None:
+    """Convert the rows of one window (1,024 job numbers) within the caller's transaction."""
+    await db.execute("SET LOCAL jobqueue.retention = 'on'")
+    await db.execute("LOCK TABLE job_steps, job_done IN SHARE ROW EXCLUSIVE MODE")
+    await db.execute(_EVENTS, window)
+    await db.execute(_ENDS, window)
+    for table in ("job_steps", "job_done"):
+        await db.execute(f"DELETE FROM {table} WHERE {_WINDOW}", window)

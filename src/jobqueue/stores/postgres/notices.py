@@ -24,6 +24,7 @@ from jobqueue.stores.postgres.trouble import LOST, location
 
 _log = logging.getLogger("jobqueue.stores.postgres")
 CHANNEL = "jobqueue"
+_EVERYTHING = Change.WORK | Change.ENDED | Change.CONTROL | Change.SCHEDULES
 _PAUSE = 0.02  # between two messages
 _MOST_HEADS = 100  # PostgreSQL limits a message to 8,000 bytes
 _KEEPALIVE = 5.0
@@ -130,7 +131,7 @@ class Listener:
                     first = False
                     pause.reset()
                     # Hints may have been missed meanwhile.
-                    self._heard(Change.WORK | Change.ENDED | Change.CONTROL, None)
+                    self._heard(_EVERYTHING, None)
                     await _stay(connection.raw)
                 finally:
                     connection.raw.terminate()
@@ -145,7 +146,7 @@ class Listener:
             heads = None if said is None else _heads(said)
         except (ValueError, TypeError):
             # A message of another program or of a newer version: anything may have changed.
-            self._heard(Change.WORK | Change.ENDED | Change.CONTROL, None)
+            self._heard(_EVERYTHING, None)
             return
         if name != self._name:
             self._heard(change, heads)

@@ -57,10 +57,11 @@ d AS MATERIALIZED (
 
 -- name: ranged
 -- The ranges of the new jobs r. $17 has a number for each job, in the order in which the seqs were
--- drawn: jobs that may share a range have the same number, the others 0. A range has no gap and lies
--- within a window.
+-- drawn, or a single number for all: jobs that may share a range have the same number, the others 0.
+-- A range has no gap and lies within a window.
 x AS MATERIALIZED (
-    SELECT r.*, ($17::int[])[width_bucket(r.seq, (SELECT array_agg(seq ORDER BY n) FROM d))] AS run
+    SELECT r.*, ($17::int[])[CASE WHEN cardinality($17::int[]) = 1 THEN 1 ELSE
+           width_bucket(r.seq, (SELECT array_agg(seq ORDER BY n) FROM d)) END] AS run
     FROM r
 ), o AS MATERIALIZED (
     SELECT * FROM x WHERE run = 0
@@ -175,6 +176,7 @@ unnest($3::text::int[], $4::text::uuid[], $5::text[], $6::bytea[], $7::text[],
 -- only if some job waits.
 WITH RECURSIVE home AS MATERIALIZED (
     SELECT id, name, max_retries, ttl, timeout, {closed_until} AS closed_until,
+           {limited} AS limited,
            NOT EXISTS (
                SELECT FROM job_live AS l WHERE l.queue = queues.id AND l.ready > 0) AS idle,
            CASE WHEN NOT EXISTS (SELECT FROM job_ready AS l WHERE l.queue = queues.id) THEN true
@@ -212,7 +214,8 @@ WITH RECURSIVE home AS MATERIALIZED (
     RETURNING {record_returned}
 ), g AS MATERIALIZED (
     SELECT r.*, h.name, t.lease, t.worker,
-           t.lease > 0 AND h.closed_until <= r.created_at AND h.no_range AND (h.idle OR NOT EXISTS (
+           t.lease > 0 AND h.closed_until <= r.created_at AND NOT h.limited AND h.no_range
+           AND (h.idle OR NOT EXISTS (
                SELECT FROM waiting AS w WHERE w.queue = h.id
                AND (coalesce(w.kind = ANY ($20::bigint[]), true) OR w.nth = 20))) AS given
     FROM r JOIN t ON t.id = r.id JOIN home AS h ON h.id = r.queue
@@ -264,17 +267,21 @@ SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR 
 -- name: take_keys
 -- Gives keys to jobs, in the order of the keys, and returns the given ones. An expired key is replaced.
 -- A key is not given while it is valid, or while the equal key of all callers ($7, or null) is valid.
-INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint)
-SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint
-FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[])
-     AS t(queue, key, id, fingerprint, shared)
+-- $8 has a hash that SQL functions can compute. The statement waits at most $9 milliseconds for an open
+-- transaction that has the same key.
+INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint, sha256)
+SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint, t.sha256
+FROM unnest($1::int[], $2::text[], $3::uuid[], $4::bytea[], $7::text[], $8::bytea[])
+     AS t(queue, key, id, fingerprint, shared, sha256)
+CROSS JOIN (SELECT set_config('lock_timeout', $9::text, true)) AS w
 CROSS JOIN (SELECT coalesce($6::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS c
 -- A scalar subquery: it is looked up by the key, where NOT EXISTS may read the whole table.
 WHERE t.shared IS NULL OR (SELECT s.id FROM job_key AS s WHERE s.queue = t.queue
                            AND s.key = t.shared AND s.expires_at > c.now) IS NULL
 ORDER BY t.queue, t.key
 ON CONFLICT (queue, key) DO UPDATE
-SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint
+SET id = excluded.id, expires_at = excluded.expires_at, fingerprint = excluded.fingerprint,
+    sha256 = excluded.sha256
 WHERE k.expires_at <= excluded.expires_at - $5::float8
 RETURNING queue, key
 
@@ -455,14 +462,14 @@ GROUP BY q.name, r.type
 -- $1 now.
 SELECT id, name,
        {closed_until} > coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8),
-       deleted, (SELECT layout FROM instance), priority_weights::text, retry_profile, retry_base,
-       retry_max, retry_jitter
+       deleted, (SELECT layout FROM instance), priority_weights::text, more::text, retry_profile,
+       retry_base, retry_max, retry_jitter
 FROM queues
 
 -- name: candidates
 -- Jobs that may be claimed next, without locks. For each head ($1 queue, $2 prio, $3 type, $4 floor) up
--- to $5 live rows and, if $8, ranges with up to as many jobs, each with its first number. $6 now, $7 jobs
--- and first numbers of ranges to leave out. The condition on the type is a BETWEEN: with "=", the primary
+-- to $5 live rows, and ranges with up to as many jobs, each with its first number. $6 now, $7 jobs and
+-- first numbers of ranges to leave out. The condition on the type is a BETWEEN: with "=", the primary
 -- key would have the wanted order, too, and the planner might read it through jobs of all types.
 SELECT c.queue, c.prio, c.kind, c.seq, c.attempt, 0::bigint AS hi
 FROM unnest($1::int[], $2::smallint[], $3::bigint[], $4::bigint[], $5::int[])
@@ -494,7 +501,7 @@ CROSS JOIN LATERAL (
     SELECT l.hi, l.nxt, l.hi - l.nxt + 1 AS jobs FROM job_ready AS l
     WHERE l.queue = k.queue AND l.prio = k.prio AND l.kind BETWEEN k.kind AND k.kind
       AND l.hi >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
-      AND l.nxt <> ALL ($7::bigint[]) AND $8::boolean
+      AND l.nxt <> ALL ($7::bigint[])
     ORDER BY l.queue, l.prio, l.kind, l.hi LIMIT 1
 ) AS f
 CROSS JOIN LATERAL (
@@ -516,7 +523,8 @@ CROSS JOIN LATERAL (
 -- name: assign
 -- PENDING -> ASSIGNED. $1 seq and $2 attempt of the candidates in claim order, $3 how many are
 -- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. Left out are jobs that are locked or
--- were changed since they were read, and jobs of a queue that was paused since then.
+-- were changed since they were read, and jobs of a queue that was paused or limited since then. With
+-- limits ($8 queues), the caller holds the locks of these queues and has counted (limiting.py).
 WITH clock AS MATERIALIZED (
     SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
            $4::text::bigint[] AS leases, $5::text::int[] AS workers
@@ -526,7 +534,8 @@ WITH clock AS MATERIALIZED (
     JOIN job_live AS l ON l.seq = ANY (ARRAY[c.seq])
     WHERE l.ready + 0 > 0 AND l.attempt = c.attempt
       AND l.queue + 0 = ANY (ARRAY(
-          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
+          SELECT id FROM queues
+          WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted AND {let_through}))
     ORDER BY c.n LIMIT $3 FOR UPDATE OF l SKIP LOCKED
 ), numbered AS MATERIALIZED (
     SELECT seq, (row_number() OVER ())::int AS n FROM won
@@ -552,6 +561,36 @@ SELECT u.n, u.seq, r.id, u.queue, r.type, r.payload, u.attempt, u.lease, u.prio,
        u.max_retries, r.created_at, u.timeout, u.expires_in, r.labels::text, r.more::text, u.deaths
 FROM u JOIN job_record AS r ON r.seq = u.seq
 
+-- name: lock_limits
+-- Waits for the locks of the queues $2, in order, at most as long as $1 says. One claim at a time counts
+-- against the limits of a queue.
+WITH t AS MATERIALIZED (SELECT set_config('lock_timeout', $1, true) AS set)
+SELECT pg_advisory_xact_lock(1785818221, q.id)
+FROM t CROSS JOIN unnest($2::int[]) AS q(id) WHERE t.set IS NOT NULL
+
+-- name: limit_state
+-- The number of held jobs of each queue, the state of its bucket, and the time. $1 queues, $2 now.
+SELECT q.id, coalesce((SELECT sum(assigned + running) FROM queue_tally AS t WHERE t.queue = q.id), 0)::bigint,
+       coalesce((SELECT full_at FROM queue_bucket AS b WHERE b.queue = q.id AND b.key = 0), 0)::float8,
+       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM unnest($1::int[]) AS q(id)
+
+-- name: limited_queues
+-- The queues that have limits; $1 the name of one of them, or NULL.
+SELECT id, name FROM queues
+WHERE NOT deleted AND {limited} AND ($1::text IS NULL OR name = $1) ORDER BY name
+
+-- name: shorten_buckets
+-- Without the locks of the queues: a claim that has them may write at the same time.
+UPDATE queue_bucket AS b SET full_at = least(b.full_at, t.full_at)
+FROM unnest($1::int[], $2::bigint[], $3::float8[]) AS t(queue, key, full_at)
+WHERE b.queue = t.queue AND b.key = t.key
+
+-- name: put_buckets
+INSERT INTO queue_bucket (queue, key, full_at)
+SELECT * FROM unnest($1::int[], $2::bigint[], $3::float8[]) AS t(queue, key, full_at)
+ON CONFLICT (queue, key) DO UPDATE SET full_at = excluded.full_at
+
 -- name: claimed
 -- After a claim whose answer was lost: the jobs that it assigned.
 SELECT ($2::bigint[] @> ARRAY[l.lease])::int, l.seq, r.id, l.queue, r.type, r.payload, l.attempt,
@@ -576,7 +615,8 @@ WITH clock AS MATERIALIZED (
     JOIN job_ready AS r ON r.hi = ANY (ARRAY[c.hi])
     WHERE r.nxt = c.nxt AND c.upto <= r.hi AND (r.expires_at IS NULL OR r.expires_at > clock.now)
       AND r.queue + 0 = ANY (ARRAY(
-          SELECT id FROM queues WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted))
+          SELECT id FROM queues
+          WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted AND {let_through}))
     FOR UPDATE OF r SKIP LOCKED
 ), d AS (
     DELETE FROM job_ready AS r USING won WHERE r.hi = ANY (ARRAY[won.hi]) AND won.upto = won.hi
@@ -640,7 +680,7 @@ WITH clock AS MATERIALIZED (
     DELETE FROM job_live AS l
     USING unnest($1::text::bigint[], $2::text::bigint[], $3::bytea[], $4::float8[],
                  $6::text::int[], $7::text::int[])
-          WITH ORDINALITY AS t(seq, lease, result, ran_for, worker, part, n), clock AS c
+          AS t(seq, lease, result, ran_for, worker, part), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 IN (2, 3)
       AND NOT l.cancel AND (t.worker IS NULL OR l.worker + 0 = t.worker)
     RETURNING l.seq, l.id, l.state, l.version, l.attempt, l.retry_count, l.queue, l.worker,
@@ -649,7 +689,7 @@ WITH clock AS MATERIALIZED (
                    ELSE least(l.started_at, c.now - t.ran_for) END AS started_at,
               coalesce(t.ran_for, CASE WHEN l.state = 2 THEN 0
                                        ELSE greatest(0, c.now - l.started_at) END) AS ran_for,
-              t.result, t.n, c.now, t.part, l.version = l.state AS first
+              t.result, c.now, t.part, l.version = l.state AS first
 ), r AS (
     INSERT INTO job_ended (seq, completed_at, started_at, run_at, lease, queue, version, attempt,
                            retry_count, worker, state, reason, cancel, result)
@@ -670,7 +710,7 @@ WITH clock AS MATERIALIZED (
            count(*), sum(ran_for)
     FROM d GROUP BY queue
 )
-SELECT n, state, id, queue, worker, ran_for FROM d
+SELECT seq, state, id, queue, worker, ran_for FROM d
 
 -- name: finish_held
 -- ASSIGNED -> DONE, of jobs of held rows. Parts, in the order of base: $1 base, $2 window's first number,
@@ -721,7 +761,7 @@ SELECT seq, id FROM job_record WHERE seq = ANY ($1::bigint[])
 WITH clock AS MATERIALIZED (
     SELECT coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8) AS now
 ), t AS MATERIALIZED (
-    SELECT t.* FROM unnest($1::bigint[], $2::bigint[], $3::float8[], $6::text::int[])
+    SELECT t.* FROM unnest($1::text::bigint[], $2::text::bigint[], $3::float8[], $6::text::int[])
          AS t(seq, lease, ran_for, holder)
     JOIN job_held AS k ON k.base = ANY (ARRAY[t.lease - t.seq])
     WHERE t.holder IS NULL OR k.worker = t.holder
@@ -754,7 +794,7 @@ WITH clock AS MATERIALIZED (
          WITH ORDINALITY AS t(seq, lease, ran_for, worker, n), clock AS c
     WHERE l.seq = ANY (ARRAY[t.seq]) AND l.lease = t.lease AND l.state + 0 = 2
       AND (t.worker IS NULL OR l.worker + 0 = t.worker)
-    RETURNING t.n, l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at
+    RETURNING l.seq, l.id, l.queue, l.version, l.attempt, l.worker, l.updated_at
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, worker, from_state, to_state, reason)
     SELECT seq, (SELECT pg_current_xact_id()::text::bigint), updated_at, version, attempt, worker,
@@ -764,30 +804,39 @@ WITH clock AS MATERIALIZED (
     INSERT INTO queue_tally (queue, assigned, running)
     SELECT queue, -count(*), count(*) FROM u GROUP BY queue
 )
-SELECT n, 2::smallint, id, queue, worker, NULL::float8 FROM u
+SELECT seq, 2::smallint, id, queue, worker, NULL::float8 FROM u
 
 -- name: lock_live
--- Locks live rows and returns what a decision needs.
+-- Locks live rows and returns what a decision needs. Rows are left out that others have locked: a
+-- transaction of a user may have ended an attempt and stay open (jq.complete).
+{live_columns} ORDER BY l.seq FOR UPDATE SKIP LOCKED
+
+-- name: look_live
+-- As "lock_live", without a lock, of jobs whose rows others have locked.
+{live_columns}
+
+-- name: live_columns
 SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lease,
        coalesce(l.worker, l.last_worker), l.cancel, l.deaths, l.timeout, l.run_at, l.expires_at,
        l.started_at, coalesce(l.wake_at, l.due), l.queue, l.id, l.error, l.reason, l.last_lease,
        l.prio, l.kind, coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
-FROM job_live AS l WHERE l.seq = ANY ($1::bigint[]) ORDER BY l.seq FOR UPDATE
+FROM job_live AS l WHERE l.seq = ANY ($1::bigint[])
 
--- name: lock_ended
-SELECT e.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
+-- name: of_ended
+-- As "lock_live", of a job that ended: a fragment.
+r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
        e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
        e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
        coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+
+-- name: lock_ended
+SELECT {of_ended}
 FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq
 WHERE e.seq = ANY ($1::bigint[]) ORDER BY e.seq FOR UPDATE OF e
 
 -- name: lock_done
 -- As "lock_ended", of jobs that ended in batches. Their ends never change, so they are not locked.
-SELECT r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
-       e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
-       e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
-       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+SELECT {of_ended}
 FROM unnest($1::bigint[]) AS t(seq) JOIN job_record AS r ON r.seq = t.seq
 CROSS JOIN LATERAL job_done_of(t.seq) AS e
 
@@ -846,7 +895,7 @@ WITH f AS MATERIALIZED (
     WHERE hi = ANY (ARRAY(SELECT (SELECT hi FROM job_ready WHERE hi BETWEEN t.seq AND (t.seq | 1023) ORDER BY hi LIMIT 1)
                           FROM unnest($1::bigint[]) AS t(seq)))
       AND EXISTS (SELECT FROM unnest($1::bigint[]) AS t(seq) WHERE t.seq BETWEEN nxt AND hi)
-    ORDER BY hi FOR UPDATE
+    ORDER BY hi FOR UPDATE{unlocked}
 ), o AS MATERIALIZED (
     SELECT f.*, t.seq, lag(t.seq, 1, f.nxt - 1) OVER (PARTITION BY f.hi ORDER BY t.seq) + 1 AS lo
     FROM f CROSS JOIN {leaving} AS t(seq) WHERE t.seq BETWEEN f.nxt AND f.hi
@@ -940,9 +989,10 @@ SELECT queue, sum(pending), sum(assigned), sum(running), sum(done), sum(failed),
 FROM taken GROUP BY queue
 
 -- name: request_cancel
--- A job whose cancelling was requested before gets no second entry in the outbox.
+-- A job whose cancelling was requested before gets no second entry in the outbox. A row that another
+-- transaction has locked is left out: the transaction may be a user's, and stay open.
 WITH l AS MATERIALIZED (
-    SELECT * FROM job_live WHERE seq = $1 AND state = 3 FOR UPDATE
+    SELECT * FROM job_live WHERE seq = $1 AND state = 3 FOR UPDATE SKIP LOCKED
 ), u AS (
     UPDATE job_live AS j SET cancel = true FROM l WHERE j.seq = l.seq AND NOT l.cancel
     RETURNING j.seq
@@ -988,18 +1038,19 @@ SELECT worker, min(seq) FROM (
     UNION ALL SELECT worker, lo FROM job_held) AS h
 GROUP BY worker
 
--- name: holding_from
--- The jobs that the workers $1 hold, each from $2 on. OFFSET keeps the planner from merging the inner
--- query, which begins at a worker's floor. Merged, it might read the whole index with all dead entries,
--- if the index was counted while it was empty.
-SELECT h.worker, l.seq, l.state, l.version, l.lease, l.due
-FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
+-- name: held_from
+-- As "held", from floors on ($1 workers, $2 floors), with the numbers of the workers, the versions of the
+-- jobs and the times when they are due. OFFSET keeps the planner from merging the inner query, which
+-- begins at a worker's floor. Merged, it might read the whole index with all dead entries, if the index
+-- was counted while it was empty.
+SELECT l.seq, l.lease, w.name, l.state, l.cancel, h.worker, l.version, l.due
+FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor) JOIN worker_name AS w ON w.id = h.worker
 CROSS JOIN LATERAL (
-    SELECT seq, state, version, lease, due FROM job_live
+    SELECT seq, lease, state, cancel, version, due FROM job_live
     WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 UNION ALL
-SELECT h.worker, l.seq, 2, 2, l.lease, l.due
-FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
+SELECT l.seq, l.lease, w.name, 2, false, h.worker, 2, l.due
+FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor) JOIN worker_name AS w ON w.id = h.worker
 CROSS JOIN LATERAL (
     SELECT seq, lease, due FROM held_job WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 
@@ -1075,6 +1126,12 @@ FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
         ORDER BY queue DESC, seq DESC LIMIT $3) AS d
       WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
 
+-- name: describe
+-- What tells of the dead letters with the numbers $1, with $2 characters of their errors.
+SELECT e.seq, e.version, r.id, q.name, r.type, e.reason, left(e.error, $2::int), e.completed_at
+FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq JOIN queues AS q ON q.id = r.queue
+WHERE e.seq = ANY ($1::text::bigint[]) AND e.state = 6 ORDER BY e.seq DESC
+
 -- name: moved_on
 -- Those of the jobs $1, seen at the versions $2 (0: any), that have ended or have another version. Only
 -- these are returned, because most of the jobs that callers wait for have not changed.
@@ -1144,11 +1201,11 @@ SELECT xid FROM (
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)
         UNION ALL
-        (SELECT xid, hi - lo + 1 FROM job_steps
+        (SELECT xid, coalesce(length(replace(jobs::text, '0', '')), hi - lo + 1) FROM job_steps
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)
         UNION ALL
-        (SELECT xid, 2 * (hi - lo + 1) FROM job_done
+        (SELECT xid, cardinality(offs) * (4 - from_state) FROM job_done
          WHERE xid >= $1::bigint AND xid < $2::bigint AND xid <> ALL ($3::bigint[])
          ORDER BY xid LIMIT $4::bigint + 1)) AS e) AS e
 WHERE sum > $4::bigint ORDER BY xid LIMIT 1
@@ -1228,7 +1285,7 @@ FROM (
 SELECT number, kind, at, body FROM outbox WHERE number = ANY ($1::bigint[])
 
 -- name: put_queue
--- Adds a change of a queue to the outbox, if there is a stream. $1 kind, $2 now, $3 body
+-- Adds a change of a queue or schedule to the outbox, if there is a stream. $1 kind, $2 now, $3 body
 INSERT INTO outbox (xid, seq, version, kind, at, body)
 SELECT pg_current_xact_id()::text::bigint, 0, 0, $1::smallint,
        coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8), $3::text
@@ -1346,12 +1403,21 @@ SET offs = d.offs[:n - 1] || d.offs[n + 1:], leases = d.leases[:n - 1] || d.leas
     began = d.began[:n - 1] || d.began[n + 1:], results = d.results[:n - 1] || d.results[n + 1:]
 FROM p WHERE d.ctid = p.place AND cardinality(d.offs) > 1
 
--- name: forget_steps
--- Deletes the rows of job_steps of which no job is left, where the jobs $1 were deleted.
-DELETE FROM job_steps AS s
-USING (SELECT min(seq) AS first, max(seq) AS last FROM unnest($1::bigint[]) AS t(seq)
+-- name: with_windows
+-- Rows s of job_steps that may have events of the jobs $1, one row w for each window: a fragment.
+(SELECT min(seq) AS first, max(seq) AS last FROM unnest($1::bigint[]) AS t(seq)
        GROUP BY seq >> 10) AS w
 WHERE s.lo BETWEEN w.first >> 10 << 10 AND w.last AND s.hi >= w.first
+
+-- name: lock_steps
+-- Makes deletions of jobs that share rows of job_steps wait for each other. A statement of its own:
+-- "forget_steps" must see what the other one deleted.
+SELECT FROM job_steps AS s, {with_windows}
+ORDER BY s.lo, s.ctid FOR UPDATE OF s
+
+-- name: forget_steps
+-- Deletes the rows of job_steps of which no job is left, where the jobs $1 were deleted.
+DELETE FROM job_steps AS s USING {with_windows}
   AND NOT EXISTS (SELECT FROM job_record AS r WHERE r.seq BETWEEN s.lo AND s.hi)
 
 -- name: old_done
@@ -1406,7 +1472,13 @@ UPDATE queues SET ({settings}) = ({settings_from_2}) WHERE name = $1
 UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted AND paused <> $2 RETURNING id
 
 -- name: lock_queue
-SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR UPDATE
+-- Waits for all transactions that submit jobs to the queue. Users' own may stay open, so the wait ends.
+SELECT q.id FROM (SELECT set_config('lock_timeout', '2000', true)) AS w CROSS JOIN queues AS q
+WHERE q.name = $1 AND NOT q.deleted FOR UPDATE OF q
+
+-- name: lock_settings
+-- Waits for other changes of the queue, and for no submit.
+SELECT id FROM queues WHERE name = $1 AND NOT deleted FOR NO KEY UPDATE
 
 -- name: count_unfinished
 SELECT (SELECT count(*) FROM job_live WHERE queue = $1)
@@ -1433,7 +1505,7 @@ GROUP BY q.id ORDER BY q.name
 -- name: restore_lock
 -- Other writers wait until the restore has ended.
 LOCK TABLE leader, queues, job_record, job_live, job_ended, job_ready, job_held, job_event, job_steps,
-           job_done, job_key, stream, outbox IN EXCLUSIVE MODE
+           job_done, job_key, schedules, stream, outbox IN EXCLUSIVE MODE
 
 -- name: led
 SELECT EXISTS (SELECT FROM leader
@@ -1497,7 +1569,7 @@ ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = ex
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
     version = excluded.version, link = excluded.link, types = excluded.types,
     owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
-    overrun = 0,
+    overrun = 0, breakers = NULL,
     status = CASE WHEN w.incarnation = excluded.incarnation AND w.status <> 'OFFLINE'
                   THEN w.status ELSE 'ONLINE' END
 WHERE excluded.owner IN ('', E'\tin process') OR w.owner IN ('', excluded.owner)
@@ -1527,6 +1599,9 @@ UPDATE workers SET last_seen = coalesce(to_timestamp($3::float8), clock_timestam
 WHERE id = $1 AND incarnation = $2 AND status <> 'OFFLINE' AND ($4 IN ('', E'\tin process') OR owner IN ('', $4))
 RETURNING status
 
+-- name: set_breakers
+UPDATE workers SET breakers = $3 WHERE id = $1 AND incarnation = $2
+
 -- name: owner
 SELECT owner FROM workers WHERE id = $1
 
@@ -1535,21 +1610,6 @@ SELECT l.seq, l.lease, w.name, l.state, l.cancel
 FROM (SELECT seq, lease, state, cancel, worker FROM job_live WHERE worker IS NOT NULL
       UNION ALL SELECT seq, lease, 2, false, worker FROM held_job) AS l
 JOIN worker_name AS w ON w.id = l.worker
-
--- name: held_from
--- As "held", from floors on. For OFFSET see "holding_from".
-SELECT l.seq, l.lease, w.name, l.state, l.cancel
-FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
-JOIN worker_name AS w ON w.id = h.worker
-CROSS JOIN LATERAL (
-    SELECT seq, lease, state, cancel FROM job_live
-    WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
-UNION ALL
-SELECT l.seq, l.lease, w.name, 2, false
-FROM unnest($1::int[], $2::bigint[]) AS h(worker, floor)
-JOIN worker_name AS w ON w.id = h.worker
-CROSS JOIN LATERAL (
-    SELECT seq, lease FROM held_job WHERE worker = h.worker AND seq >= h.floor OFFSET 0) AS l
 
 -- name: held_by
 -- The jobs that one worker holds, from $2 on.
@@ -1594,7 +1654,7 @@ length(replace(k.open::text, '0', ''))
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency,
        CASE WHEN $1::boolean THEN w.queues ELSE '{}' END, w.version, w.link,
        CASE WHEN $1::boolean THEN w.types END, w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
-       coalesce(h.count, 0), w.overrun
+       coalesce(h.count, 0), w.overrun, w.breakers
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, sum(count)::bigint AS count FROM (
                SELECT worker, count(*) FROM job_live WHERE worker IS NOT NULL GROUP BY worker
@@ -1607,7 +1667,7 @@ ORDER BY w.id
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency,
        CASE WHEN $3::boolean THEN w.queues ELSE '{}' END, w.version, w.link,
        CASE WHEN $3::boolean THEN w.types END, w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
-       coalesce(h.count, 0), w.overrun
+       coalesce(h.count, 0), w.overrun, w.breakers
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (
     SELECT f.worker, (SELECT count(*) FROM job_live AS l
@@ -1683,6 +1743,11 @@ SELECT layout FROM instance
 -- name: restore_instance
 UPDATE instance SET id = $1, generation = $2, continues = $3
 
+-- name: write_limits
+-- The limits that functions of the schema jq apply: those of the server that started last.
+UPDATE instance SET key_ttl = $1, max_payload_bytes = $2
+WHERE (key_ttl, max_payload_bytes) IS DISTINCT FROM ($1::float8, $2::bigint)
+
 -- name: touch
 -- Changes nothing, but its commit must reach the disk before it is answered.
 UPDATE instance SET id = id
@@ -1695,3 +1760,62 @@ SELECT state = 'active' AND wait_event_type IS DISTINCT FROM 'Client' AS at_work
 
 -- name: still_there
 SELECT 1 FROM pg_stat_activity WHERE pid = $1 AND backend_start = $2
+
+-- name: due_schedules
+SELECT name FROM schedules WHERE due_at <= $1::float8 ORDER BY due_at, name
+
+-- name: next_schedule
+SELECT min(due_at) FROM schedules WHERE due_at > $1::float8
+
+-- name: schedule_columns
+name, revision, definition, state
+
+-- name: get_schedules
+SELECT {schedule_columns}, payload FROM schedules WHERE name = ANY ($1::text[]) ORDER BY name
+
+-- name: every_schedule
+SELECT {schedule_columns}, payload FROM schedules
+
+-- name: list_schedules
+-- Payloads are not read: they may be large.
+SELECT {schedule_columns}, ''::bytea FROM schedules
+WHERE name > $1::text COLLATE "C" ORDER BY name LIMIT $2
+
+-- name: create_schedule
+-- Returns a row if it was written, or if $7 and an earlier try wrote it.
+INSERT INTO schedules AS s (name, revision, due_at, payload, definition, state)
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (name) DO UPDATE SET revision = excluded.revision
+WHERE $7::boolean AND s.revision = excluded.revision AND s.definition = excluded.definition
+RETURNING true
+
+-- name: change_schedule
+-- As "create_schedule".
+UPDATE schedules
+SET revision = $2, due_at = $3, payload = $4, definition = $5, state = $6
+WHERE name = $1
+  AND (revision = $2 - 1 OR $7::boolean AND revision = $2 AND definition = $5 AND state = $6)
+RETURNING true
+
+-- name: advance_schedules
+-- Of the schedules: $1 name, $2 revision, $3 due_at, $4 state, $5 body for the outbox. $6 kind of the
+-- outbox, $7 now, $8 an earlier try may have written them.
+WITH t AS (
+    SELECT * FROM unnest($1::text[], $2::bigint[], $3::float8[], $4::text[], $5::text[])
+        AS t(name, revision, due_at, state, body)
+), u AS (
+    UPDATE schedules AS s SET revision = t.revision, due_at = t.due_at, state = t.state FROM t
+    WHERE s.name = t.name
+      AND (s.revision = t.revision - 1
+           OR $8::boolean AND s.revision = t.revision AND s.state = t.state)
+    RETURNING s.name, t.body
+), o AS (
+    INSERT INTO outbox (xid, seq, version, kind, at, body)
+    SELECT pg_current_xact_id()::text::bigint, 0, 0, $6::smallint,
+           coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8), u.body
+    FROM u WHERE EXISTS (SELECT FROM stream)
+)
+SELECT name FROM u
+
+-- name: remove_schedule
+DELETE FROM schedules WHERE name = $1 RETURNING {schedule_columns}, payload

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from jobqueue.core.limits import Limits
 from jobqueue.core.retry import RetryPolicy, policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.statements import BATCH, SQL
-from jobqueue.stores.queue_rows import read_weights
+from jobqueue.stores.queue_rows import read_limits, read_weights
 
 ANY_NUMBER = 1 << 31  # stands for any number of jobs
 _MOST_NAMES = 20_000  # of workers
@@ -27,6 +28,7 @@ class Home:
     deleted: bool
     weights: dict[int, int] | None
     policy: RetryPolicy
+    limits: Limits | None
 
 
 class QueueCache:
@@ -41,6 +43,8 @@ class QueueCache:
         self.stale = True
         self.changes = 0
         self._layout = 1
+        self.limited = False  # True if a queue has limits
+        self.counted: Set[str] = frozenset()  # names of the queues with a limit of held jobs
 
     def spoil(self) -> None:
         """Mark the cache as outdated: all queues are read again before their next use."""
@@ -54,10 +58,18 @@ class QueueCache:
         may lack a change, and the cache stays outdated.
         """
         self._by_id = {}
-        for number, name, closed, deleted, self._layout, weights, *retry in rows:
+        counted: set[str] = set()
+        self.limited = False
+        for number, name, closed, deleted, self._layout, weights, more, *retry in rows:
+            limits = read_limits(more)
             self._by_id[number] = Home(
-                number, name, closed, deleted, read_weights(weights), policy_of(*retry)
+                number, name, closed, deleted, read_weights(weights), policy_of(*retry), limits
             )
+            if limits is not None:
+                self.limited = True
+                if limits.counts_held:
+                    counted.add(name)
+        self.counted = counted
         self.stale = change != self.changes
 
     async def _read(self, db: Db, now: float | None) -> None:

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
+import asyncpg
+
+from jobqueue.core.errors import Conflict
+from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
 from jobqueue.core.store import Change
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.postgres import reads
@@ -57,7 +60,7 @@ class Queues:
 
         async def work(db: Db) -> Queue | None:
             async with db.transaction():
-                if await db.fetchval(SQL["lock_queue"], name) is None:
+                if await db.fetchval(SQL["lock_settings"], name) is None:
                     return None
                 (found,) = await reads.stats(db, name)
                 changed = replace(found.queue, **values)
@@ -90,7 +93,13 @@ class Queues:
 
         async def work(db: Db) -> int | None:
             async with db.transaction():
-                queue = await db.fetchval(SQL["lock_queue"], name)  # submits wait from here on
+                try:
+                    queue = await db.fetchval(SQL["lock_queue"], name)  # submits wait from here on
+                except asyncpg.LockNotAvailableError:
+                    raise Conflict(
+                        f"queue {name!r} cannot be deleted now: a database transaction that has not"
+                        " ended has submitted jobs to it; try again when it has ended"
+                    ) from None
                 if queue is None:
                     return None
                 left: int = await db.fetchval(SQL["count_unfinished"], queue)
@@ -124,3 +133,15 @@ class Queues:
 
     async def stats(self, queue: str | None = None) -> list[QueueStats]:
         return await self._database.reading.read("stats", lambda db: reads.stats(db, queue))
+
+    async def limit_states(self, queue: str | None = None) -> list[LimitState]:
+        now = self._database.now()
+
+        async def work(db: Db) -> list[LimitState]:
+            names = {row[0]: row[1] for row in await db.fetch(SQL["limited_queues"], queue)}
+            if not names:
+                return []
+            rows = await db.fetch(SQL["limit_state"], list(names), now)
+            return [LimitState(names[number], *state) for number, *state in rows]
+
+        return await self._database.reading.read("limit_states", work)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, TimeQuery, Worker
+from jobqueue.core.job import (
+    MAX_ERROR_HEAD,
+    MAX_HISTORY,
+    DeadLetterCause,
+    Event,
+    Held,
+    Job,
+    TimeQuery,
+    Worker,
+)
 from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
 from jobqueue.core.queue import QueueStats, WaitingType
 from jobqueue.core.store import DeadLetters, JobFilter
@@ -36,9 +45,6 @@ _BATCH_JOBS = f" FROM batch_end AS e JOIN job_record AS r ON r.seq = e.seq{_LIVE
 _TIME = "floor(r.created_at * 1000)"
 # The same where that index must not be walked in search of a few.
 _UNINDEXED = f"{_TIME} + 0"
-_LIVE_BY_TIME = "job_live AS l JOIN job_record AS r ON r.seq = l.seq"
-_READY_BY_TIME = "ready_job AS l JOIN job_record AS r ON r.seq = l.seq"
-_HELD_BY_TIME = "held_job AS l JOIN job_record AS r ON r.seq = l.seq"
 _ENDED_BY_TIME = "job_ended AS e JOIN job_record AS r ON r.seq = e.seq"
 _DONE_BY_TIME = "job_record AS r CROSS JOIN LATERAL job_end_of(r.seq) AS e"
 _COLUMNS = SQL["job_columns"].replace("e.result", "NULL::bytea")
@@ -57,12 +63,6 @@ async def get(db: Db, job_id: str) -> Job | None:
         return None
     row = await db.fetchrow(f"{SQL['job_columns']}{_JOBS} WHERE r.seq = $1", seq)
     return None if row is None else ROWS.job(row)
-
-
-async def moved_on(db: Db, seen: Mapping[int, int]) -> list[int]:
-    """Return the jobs that have ended, or left the version in ``seen`` (0 stands for any)."""
-    rows = await db.fetch(SQL["moved_on"], array(seen), array(seen.values()))
-    return [row[0] for row in rows]
 
 
 async def list_jobs(db: Db, wanted: JobFilter) -> list[Job]:
@@ -160,6 +160,12 @@ async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
     return looked(rows, wanted.limit)
 
 
+async def describe(db: Db, numbers: Sequence[int]) -> list[DeadLetterCause]:
+    """Read what tells of the dead letters with these numbers."""
+    rows = await db.fetch(SQL["describe"], array(numbers), MAX_ERROR_HEAD)
+    return [ROWS.dead_letter(row) for row in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Names the tables with the jobs of some states, and the condition that selects these jobs."""
@@ -198,6 +204,11 @@ async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
     return [ROWS.job(row) for row in rows]
 
 
+def _unfinished(table: str, condition: str) -> _Part:
+    source = f"{table} AS l JOIN job_record AS r ON r.seq = l.seq"
+    return _Part(source, "l", condition, many=False)
+
+
 def _parts(wanted: TimeQuery) -> list[_Part]:
     """Return the groups of tables to read a page from. No job is in two groups."""
     if not wanted.states and wanted.cancelled is None:
@@ -209,11 +220,11 @@ def _parts(wanted: TimeQuery) -> list[_Part]:
         condition = f" AND l.state IN ({', '.join(str(int(state)) for state in live)})"
         if HELD.issuperset(live):
             condition += " AND l.worker IS NOT NULL"  # of whom there is an index
-        parts.append(_Part(_LIVE_BY_TIME, "l", condition, many=False))
+        parts.append(_unfinished("job_live", condition))
     if State.PENDING in states:
-        parts.append(_Part(_READY_BY_TIME, "l", " AND l.kind = kind_of($2)", many=False))
+        parts.append(_unfinished("ready_job", " AND l.kind = kind_of($2)"))
     if State.ASSIGNED in states:
-        parts.append(_Part(_HELD_BY_TIME, "l", "", many=False))
+        parts.append(_unfinished("held_job", ""))
     if State.DONE in states:
         parts.append(_Part(_DONE_BY_TIME, "e", f" AND e.state = {State.DONE:d}", many=True))
     if State.DEAD_LETTERED in states:
@@ -254,7 +265,7 @@ async def held(db: Db, worker_id: str | None, floor: int = 0) -> list[Held]:
 
 async def held_from(db: Db, holding: Holding) -> list[Held]:
     """Return the leases in force from each worker's floor on. Use it if reading all is slow."""
-    return [held_row(row) for row in await db.fetch(SQL["held_from"], *holding.columns())]
+    return [held_row(row[:5]) for row in await db.fetch(SQL["held_from"], *holding.columns())]
 
 
 async def workers(db: Db, holding: Holding | None = None, names: bool = True) -> list[Worker]:
@@ -271,15 +282,18 @@ class Reads:
 
     def __init__(self, database: Database) -> None:
         self._reading = database.reading
+        self._looking_up = database.looking_up
 
     async def get(self, job_id: str) -> Job | None:
-        return await self._reading.read("get", lambda db: get(db, job_id))
+        return await self._looking_up.read("get", lambda db: get(db, job_id))
 
     async def seq_of(self, job_id: str) -> int | None:
-        return await self._reading.read("seq_of", lambda db: find(db, job_id))
+        return await self._looking_up.read("seq_of", lambda db: find(db, job_id))
 
     async def moved_on(self, seen: Mapping[int, int]) -> list[int]:
-        return await self._reading.read("moved_on", lambda db: moved_on(db, seen))
+        asked = array(seen), array(seen.values())
+        rows = await self._looking_up.read("moved_on", lambda db: db.fetch(SQL["moved_on"], *asked))
+        return [row[0] for row in rows]
 
     async def list_jobs(self, wanted: JobFilter) -> list[Job]:
         return await self._reading.read("list_jobs", lambda db: list_jobs(db, wanted))
@@ -287,10 +301,13 @@ class Reads:
     async def dead_letters(self, wanted: JobFilter) -> DeadLetters:
         return await self._reading.read("dead_letters", lambda db: dead_letters(db, wanted))
 
+    async def describe(self, numbers: Sequence[int]) -> list[DeadLetterCause]:
+        return await self._reading.read("describe", lambda db: describe(db, numbers))
+
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         return await self._reading.read("list_by_time", lambda db: list_by_time(db, wanted))
 
     async def history(
         self, job_id: str, before: int | None = None, limit: int = MAX_HISTORY
     ) -> list[Event]:
-        return await self._reading.read("history", lambda db: history(db, job_id, before, limit))
+        return await self._looking_up.read("history", lambda db: history(db, job_id, before, limit))

@@ -13,19 +13,12 @@ from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.rebuild import Rebuilt, Restored, Told, led, not_empty, parts, standing, unused
 from jobqueue.core.store import Rules
 from jobqueue.stores.postgres import reads
-from jobqueue.stores.postgres.applying import (
-    END,
-    EVENT,
-    LIVE,
-    columns,
-    end_row,
-    event_row,
-    live_row,
-)
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
+from jobqueue.stores.postgres.deciding import END, EVENT, LIVE, end_row, event_row, live_row
 from jobqueue.stores.postgres.following import StreamPlace, including, snapshot
-from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.postgres.schedules import row_of
+from jobqueue.stores.postgres.statements import SQL, columns
 from jobqueue.stores.postgres.submitting import columns_of, field_with_nul
 from jobqueue.stores.queue_rows import settings_row
 from jobqueue.stores.rows import write_more
@@ -82,6 +75,8 @@ class Restoring:
                 for key in state.keys
             ],
         )
+        for schedule in state.schedules:
+            await db.execute(SQL["create_schedule"], *row_of(schedule), False)
         await _count(db, state, batch)
         for table, column, last in (
             ("job_record", "seq", state.last_seq),
@@ -97,7 +92,11 @@ class Restoring:
     async def _check_empty(self, db: Db) -> None:
         if await db.fetchval(SQL["led"], self._database.now()):
             raise led()
-        for table, what in (("job_record", "jobs"), ("job_key", "idempotency keys")):
+        for table, what in (
+            ("job_record", "jobs"),
+            ("job_key", "idempotency keys"),
+            ("schedules", "schedules"),
+        ):
             if await db.fetchval(f"SELECT EXISTS (SELECT FROM {table})"):
                 raise not_empty(what)
         gone = await db.fetchval("SELECT EXISTS (SELECT FROM queues WHERE deleted)")

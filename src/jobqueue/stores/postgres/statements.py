@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jobqueue.core.lifecycle import Reason
 from jobqueue.stores.named_sql import load_statements
 from jobqueue.stores.queue_rows import queue_statements
 
 _PLACE = re.compile(r"\{(\w+)\}")
-_TEXTS = load_statements(__package__, queue_statements(lambda n, _: f"${n}"))
+_FRAGMENTS = queue_statements(lambda n, _: f"${n}")
+_TEXTS = load_statements(__package__, _FRAGMENTS)
+# Claims let through the jobs of queues without limits; and those of some queues with limits.
+_UNLIMITED = f"NOT {_FRAGMENTS['limited']}"
+_WITHIN_LIMITS = f"(NOT {_FRAGMENTS['limited']} OR id = ANY (${{}}::int[]))"
 
 
 def _filled(name: str, **places: str) -> str:
@@ -25,12 +29,14 @@ def _filled(name: str, **places: str) -> str:
         "last": "e.seq, e.version",
         "leaving": "generate_series(f.nxt, f.hi)",
         "cut": "",
+        "unlocked": "",
         "alone": "r" if name.startswith("submit") else "",
         "ranges": "",
         "numbers": "",
         "seq": "",
         "t_seq": "",
         "numbered": "",
+        "let_through": _UNLIMITED,
         f"jobs_{name}": _TEXTS.get(f"new_{name}", ""),
         **places,
     }
@@ -42,7 +48,7 @@ def _filled(name: str, **places: str) -> str:
     return text
 
 
-def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at") -> str:
+def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at", **places: str) -> str:
     """Return the form of a statement that writes one row for the same event of many jobs.
 
     ``step`` is the version of the event.
@@ -57,6 +63,7 @@ def _steps(name: str, step: int, rows: str = "u", at: str = "updated_at") -> str
         rows=rows,
         at=at,
         worker=worker,
+        **places,
     )
 
 
@@ -87,8 +94,18 @@ SUBMIT_RANGES = {
     )
     for name in ("submit", "submit_wide", "submit_long")
 }
+# As "leave_ready" of whole ranges, but of those that no other transaction has locked.
+LEAVE_UNLOCKED = _filled("leave_ready", unlocked=" SKIP LOCKED")
 # As "claim", where some of the jobs become live rows.
 CLAIM_MIXED = _filled("claim", alone="{claimed_alone}")
+# The forms of the statements that make claims for callers that hold the locks of the queues in
+# their last argument, and have counted (limiting.py).
+WITHIN: Mapping[str, str] = {
+    SQL["assign"]: _filled("assign", let_through=_WITHIN_LIMITS.format(8)),
+    BATCH["assign"]: _steps("assign", 2, let_through=_WITHIN_LIMITS.format(8)),
+    SQL["claim"]: _filled("claim", let_through=_WITHIN_LIMITS.format(13)),
+    CLAIM_MIXED: _filled("claim", alone="{claimed_alone}", let_through=_WITHIN_LIMITS.format(17)),
+}
 RENUMBER = [
     _filled("renumber_events", table=table, last=last)
     for table, last in (
@@ -147,3 +164,12 @@ def said(values: Sequence[T], silent: T | None = None) -> list[T] | None:
     None is cheaper to send and to read than a list of equal values.
     """
     return None if all(value == silent for value in values) else list(values)
+
+
+def columns(rows: Any, width: int) -> list[list[Any]]:
+    """Return rows as one list for each column, in the form that ``unnest`` takes."""
+    found: list[list[Any]] = [[] for _ in range(width)]
+    for row in rows:
+        for column, value in zip(found, row, strict=True):
+            column.append(value)
+    return found

@@ -31,6 +31,7 @@ from jobqueue.stores.postgres.queue_cache import QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.queues import Queues
 from jobqueue.stores.postgres.reads import Reads
 from jobqueue.stores.postgres.restoring import Restoring
+from jobqueue.stores.postgres.schedules import Schedules
 from jobqueue.stores.postgres.statements import FEW, SQL
 from jobqueue.stores.postgres.streaming import Stream
 from jobqueue.stores.postgres.trouble import location
@@ -43,7 +44,11 @@ _SILENT = 2.0  # a store that leaves a write unanswered for longer is not well
 
 
 class PostgresStore:
-    """A store in a PostgreSQL database. With ``create=False`` the schema must exist."""
+    """A store in a PostgreSQL database. With ``create=False`` the schema must exist.
+
+    If ``max_payload_bytes`` is given, opening the store writes it and the lifetime of keys into the
+    database, for the functions of the schema jq.
+    """
 
     name = "postgresql"
     parallel = True
@@ -61,8 +66,10 @@ class PostgresStore:
         patience: float = _PATIENCE,
         create: bool = True,
         few: int = FEW,
+        max_payload_bytes: int | None = None,
     ) -> None:
         rules = rules or Rules()
+        self._limits = None if max_payload_bytes is None else (rules.key_ttl, max_payload_bytes)
         node = new_lease()
         self._dsn = dsn
         self.location = location(dsn)
@@ -97,6 +104,7 @@ class PostgresStore:
         self.upkeep = PostgresUpkeep(database, heads, holding, self.leadership, speaker, chores)
         self.queues = Queues(database, queue_cache, heads, speaker)
         self.workers = Workers(database, names, holding, self.leadership, speaker, rules)
+        self.schedules = Schedules(database, self.leadership, speaker)
         self.stream = Stream(database, self.leadership)
         self._restoring = Restoring(database, rules)
         self._opened = False
@@ -110,6 +118,7 @@ class PostgresStore:
         self._database.open()
         try:
             await self._check_server()
+            await self._write_limits()
             if self._locks is not None:
                 await self._locks.open()
         except BaseException:
@@ -146,6 +155,16 @@ class PostgresStore:
                 " its machine fails",
                 " and ".join(lacking),
             )
+
+    async def _write_limits(self) -> None:
+        limits = self._limits
+        if limits is None:
+            return
+
+        async def work(db: Db) -> None:
+            await db.execute(SQL["write_limits"], *limits)
+
+        await self._database.writing.write("write_limits", work, again=work)
 
     async def close(self) -> None:
         """Send the last notification to other servers, then close all connections."""
@@ -198,4 +217,4 @@ class PostgresStore:
         await self._restoring.restore(state, told)
         self._queue_cache.spoil()
         self._heads.forget()
-        self._speaker.say(Change.CONTROL | Change.WORK, None)
+        self._speaker.say(Change.CONTROL | Change.WORK | Change.SCHEDULES, None)

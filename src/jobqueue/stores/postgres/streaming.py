@@ -16,7 +16,7 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.job import Event
 from jobqueue.core.store import BEGINNING, Lag, Position, Term
-from jobqueue.core.stream import Changes, QueueChange, StreamItem
+from jobqueue.core.stream import Changes, QueueChange, ScheduleChange, StreamItem
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
@@ -24,7 +24,8 @@ from jobqueue.stores.postgres.following import Snapshot, StreamPlace, between, r
 from jobqueue.stores.postgres.leadership import PostgresLeadership
 from jobqueue.stores.postgres.statements import SQL, array
 from jobqueue.stores.queue_rows import queue_body
-from jobqueue.stores.rows import job_event, outbox_item
+from jobqueue.stores.rows import SCHEDULES, job_event, outbox_item
+from jobqueue.stores.schedule_rows import event_body, read_schedule
 
 _KEYS_AT_ONCE = 200_000
 Key = tuple[int, int, int, int | None]
@@ -82,6 +83,10 @@ class Stream:
                 for stats in await reads.stats(db, None):
                     body = queue_body(stats.queue)
                     await db.execute(SQL["put_queue"], int(QueueChange.CREATED), now, body)
+                created = ScheduleChange.CREATED
+                for row in await db.fetch(SQL["every_schedule"]):
+                    body = event_body(created, read_schedule(*row))
+                    await db.execute(SQL["put_queue"], SCHEDULES + created, now, body)
                 await db.execute(SQL["flags_to_outbox"], now)
                 return BEGINNING
 
@@ -110,7 +115,8 @@ class Stream:
                 items, passed = await _read(db, keys, size, now)
                 for _ in range(passed):
                     self._ahead.popleft()
-                self._ahead_of = here = _moved(here, keys[passed - 1])
+                seq, version, number, _ = keys[passed - 1]
+                self._ahead_of = here = replace(here, seq=seq, version=version, number=number)
                 if items:
                     return Changes(items, here.text())
 
@@ -192,11 +198,6 @@ async def _settle(db: Db) -> None:
     # Claims do not wait for the disk. A crash must not undo what was read, and must not give the
     # number of a transaction that counts as read to another transaction.
     await db.execute(SQL["touch"])
-
-
-def _moved(at: StreamPlace, key: Key) -> StreamPlace:
-    seq, version, number, _ = key
-    return replace(at, seq=seq, version=version, number=number)
 
 
 async def _stretch(db: Db, since: Snapshot) -> StreamPlace:

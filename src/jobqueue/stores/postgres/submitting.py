@@ -6,13 +6,16 @@ capacity.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from jobqueue.core.decide import full, repeated
+import asyncpg
+
+from jobqueue.core.decide import full, key_held, repeated
 from jobqueue.core.errors import InvalidArgument, JobQueueError, no_such_queue
 from jobqueue.core.job import Assignment, JobSpec, NewJob, SubmitResult
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
@@ -24,6 +27,15 @@ from jobqueue.stores.rows import write_labels, write_more
 
 FEW_QUEUES = 10  # of one write; for more, looking them up is cheaper than joining them
 MOST_HANDED_OFF = 100  # jobs of one write; more than that is a bulk load
+# Milliseconds that a batch waits for a transaction that has one of its keys. Servers commit sooner,
+# but a user's transaction may stay open, and the other jobs of the batch must not wait for it. Less
+# than PostgreSQL's deadlock_timeout, so that no user's transaction is ended in place of this one.
+_FOR_KEYS = "250"
+_FOR_A_KEY = "10"
+_REMEMBERED = 2.0  # seconds
+
+Key = tuple[int, str]
+"""A queue's number and the stored form of an idempotency key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,25 @@ def field_with_nul(spec: JobSpec) -> str | None:
     return None
 
 
+class HeldKeys:
+    """Remembers for a moment which keys open transactions had, so that no batch waits for them."""
+
+    def __init__(self) -> None:
+        self._until: dict[Key, float] = {}
+
+    def add(self, keys: Iterable[Key]) -> None:
+        now = time.monotonic()
+        self._until = {key: until for key, until in self._until.items() if until > now}
+        self._until |= dict.fromkeys(keys, now + _REMEMBERED)
+
+    def of(self, keys: Iterable[Key]) -> list[Key]:
+        """Return those of the keys that an open transaction had a moment ago."""
+        if not self._until:
+            return []
+        now = time.monotonic()
+        return [key for key in keys if self._until.get(key, 0.0) > now]
+
+
 class Submitting:
     """Writes one batch of new jobs.
 
@@ -145,9 +176,11 @@ class Submitting:
         rules: Rules,
         queue_cache: QueueCache,
         heads: Heads,
+        held_keys: HeldKeys,
         slots: Mapping[int, Slot] = MappingProxyType({}),
     ) -> None:
         self._jobs = jobs
+        self._held_keys = held_keys
         self._now = now
         self._rules = rules
         self._queue_cache = queue_cache
@@ -208,12 +241,18 @@ class Submitting:
         keyed = [n for n in places if self._jobs[n].spec.key is not None]
         left = await self._submit_plain(db, plain) if plain else []
         if left or keyed:
-            self._draft = {}
-            async with db.transaction():
-                await self._submit_long(db, sorted(left + keyed))
-            # Only now: a transaction that fails half-way has decided nothing.
-            for n, result in self._draft.items():
-                self.results[n] = result
+            try:
+                await self._transact(db, sorted(left + keyed), _FOR_KEYS)
+            except asyncpg.LockNotAvailableError:
+                await self._transact(db, sorted(left + keyed), _FOR_A_KEY)
+
+    async def _transact(self, db: Db, places: list[int], wait: str) -> None:
+        self._draft = {}
+        async with db.transaction():
+            await self._submit_long(db, places, wait)
+        # Only now: a transaction that fails half-way has decided nothing.
+        for n, result in self._draft.items():
+            self.results[n] = result
 
     async def _submit_plain(self, db: Db, places: list[int]) -> list[int]:
         """Write plain jobs. Return the places of jobs whose queue is unknown or has a capacity."""
@@ -273,7 +312,9 @@ class Submitting:
         if await self._may_range(db, len(specs)):
             runs = _runs(specs, self._queue_cache.few)
             if any(runs):
-                return await db.fetch(SUBMIT_RANGES[name], *arguments, runs)
+                return await db.fetch(
+                    SUBMIT_RANGES[name], *arguments, [1] if runs[-1] == 1 else runs
+                )
         texts = await self._queue_cache.texts(db, len(specs), self._now)
         return await db.fetch(texts[name], *arguments)
 
@@ -314,8 +355,11 @@ class Submitting:
     def _wrote(self, head: Head, first: int) -> None:
         self.written[head] = min(first, self.written.get(head, first))
 
-    async def _submit_long(self, db: Db, places: list[int]) -> None:
-        """Write the jobs that are not plain, while their queues are locked."""
+    async def _submit_long(self, db: Db, places: list[int], wait: str) -> None:
+        """Write the jobs that are not plain, while their queues are locked.
+
+        ``wait`` is the time for keys of open transactions, ``_FOR_KEYS`` or ``_FOR_A_KEY``.
+        """
         jobs = self._jobs
         names = sorted({jobs[n].spec.queue for n in places})
         homes = {row[1]: row for row in await db.fetch(SQL["homes"], names)}
@@ -331,12 +375,16 @@ class Submitting:
             else:
                 missing = no_such_queue(queue)
                 self._draft[n] = SubmitResult.refused(missing)
-        owners = await self._take_keys(db, known, homes)
+        owners, held = await self._take_keys(db, known, homes, wait)
         fresh: list[int] = []
         repeats: list[int] = []
         for n in known:
             spec = jobs[n].spec
-            owner = owners.get((homes[spec.queue][0], spec.stored_key or ""))
+            key = homes[spec.queue][0], spec.stored_key or ""
+            if key in held:
+                self._draft[n] = key_held(spec)
+                continue
+            owner = owners.get(key)
             (fresh if owner is None or owner[0] == jobs[n].id else repeats).append(n)
         admitted = await self._admit(db, fresh, homes)
         places_found = set(admitted)
@@ -368,32 +416,37 @@ class Submitting:
             self._draft[n] = SubmitResult.accepted(jobs[n].id)
 
     async def _take_keys(
-        self, db: Db, places: list[int], homes: dict[str, Any]
-    ) -> dict[tuple[int, str], tuple[str, bytes]]:
-        """Give free keys to their jobs. Return job id and fingerprint of the owner of each key."""
-        owners: dict[tuple[int, str], tuple[str, bytes]] = {}
-        shared: dict[tuple[int, str], str | None] = {}
+        self, db: Db, places: list[int], homes: dict[str, Any], wait: str
+    ) -> tuple[dict[Key, tuple[str, bytes]], set[Key]]:
+        """Give free keys to their jobs.
+
+        Return job id and fingerprint of the owner of each key, and the keys that open transactions
+        of other programs have. If ``wait`` is ``_FOR_KEYS``, a key that such a transaction has
+        taken a moment ago raises LockNotAvailableError.
+        """
+        owners: dict[Key, tuple[str, bytes]] = {}
+        wanted: dict[Key, NewJob] = {}
         for n in places:
             job = self._jobs[n]
             stored = job.spec.stored_key
             if stored is not None:  # equal keys of one batch belong to the first
                 key = homes[job.spec.queue][0], stored
                 owners.setdefault(key, (job.id, job.spec.fingerprint()))
-                shared[key] = job.spec.shared_key
-        wanted = dict(owners)
+                wanted.setdefault(key, job)
+        held: set[Key] = set()
+        apart = self._held_keys.of(wanted)
         while wanted:
-            rows = await db.fetch(
-                SQL["take_keys"],
-                [queue for queue, _ in wanted],
-                [key for _, key in wanted],
-                [job_id for job_id, _ in wanted.values()],
-                [fingerprint for _, fingerprint in wanted.values()],
-                self._rules.key_ttl,
-                self._now,
-                [shared[key] for key in wanted],
-            )
-            for queue, key in rows:
-                del wanted[queue, key]
+            if wait == _FOR_KEYS and not apart:
+                taken = await self._insert_keys(db, wanted, wait)
+            else:
+                rest = {key: job for key, job in wanted.items() if key not in apart}
+                taken = await self._insert_free_keys(db, rest, held) if rest else []
+                for one in apart:
+                    taken += await self._insert_free_keys(db, {one: wanted[one]}, held)
+                apart = []
+                self._held_keys.add(held)
+            for one in [*taken, *held]:
+                wanted.pop(one, None)
             if not wanted:
                 break
             # In a new snapshot: the holder of the key may have committed a moment ago. What is
@@ -402,13 +455,48 @@ class Submitting:
                 SQL["read_keys"],
                 [queue for queue, _ in wanted],
                 [key for _, key in wanted],
-                [shared[key] for key in wanted],
+                [job.spec.shared_key for job in wanted.values()],
                 self._now,
             )
             for queue, key, original, fingerprint in rows:
                 owners[queue, key] = str(original), fingerprint
                 del wanted[queue, key]
-        return owners
+        return owners, held
+
+    async def _insert_keys(self, db: Db, wanted: Mapping[Key, NewJob], wait: str) -> list[Key]:
+        jobs = wanted.values()
+        rows = await db.fetch(
+            SQL["take_keys"],
+            [queue for queue, _ in wanted],
+            [key for _, key in wanted],
+            [job.id for job in jobs],
+            [job.spec.fingerprint() for job in jobs],
+            self._rules.key_ttl,
+            self._now,
+            [job.spec.shared_key for job in jobs],
+            [job.spec.sha256() for job in jobs],
+            wait,
+        )
+        return [(queue, key) for queue, key in rows]
+
+    async def _insert_free_keys(
+        self, db: Db, wanted: Mapping[Key, NewJob], held: set[Key]
+    ) -> list[Key]:
+        """Insert keys, except those that open transactions have, which are added to ``held``."""
+        try:
+            async with db.transaction():  # a savepoint
+                return await self._insert_keys(db, wanted, _FOR_A_KEY)
+        except asyncpg.LockNotAvailableError:
+            if len(wanted) == 1:
+                held.update(wanted)
+                return []
+        # In their order, so that two batches cannot deadlock.
+        keys = sorted(wanted)
+        half = len(keys) // 2
+        taken: list[Key] = []
+        for part in (keys[:half], keys[half:]):
+            taken += await self._insert_free_keys(db, {key: wanted[key] for key in part}, held)
+        return taken
 
     async def _admit(self, db: Db, places: list[int], homes: dict[str, Any]) -> list[int]:
         """Refuse the jobs for which their queue is full, and free their keys. Return the others."""

@@ -24,7 +24,11 @@ from jobqueue.stores.rows import STATES
 _EVERY = 1.0  # seconds; expired keys and differences disturb no caller
 _KEYS_AT_ONCE = 10_000
 _FOLD_EVERY = 500  # writes of this process
-_RETENTION = "SET LOCAL jobqueue.retention = 'on'"
+# The lock keeps a lowering of the layout, which moves the ends of jobs to another table, apart from
+# a removal.
+_RETENTION = (
+    "SET LOCAL jobqueue.retention = 'on'; LOCK TABLE job_steps, job_done IN ROW EXCLUSIVE MODE"
+)
 _TO_DELETE = "SELECT e.state, e.queue, r.key, e.version FROM job_record AS r JOIN"
 
 
@@ -87,7 +91,10 @@ class PostgresUpkeep:
                 self._holding.measured(time.perf_counter() - began)
                 return waiting, held, await db.fetchrow(SQL["next_due"], now)
             if self._holding.wants_look():
-                await self._look_at_holding(db)
+                self._holding.begin()
+                began = time.perf_counter()
+                rows = await db.fetch(SQL["held_floors"])
+                self._holding.looked(map(tuple, rows), time.perf_counter() - began)
             return waiting, *await self._read_holding(db, now, limit)
 
         waiting, held, (at, *times) = await self._database.writing.read("due", look)
@@ -108,12 +115,6 @@ class PostgresUpkeep:
             next_at += here - at  # the caller sleeps by the clock of this machine
         return Overdue(found[:limit], promoted, next_at)
 
-    async def _look_at_holding(self, db: Db) -> None:
-        self._holding.begin()
-        began = time.perf_counter()
-        rows = await db.fetch(SQL["held_floors"])
-        self._holding.looked(((row[0], row[1]) for row in rows), time.perf_counter() - began)
-
     async def _read_holding(self, db: Db, now: float | None, limit: int) -> tuple[Any, Any]:
         """Read held jobs from the floors on. Return the due ones, the time, and the next times."""
         if pause := self._holding.pause():
@@ -121,11 +122,12 @@ class PostgresUpkeep:
             return [], (at, wake, at + pause)
         self._holding.begin()
         began = time.perf_counter()
-        rows = await db.fetch(SQL["holding_from"], *self._holding.columns())
-        self._holding.read(((row[0], row[1]) for row in rows), time.perf_counter() - began)
+        rows = await db.fetch(SQL["held_from"], *self._holding.columns())
+        self._holding.read(((row[5], row[0]) for row in rows), time.perf_counter() - began)
         ((at, wake),) = await db.fetch(SQL["next_wake"], now)
-        due = [(*row[1:5], False) for row in rows if row[5] is not None and row[5] <= at]
-        later = min((row[5] for row in rows if row[5] is not None and row[5] > at), default=None)
+        timed = [row for row in rows if row[7] is not None]
+        due = [(row[0], row[3], row[6], row[1], False) for row in timed if row[7] <= at]
+        later = min((row[7] for row in timed if row[7] > at), default=None)
         return due[:limit], (at, wake, later)
 
     async def _promote(self, limit: int) -> int:
@@ -149,6 +151,7 @@ class PostgresUpkeep:
     async def delete_job(self, job_id: str, *, version: int | None = None) -> State | None:
         async def work(db: Db) -> State | None:
             async with db.transaction():
+                await db.execute(_RETENTION)
                 seq = await reads.find(db, job_id)
                 if seq is None:
                     return None
@@ -175,7 +178,6 @@ class PostgresUpkeep:
                     "DELETE FROM job_key WHERE queue = $1 AND key = $2 AND id = $3",
                     queue, key, job_id,
                 )  # fmt: skip
-                await db.execute(_RETENTION)
                 if in_batch:
                     await db.execute(SQL["lock_batch"], seq)
                     await db.execute(SQL["take_out"], seq)
@@ -207,4 +209,5 @@ class PostgresUpkeep:
 
     async def _remove(self, db: Db, seqs: list[int], batch: list[int], *, key_freed: bool) -> None:
         await db.execute(SQL["remove"], seqs, key_freed, self._database.now(), batch)
+        await db.execute(SQL["lock_steps"], seqs)
         await db.execute(SQL["forget_steps"], seqs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.decide import answer_heartbeat
 from jobqueue.core.errors import not_your_worker, too_many_workers
 from jobqueue.core.job import (
@@ -27,6 +28,7 @@ from jobqueue.stores.postgres.notices import Speaker
 from jobqueue.stores.postgres.queue_cache import WorkerNameCache
 from jobqueue.stores.postgres.runner import Work
 from jobqueue.stores.postgres.statements import SQL
+from jobqueue.stores.rows import write_breakers
 
 _FORGET_PROGRESS_EVERY = 60.0  # seconds; what is left of attempts that are over is not shown
 
@@ -156,6 +158,17 @@ class Workers:
             # Another server may have claimed below it: no worker is told "lost" by a guess.
             standing = {one.lease: one for one in await reads.held(db, worker_id)}
         return standing
+
+    async def set_breakers(
+        self, worker_id: str, incarnation: int, breakers: Sequence[OpenBreaker]
+    ) -> None:
+        column = write_breakers(breakers)
+
+        async def work(db: Db) -> None:
+            await db.execute(SQL["set_breakers"], worker_id, incarnation, column)
+
+        await self._database.writing.write("set_breakers", work, again=work)
+        self._speaker.say(Change.CONTROL)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         async def work(db: Db) -> list[Held]:

@@ -106,6 +106,8 @@ class MoveBatch:
         self._term = term
         self.outcomes: dict[int, Outcome] = {}
         self.assigned: list[Assignment] = []
+        self.held_back: dict[str, float] = {}  # see ``Claimed``
+        self.freed: set[str] = set()  # see ``Application``
 
     async def run(self, claims: Sequence[Claim]) -> list[Outcome]:
         # Transitions of one job happen in order. If Python decides one, it decides all of them.
@@ -138,8 +140,11 @@ class MoveBatch:
         )  # fmt: skip
         if said is None:
             raise TermEnded
-        rows: Sequence[Any] = said[0]
-        self.assigned += map(documents.assignment, said[1])
+        rows: Sequence[Any]
+        rows, assigned, *limits = said
+        self.assigned += map(documents.assignment, assigned)
+        self.held_back |= documents.held_back(limits)
+        self.freed |= documents.freed(limits)
         return rows
 
     def _take(self, places: Sequence[int], rows: Sequence[Any]) -> dict[int, _DecidedJob]:

@@ -9,6 +9,7 @@ the epoch.
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -20,7 +21,9 @@ import msgspec
 from jobqueue.core.decide import Entry, Live
 from jobqueue.core.ids import new_lease
 from jobqueue.core.job import (
+    MAX_ERROR_HEAD,
     Assignment,
+    DeadLetterCause,
     Event,
     Held,
     Job,
@@ -35,7 +38,7 @@ from jobqueue.core.progress import Progress
 from jobqueue.core.queue import SETTINGS, Queue
 from jobqueue.core.store import ALL_QUEUES, Claim, Term
 from jobqueue.stores.queue_rows import queue_of, write_value
-from jobqueue.stores.rows import read_spec, write_more
+from jobqueue.stores.rows import read_spec, stored_breakers, write_more
 
 T = TypeVar("T")
 Fields = Mapping[bytes, bytes]
@@ -305,6 +308,21 @@ def job(found: Fields) -> Job:
     )
 
 
+def dead_letter(row: Sequence[bytes]) -> DeadLetterCause:
+    """Return the dead letter in a row of the script ``describe``."""
+    seq, version, job_id, queue, type, reason, error, at = row
+    return DeadLetterCause(
+        seq=int(seq),
+        version=int(version),
+        id=job_id.decode(),
+        queue=queue.decode(),
+        type=type.decode(),
+        reason=REASONS[reason],
+        error=error.decode(errors="ignore")[:MAX_ERROR_HEAD],
+        at=float(at),
+    )
+
+
 def _progress(found: Fields) -> Progress | None:
     # The document may still contain the progress of an earlier attempt.
     lease = found.get(b"progress_lease")
@@ -323,6 +341,19 @@ def assignment(row: Sequence[bytes]) -> Assignment:
         int(seq), job_id.decode(), asked, int(attempt), int(lease), worker.decode(),
         int(retry_count), moment(created_at), number(expires_in), int(deaths or 0),
     )  # fmt: skip
+
+
+def held_back(limits: Sequence[Any]) -> dict[str, float]:
+    """Return ``Claimed.held_back`` from the last parts of a script's answer (``finish``)."""
+    if not limits or limits[0] is None:  # the answer to a repeated call has no such parts
+        return {}
+    times = {name.decode(): float(seconds) for name, seconds in limits[0]}
+    return {name: math.inf if seconds < 0 else seconds for name, seconds in times.items()}
+
+
+def freed(limits: Sequence[Any]) -> set[str]:
+    """Return ``Application.freed`` from the last parts of a script's answer (``finish``)."""
+    return {name.decode() for name in limits[1]} if len(limits) > 1 and limits[1] else set()
 
 
 def event(found: Fields) -> Event:
@@ -368,6 +399,7 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         last_seen=float(last_seen),
         running=running,
         overrun=int(found.get(b"overrun", 0)),
+        breakers=stored_breakers(text(found.get(b"breakers"))),
         partition=int(found[b"partition"]) if b"partition" in found else None,
         withheld=int(found.get(b"withheld", 0)),
     )

@@ -19,6 +19,7 @@ from jobqueue.core.store import (
     Application,
     Change,
     Claim,
+    Claimed,
     DoneJobs,
     Overdue,
     Rules,
@@ -62,13 +63,14 @@ class RedisJobs:
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         results: list[SubmitResult] = []
         assigned: list[Assignment] = []
+        held_back: dict[str, float] = {}
         for part in in_parts(jobs, MOST_JOBS, lambda job: len(job.spec.payload)):
             last = len(results) + len(part) == len(jobs)
             packed = [packed_job(job) for job in part]
             slots = packed_claims(claims) if last else []
             timeout = self._rules.assignment_timeout
             try:
-                said, rows = await self._runner.write(
+                said, rows, *limits = await self._runner.write(
                     "submit", (packed, self._rules.key_ttl, slots, timeout, seed())
                 )
             except JobQueueError as error:
@@ -80,12 +82,14 @@ class RedisJobs:
                 break
             results += [_result(job, one) for job, one in zip(part, said, strict=True)]
             assigned += map(documents.assignment, rows)
-        return Submission(results, assigned)
+            held_back |= documents.held_back(limits)
+        return Submission(results, Claimed(assigned, held_back) if held_back else assigned)
 
     async def claim(
         self, claims: Sequence[Claim], *, term: Term | None = None, tell: bool = False
     ) -> list[Assignment]:
         assigned: list[Assignment] = []
+        held_back: dict[str, float] = {}
         parts = _parts(claims)
         while parts:
             part = parts.pop(0)
@@ -95,11 +99,12 @@ class RedisJobs:
             )
             if said is None:
                 raise TermEnded
-            ended, rows = said
+            ended, rows, *limits = said
             assigned += map(documents.assignment, rows)
+            held_back |= documents.held_back(limits)
             if ended is not None:  # the script met too many expired jobs and stopped early
                 parts.insert(0, _rest(part, *ended))
-        return assigned
+        return Claimed(assigned, held_back) if held_back else assigned
 
     async def apply(
         self,
@@ -110,6 +115,8 @@ class RedisJobs:
     ) -> Application:
         outcomes: list[Outcome] = []
         assigned: list[Assignment] = []
+        held_back: dict[str, float] = {}
+        freed: set[str] = set()
         for part in in_parts(
             transitions, MOST_MOVES, lambda asked: len(asked.result or b"") + len(asked.error)
         ):
@@ -123,7 +130,10 @@ class RedisJobs:
                     self._hear(Change.WORK | Change.ENDED | Change.CONTROL)
                 raise
             assigned += batch.assigned
-        return Application(outcomes, assigned)
+            held_back |= batch.held_back
+            freed |= batch.freed
+        claimed = Claimed(assigned, held_back) if held_back else assigned
+        return Application(outcomes, claimed, freed)
 
     async def request_cancel(self, seq: int) -> Held | None:
         row = await self._runner.write("request_cancel", (seq,))

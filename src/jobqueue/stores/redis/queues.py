@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.lifecycle import State
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
+from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
 from jobqueue.stores.queue_rows import queue_stats
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.documents import fields, settings_of, split
@@ -58,3 +58,11 @@ class RedisQueues:
         rows = await self._runner.read("waiting_types", (count_to, queue))
         found = [WaitingType(name.decode(), type.decode(), int(jobs)) for name, type, jobs in rows]
         return sorted(found, key=lambda one: (one.queue, one.type))
+
+    async def limit_states(self, queue: str | None = None) -> list[LimitState]:
+        rows = await self._runner.read("limit_states", (queue,))
+        found = [
+            LimitState(name.decode(), int(held), float(full_at), float(now))
+            for name, held, full_at, now in rows
+        ]
+        return sorted(found, key=lambda one: one.queue)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 from jobqueue.core.clock import milliseconds
-from jobqueue.core.job import MAX_HISTORY, Event, Job, TimeQuery
+from jobqueue.core.job import MAX_ERROR_HEAD, MAX_HISTORY, DeadLetterCause, Event, Job, TimeQuery
 from jobqueue.core.lifecycle import State
 from jobqueue.core.store import DeadLetters, JobFilter
 from jobqueue.stores.redis import documents
@@ -70,6 +70,16 @@ class RedisReads:
         )  # fmt: skip
         found = [(int(seq), int(version)) for seq, version in picked]
         return DeadLetters(found, looked_at, None if ended is None else int(ended))
+
+    async def describe(self, numbers: Sequence[int]) -> list[DeadLetterCause]:
+        letters: list[DeadLetterCause] = []
+        ordered = sorted(numbers, reverse=True)
+        for start in range(0, len(ordered), _LOOKED_AT):
+            # A character has at most four bytes.
+            asked = (ordered[start : start + _LOOKED_AT], 4 * MAX_ERROR_HEAD)
+            found = await self._runner.read("describe", asked)
+            letters += [documents.dead_letter(row) for row in found]
+        return letters
 
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         if wanted.limit < 1:

@@ -25,8 +25,10 @@ from jobqueue.core.rebuild import (
     parts,
     standing,
 )
+from jobqueue.core.schedule import Schedule
 from jobqueue.core.store import Rules
 from jobqueue.stores.redis.documents import (
+    in_parts,
     iso,
     live_fields,
     packed_event,
@@ -35,6 +37,7 @@ from jobqueue.stores.redis.documents import (
     split,
 )
 from jobqueue.stores.redis.runner import ScriptRunner
+from jobqueue.stores.redis.schedules import packed_schedule
 
 _MOST_JOBS = 500  # of one script, because Redis does nothing else meanwhile
 _MOST_EVENTS = 2_000
@@ -84,6 +87,10 @@ class RedisRestore:
         for start in range(0, len(state.keys), _MOST_KEYS):
             keys = [_key(key) for key in state.keys[start : start + _MOST_KEYS]]
             await self._step("restore_jobs", token, [], keys)
+        for schedules in in_parts(state.schedules, _MOST_JOBS, _size_of):
+            await self._step(
+                "restore_schedules", token, [packed_schedule(one) for one in schedules]
+            )
         latest = max((rebuilt.created_at for rebuilt in state.jobs), default=0.0)
         queues = [_queue(one) for one in state.queues]
         numbers = state.last_seq, state.last_number, latest
@@ -140,3 +147,7 @@ def _queue(one: RestoredQueue) -> tuple[str, list[Any], bool]:
         "run_seconds": repr(figures.run_seconds) if figures.run_seconds else None,
     }
     return one.queue.name, split(fields)[0], one.deleted
+
+
+def _size_of(schedule: Schedule) -> int:
+    return len(schedule.spec.job.payload)

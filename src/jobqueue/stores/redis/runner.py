@@ -55,7 +55,7 @@ _WHEN_FULL = frozenset({
     "apply", "due", "request_cancel",
     "lead", "resign",
     "begin_stream", "move_mark", "end_stream",
-    "delete_job", "prune_done",
+    "delete_job", "prune_done", "remove_schedule",
     "pulse", "retire_silent", "remove_worker", "set_worker_status",
 })  # fmt: skip
 _HEADING = re.compile(r"^--# (\w+)(?:: (.+))?\n", re.MULTILINE)

@@ -28,6 +28,7 @@ from jobqueue.stores.redis.queues import RedisQueues
 from jobqueue.stores.redis.reads import RedisReads
 from jobqueue.stores.redis.restoring import RedisRestore
 from jobqueue.stores.redis.runner import ScriptRunner
+from jobqueue.stores.redis.schedules import RedisSchedules
 from jobqueue.stores.redis.streaming import RedisStream
 from jobqueue.stores.redis.workers import RedisWorkers
 
@@ -80,6 +81,7 @@ class RedisStore:
         self.queues = RedisQueues(runner)
         self.workers = RedisWorkers(url, runner, rules, observer, partitions)
         self.leadership = RedisLeadership(runner)
+        self.schedules = RedisSchedules(runner)
         self.stream = RedisStream(runner)
         self.dispatch = DispatchStore(self.jobs, self.workers)
         self._restoring = RedisRestore(runner, rules)

@@ -19,11 +19,16 @@ from jobqueue.core.store import Lag, Position, Term
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.documents import Fields, Value, fields, moment, number, place_of, text
 from jobqueue.stores.redis.runner import ScriptRunner
+from jobqueue.stores.redis.schedules import schedule_of
 from jobqueue.stores.rows import pack, unpack
+from jobqueue.stores.schedule_rows import read_state
 
 _PAGE = 500  # of one script, because Redis does nothing else meanwhile
 _WORKERS = {f"worker_{change.name.lower()}".encode(): change for change in stream.WorkerChange}
 _QUEUES = {f"queue_{change.name.lower()}".encode(): change for change in stream.QueueChange}
+_SCHEDULES = {
+    f"schedule_{change.name.lower()}".encode(): change for change in stream.ScheduleChange
+}
 
 
 class RedisStream:
@@ -137,6 +142,8 @@ def _entry(entry: int, found: Fields) -> stream.StreamItem:
     kind, at = found[b"kind"], float(found[b"at"])
     if kind in _QUEUES:
         return stream.QueueEvent(_QUEUES[kind], documents.queue(found), entry, at)
+    if kind in _SCHEDULES:
+        return _schedule(_SCHEDULES[kind], entry, at, found)
     if kind in _WORKERS:
         worker_id = found[b"worker_id"].decode()
         return stream.WorkerEvent(_WORKERS[kind], worker_id, int(found[b"incarnation"]), at)
@@ -150,3 +157,16 @@ def _entry(entry: int, found: Fields) -> stream.StreamItem:
     if kind == b"cancel":
         return stream.CancelRequested(job_id, queue, version, at)
     return stream.JobDeleted(job_id, queue, version, at, found[b"key_freed"] == b"1")
+
+
+def _schedule(
+    change: stream.ScheduleChange, entry: int, at: float, found: Fields
+) -> stream.ScheduleEvent:
+    name, revision, state = found[b"name"], found[b"revision"], found[b"state"]
+    schedule = None
+    if b"definition" in found:
+        definition, payload = found[b"definition"], found[b"payload"]
+        schedule = schedule_of(name, revision, definition, state, payload)
+    return stream.ScheduleEvent(
+        change, name.decode(), entry, at, read_state(state), int(revision), schedule
+    )

@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.decide import answer_heartbeat
 from jobqueue.core.errors import Unavailable, not_your_worker, too_many_workers
 from jobqueue.core.job import Held, Pulse, Worker, WorkerInfo, WorkerStatus, is_limited
@@ -25,6 +26,7 @@ from jobqueue.core.store import Rules, Term
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.connections import TROUBLE, replaced, unavailable
 from jobqueue.stores.redis.runner import ScriptRunner
+from jobqueue.stores.rows import write_breakers
 
 _CONNECT_TIMEOUT = 2.0
 _TIMEOUT = 5.0
@@ -54,6 +56,7 @@ class RedisWorkers:
             "hostname", info.hostname, "pid", info.pid, "concurrency", info.concurrency,
             "queues", json.dumps(list(info.queues)), "version", info.version,
             "link", str(info.link), "fallback", int(info.fallback), "overrun", 0, "withheld", 0,
+            "breakers", "",
             "types", json.dumps(None if info.types is None else sorted(info.types)),
             "owner", info.owner,
         ]  # fmt: skip
@@ -129,6 +132,12 @@ class RedisWorkers:
             if replaced(error):
                 self._beating.connection_pool.disconnect()
             raise unavailable(error, self._runner.location) from error
+
+    async def set_breakers(
+        self, worker_id: str, incarnation: int, breakers: Sequence[OpenBreaker]
+    ) -> None:
+        asked = worker_id, str(incarnation), write_breakers(breakers) or ""
+        await self._runner.write("set_breakers", asked)
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
         return [documents.held(row) for row in await self._runner.read("held_leases", (worker_id,))]

@@ -58,7 +58,7 @@ class SqliteJobs(SqlitePart):
         claims: Sequence[Claim] = (),
     ) -> Application:  # fmt: skip
         writer = JobWriter(db, self._clock.now(), self._rules)
-        application = Application(writer.apply(transitions), writer.claim(claims))
+        application = Application(writer.apply(transitions), writer.claim(claims), writer.freed)
         writer.finish()
         if Change.CONTROL in news_of(transitions, application.outcomes):
             tell_control(db)

@@ -5,6 +5,12 @@
 SELECT name, id, max_retries, ttl, timeout, capacity, pending FROM queue
 WHERE deleted = 0 AND name IN ({marks})
 
+-- name: take_write_lock
+UPDATE probe SET at = at WHERE id = 1
+
+-- name: cancelled_lease
+SELECT 1 FROM live WHERE seq = ? AND lease = ? AND cancel = 1
+
 -- name: last_seq
 SELECT seq FROM sqlite_sequence WHERE name = 'rec'
 
@@ -33,10 +39,26 @@ INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, work
 VALUES {rows}
 
 -- name: queue_policies
-SELECT id, name, deleted, retry_profile, retry_base, retry_max, retry_jitter FROM queue
+SELECT id, name, deleted, more, retry_profile, retry_base, retry_max, retry_jitter FROM queue
 
 -- name: claimable_queues
-SELECT id, name, priority_weights FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
+SELECT id, name, priority_weights, more FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
+
+-- name: limit_state
+-- The number of held jobs of a queue, without those that this transaction has not counted yet, and the
+-- state of its bucket.
+SELECT q.assigned + q.running,
+       coalesce((SELECT full_at FROM bucket AS b WHERE b.queue = q.id AND b.key = ''), 0)
+FROM queue AS q WHERE q.id = ?
+
+-- name: limit_state_of
+-- As "limit_state", by the name of the queue.
+SELECT q.assigned + q.running,
+       coalesce((SELECT full_at FROM bucket AS b WHERE b.queue = q.id AND b.key = ''), 0)
+FROM queue AS q WHERE q.name = ?
+
+-- name: put_bucket
+INSERT OR REPLACE INTO bucket (queue, key, full_at) VALUES (?, ?, ?)
 
 -- name: types_of
 -- A fragment: the types of a queue's claimable jobs. It steps from each type to the next one in
@@ -201,6 +223,11 @@ SELECT seq FROM rec WHERE id = ?
 -- name: live_versions
 SELECT seq, version FROM live WHERE seq IN (SELECT value FROM json_each(?))
 
+-- name: describe
+SELECT r.seq, r.version, r.id, q.name, r.type, r.reason, substr(r.error, 1, ?1), r.completed_at
+FROM rec AS r JOIN queue AS q ON q.id = r.queue
+WHERE r.seq IN (SELECT value FROM json_each(?2)) AND r.state = 6 ORDER BY r.seq DESC
+
 -- name: history
 SELECT r.id, e.version, e.from_state, e.to_state, e.reason, e.at, e.attempt, e.worker, e.detail,
        q.name
@@ -263,7 +290,7 @@ SELECT after, number, kind, at, body FROM outbox
 WHERE after > ?1 OR after = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 
 -- name: put_queue
--- Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
+-- For a schedule, too. Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
 INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2, ?3
 WHERE EXISTS (SELECT 1 FROM stream WHERE id = 1)
@@ -329,12 +356,15 @@ ON CONFLICT (id) DO UPDATE SET incarnation = excluded.incarnation, hostname = ex
     pid = excluded.pid, concurrency = excluded.concurrency, queues = excluded.queues,
     version = excluded.version, link = excluded.link, types = excluded.types,
     owner = excluded.owner, registered_at = excluded.registered_at, last_seen = excluded.last_seen,
-    overrun = 0,
+    overrun = 0, breakers = NULL,
     status = CASE WHEN worker.incarnation = excluded.incarnation AND worker.status <> 'OFFLINE'
                   THEN worker.status ELSE 'ONLINE' END
 
 -- name: beat
 UPDATE worker SET last_seen = ?1, overrun = coalesce(?2, overrun) WHERE id = ?3
+
+-- name: set_breakers
+UPDATE worker SET breakers = ? WHERE id = ? AND incarnation = ?
 
 -- name: registration
 SELECT incarnation, owner, status FROM worker WHERE id = ?
@@ -357,7 +387,7 @@ WHERE state IN (2, 3) AND (?1 IS NULL OR worker = ?1)
 SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, iif(?1, w.queues, '[]'), w.version,
        w.link, iif(?1, w.types, NULL), w.owner, w.status, w.registered_at, w.last_seen,
        (SELECT count(*) FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id),
-       w.overrun
+       w.overrun, w.breakers
 FROM worker AS w ORDER BY w.id
 
 -- name: worker_infos
@@ -395,3 +425,34 @@ INSERT OR REPLACE INTO progress (lease, seq, value, text, at) VALUES (?, ?, ?, ?
 -- Progress of attempts that have ended.
 DELETE FROM progress WHERE NOT EXISTS (
     SELECT 1 FROM live WHERE live.seq = progress.seq AND live.lease = progress.lease)
+
+-- name: due_schedules
+SELECT name FROM schedule WHERE due_at <= ? ORDER BY due_at, name
+
+-- name: next_schedule
+SELECT min(due_at) FROM schedule WHERE due_at > ?
+
+-- name: get_schedules
+SELECT name, revision, definition, state, payload FROM schedule
+WHERE name IN (SELECT value FROM json_each(?)) ORDER BY name
+
+-- name: every_schedule
+SELECT name, revision, definition, state, payload FROM schedule
+
+-- name: list_schedules
+-- Payloads are not read: they may be large.
+SELECT name, revision, definition, state, x'' FROM schedule WHERE name > ? ORDER BY name LIMIT ?
+
+-- name: create_schedule
+INSERT INTO schedule (name, revision, due_at, payload, definition, state)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+
+-- name: change_schedule
+UPDATE schedule SET revision = ?2, due_at = ?3, payload = ?4, definition = ?5, state = ?6
+WHERE name = ?1 AND revision = ?2 - 1
+
+-- name: advance_schedule
+UPDATE schedule SET revision = ?2, due_at = ?3, state = ?4 WHERE name = ?1 AND revision = ?2 - 1
+
+-- name: remove_schedule
+DELETE FROM schedule WHERE name = ? RETURNING name, revision, definition, state, payload

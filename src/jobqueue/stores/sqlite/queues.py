@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.core.queue import Queue, QueueStats, WaitingType
+from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.queue_rows import settings_row
 from jobqueue.stores.sqlite import reads, streaming
@@ -76,3 +76,14 @@ class SqliteQueues(SqlitePart):
             for (number,) in db.execute(sql, (queue,)).fetchall()
             for row in db.execute(SQL["waiting_types"], (number, count_to))
         ]
+
+    @reading("limit_states")
+    def limit_states(self, db: sqlite3.Connection, queue: str | None = None) -> list[LimitState]:
+        now = self._clock.now()
+        found: list[LimitState] = []
+        for one in reads.stats(db, queue):
+            if one.queue.limits is not None:
+                name = one.queue.name
+                held, full_at = db.execute(SQL["limit_state_of"], (name,)).fetchone()
+                found.append(LimitState(name, held, full_at, now))
+        return found

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
-from jobqueue.core.job import MAX_HISTORY, Event, Held, Job, TimeQuery
+from jobqueue.core.job import (
+    MAX_ERROR_HEAD,
+    MAX_HISTORY,
+    DeadLetterCause,
+    Event,
+    Held,
+    Job,
+    TimeQuery,
+)
 from jobqueue.core.lifecycle import TERMINAL, Reason, State
 from jobqueue.core.queue import QueueStats
 from jobqueue.core.store import ANY_VERSION, DeadLetters, JobFilter
@@ -97,6 +105,11 @@ class SqliteReads(SqlitePart):
             for row in db.execute(sql, (*values, queue, before, wanted.limit))
         ]
         return looked(rows, wanted.limit)
+
+    @reading("describe")
+    def describe(self, db: sqlite3.Connection, numbers: Sequence[int]) -> list[DeadLetterCause]:
+        rows = db.execute(SQL["describe"], (MAX_ERROR_HEAD, json.dumps(list(numbers))))
+        return [ROWS.dead_letter(row) for row in rows]
 
     @reading("list_by_time")
     def list_by_time(self, db: sqlite3.Connection, wanted: TimeQuery) -> list[Job]:

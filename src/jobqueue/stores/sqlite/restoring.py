@@ -20,7 +20,7 @@ from jobqueue.core.rebuild import (
 )
 from jobqueue.core.store import Rules
 from jobqueue.stores.queue_rows import settings_row
-from jobqueue.stores.sqlite import reads, streaming, writes
+from jobqueue.stores.sqlite import reads, schedules, streaming, writes
 from jobqueue.stores.sqlite.statements import SQL, Row, write_rows
 
 _BATCH = 1_024
@@ -45,6 +45,8 @@ def restore(db: sqlite3.Connection, state: Restored, now: float, rules: Rules, t
          key.expires_at) for key in state.keys
     ]  # fmt: skip
     db.executemany(SQL["put_key"], keys)
+    for schedule in state.schedules:
+        db.execute(SQL["create_schedule"], schedules.row_of(schedule))
     for table, last in (("rec", state.last_seq), ("outbox", state.last_number)):
         if not db.execute(SQL["raise_sequence"], (last, table)).rowcount:
             db.execute("INSERT INTO sqlite_sequence VALUES (?, ?)", (table, last))
@@ -60,7 +62,11 @@ def _check_empty(db: sqlite3.Connection, now: float) -> None:
     holder, _, until = db.execute(SQL["leader"]).fetchone()
     if holder is not None and until > now:
         raise led()
-    for table, what in (("rec", "jobs"), ("idempotency", "idempotency keys")):
+    for table, what in (
+        ("rec", "jobs"),
+        ("idempotency", "idempotency keys"),
+        ("schedule", "schedules"),
+    ):
         if db.execute(f"SELECT EXISTS (SELECT 1 FROM {table})").fetchone()[0]:
             raise not_empty(what)
     gone = db.execute("SELECT EXISTS (SELECT 1 FROM queue WHERE deleted = 1)").fetchone()[0]

@@ -294,3 +294,30 @@ ALTER TABLE worker ADD COLUMN overrun INTEGER NOT NULL DEFAULT 0;
 -- What later versions keep of a queue or a job without a column of its own.
 ALTER TABLE queue ADD COLUMN more TEXT;
 ALTER TABLE rec ADD COLUMN more TEXT;
+
+-- schema: 14
+-- The buckets of rate limits (core/limits.py); the key is empty for the limit of a queue. A bucket
+-- without a row is full.
+CREATE TABLE bucket (
+    queue   INTEGER NOT NULL,
+    key     TEXT    NOT NULL,
+    full_at REAL    NOT NULL, -- when the bucket is full again
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+
+-- schema: 15
+-- Schedules (core/schedule.py). A tick changes the revision, the state and due_at alone.
+
+CREATE TABLE schedule (
+    name       TEXT    PRIMARY KEY,
+    revision   INTEGER NOT NULL, -- a write names the revision that it replaces
+    due_at     REAL, -- when the leader must look at it; NULL while it is paused
+    payload    BLOB    NOT NULL,
+    definition TEXT    NOT NULL,
+    state      TEXT    NOT NULL
+);
+CREATE INDEX schedule_due ON schedule (due_at) WHERE due_at IS NOT NULL;
+
+-- schema: 16
+-- Types that a worker has paused, because their jobs failed in a row (core/breaker.py), in JSON.
+ALTER TABLE worker ADD COLUMN breakers TEXT;

@@ -24,6 +24,7 @@ from jobqueue.stores.sqlite.leadership import SqliteLeadership
 from jobqueue.stores.sqlite.queues import SqliteQueues
 from jobqueue.stores.sqlite.reads import SqliteReads
 from jobqueue.stores.sqlite.restoring import restore
+from jobqueue.stores.sqlite.schedules import SqliteSchedules
 from jobqueue.stores.sqlite.statements import SQL
 from jobqueue.stores.sqlite.streaming import SqliteStream
 from jobqueue.stores.sqlite.workers import SqliteWorkers
@@ -56,6 +57,7 @@ class SqliteStore:
         self.queues = SqliteQueues(database, rules)
         self.workers = SqliteWorkers(database, rules)
         self.leadership = SqliteLeadership(database, rules)
+        self.schedules = SqliteSchedules(database, rules)
         self.stream = SqliteStream(database, rules)
         self.open = database.open
         self.close = database.close
@@ -73,7 +75,7 @@ class SqliteStore:
                 last = -1
             change = Change.WORK | Change.ENDED
             if last < 0 or last != before:
-                change |= Change.CONTROL
+                change |= Change.CONTROL | Change.SCHEDULES
             try:
                 loop.call_soon_threadsafe(heard, change)
             except RuntimeError:  # the event loop is closed

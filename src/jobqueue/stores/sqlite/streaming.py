@@ -10,10 +10,12 @@ from itertools import chain
 from jobqueue.core.identity import Identity, identity_of
 from jobqueue.core.job import Event
 from jobqueue.core.queue import Queue
+from jobqueue.core.schedule import Schedule
 from jobqueue.core.store import Lag, Position, Term, TermEnded
-from jobqueue.core.stream import Changes, QueueChange, bytes_of
+from jobqueue.core.stream import Changes, QueueChange, ScheduleChange, bytes_of
+from jobqueue.stores import schedule_rows
 from jobqueue.stores.queue_rows import queue_body
-from jobqueue.stores.rows import CANCEL, job_event, outbox_item, pack, unpack
+from jobqueue.stores.rows import CANCEL, SCHEDULES, job_event, outbox_item, pack, unpack
 from jobqueue.stores.sqlite import reads
 from jobqueue.stores.sqlite.database import SqlitePart, reading, writing
 from jobqueue.stores.sqlite.leadership import stands
@@ -56,6 +58,14 @@ class SqliteStream(SqlitePart):
             db.execute(
                 "INSERT INTO outbox (after, kind, at, body) VALUES (0, ?, ?, ?)",
                 (int(QueueChange.CREATED), now, queue_body(stats.queue)),
+            )
+        for row in db.execute(SQL["every_schedule"]).fetchall():
+            body = schedule_rows.event_body(
+                ScheduleChange.CREATED, schedule_rows.read_schedule(*row)
+            )
+            db.execute(
+                "INSERT INTO outbox (after, kind, at, body) VALUES (0, ?, ?, ?)",
+                (SCHEDULES + ScheduleChange.CREATED, now, body),
             )
         flagged = db.execute("SELECT seq FROM live WHERE state = 3 AND cancel = 1").fetchall()
         put_jobs(db, CANCEL, [seq for (seq,) in flagged], now)
@@ -135,6 +145,14 @@ def forget(db: sqlite3.Connection) -> None:
 def put_queue(db: sqlite3.Connection, change: QueueChange, queue: Queue, now: float) -> None:
     """Add a change of a queue to the outbox, if there is a stream."""
     db.execute(SQL["put_queue"], (int(change), now, queue_body(queue)))
+
+
+def put_schedule(
+    db: sqlite3.Connection, change: ScheduleChange, schedule: Schedule, now: float
+) -> None:
+    """Add a change of a schedule to the outbox, if there is a stream."""
+    body = schedule_rows.event_body(change, schedule)
+    db.execute(SQL["put_queue"], (SCHEDULES + change, now, body))
 
 
 def put_jobs(

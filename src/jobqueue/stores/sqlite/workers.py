@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.decide import answer_heartbeat
 from jobqueue.core.errors import JobQueueError, Unavailable, not_your_worker, too_many_workers
 from jobqueue.core.job import (
@@ -21,6 +22,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.store import Term, TermEnded
+from jobqueue.stores.rows import write_breakers
 from jobqueue.stores.sqlite import reads
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT
 from jobqueue.stores.sqlite.database import SqlitePart, or_raise, reading, writing
@@ -117,6 +119,17 @@ class SqliteWorkers(SqlitePart):
         if time.monotonic() >= self._forget_progress_at:
             self._forget_progress_at = time.monotonic() + _FORGET_PROGRESS_EVERY
             db.execute(SQL["forget_progress"])
+
+    @writing("set_breakers")
+    def set_breakers(
+        self,
+        db: sqlite3.Connection,
+        worker_id: str,
+        incarnation: int,
+        breakers: Sequence[OpenBreaker],
+    ) -> None:
+        tell_control(db)
+        db.execute(SQL["set_breakers"], (write_breakers(breakers), worker_id, incarnation))
 
     @reading("held")
     def held(self, db: sqlite3.Connection, worker_id: str | None = None) -> list[Held]:

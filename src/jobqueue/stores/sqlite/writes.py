@@ -31,11 +31,12 @@ from jobqueue.core.job import (
     SubmitResult,
     Transition,
 )
-from jobqueue.core.lifecycle import TERMINAL, Reason, State
+from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
+from jobqueue.core.limits import Allowance
 from jobqueue.core.queue import MAX_PRIORITY, QueueSettings, by_weight, merge_queues
 from jobqueue.core.retry import policy_of
-from jobqueue.core.store import ALL_QUEUES, Claim, Rules
-from jobqueue.stores.queue_rows import read_weights
+from jobqueue.core.store import ALL_QUEUES, Claim, Claimed, Rules
+from jobqueue.stores.queue_rows import read_limits, read_weights
 from jobqueue.stores.rows import REASONS, STATES, read_spec, write_labels, write_more
 from jobqueue.stores.sqlite.statements import (
     SQL,
@@ -65,6 +66,7 @@ class JobWriter:
         # By queue, what ``count`` adds to its columns: jobs in each state; attempts that ended.
         self._depth: dict[int, list[int]] = {}
         self._ended: dict[int, list[float]] = {}
+        self.freed: set[str] = set()  # queues with a limit of held jobs in which a lease ended
 
     def enter(self, queue: int, before: State | None, after: State | None) -> None:
         """Count a job that left the state ``before`` and entered the state ``after``.
@@ -155,6 +157,7 @@ class JobWriter:
         found = self._connection.execute(SQL["claimable_queues"], (self._now,))
         claimable = [_ClaimableQueue(self._connection, self._now, *row) for row in found]
         names = {queue.id: queue.name for queue in claimable}
+        limited: dict[int, _ClaimableQueue] = {}
         assigned: list[Assignment] = []
         for wanted in claims:
             everything, limit = ALL_QUEUES in wanted.queues, len(wanted.slots)
@@ -164,6 +167,7 @@ class JobWriter:
                     for queue in claimable
                     if (everything or queue.name in wanted.queues)
                     and queue.name not in wanted.without
+                    and (queue.limits is None or self._allows(queue, limited))
                 ],
                 limit,
             )
@@ -188,18 +192,45 @@ class JobWriter:
                 )  # fmt: skip
                 assigned.append(assignment(live, job_id, spec, created_at, self._now))
                 self.enter(queue, State.PENDING, State.ASSIGNED)
+                if queue in limited:
+                    limited[queue].allowed.started += 1
             write_rows(self._connection, "assign", updates)
             write_rows(self._connection, "insert_events", events)
-        return assigned
+        return self._finished(assigned, limited.values()) if limited else assigned
+
+    def _allows(self, queue: _ClaimableQueue, limited: dict[int, _ClaimableQueue]) -> bool:
+        """Return True if the limits of a queue allow a start in this transaction."""
+        assert queue.limits is not None
+        if queue.id not in limited:
+            limited[queue.id] = queue
+            row = self._connection.execute(SQL["limit_state"], (queue.id,)).fetchone()
+            depth = self._depth.get(queue.id) or [0] * len(State)  # not written yet
+            held = row[0] + depth[State.ASSIGNED - 1] + depth[State.RUNNING - 1]
+            queue.allowed = queue.limits.allowance(held, row[1], self._now)
+        return queue.allowed.left > 0
+
+    def _finished(
+        self, assigned: list[Assignment], limited: Iterable[_ClaimableQueue]
+    ) -> list[Assignment]:
+        """Write the new state of the queues' buckets, and return what the claims got."""
+        held_back: dict[str, float] = {}
+        for queue in limited:
+            if (full_at := queue.allowed.full_at) is not None:
+                self._connection.execute(SQL["put_bucket"], (queue.id, "", full_at))
+            if not queue.allowed.left:
+                held_back[queue.name] = queue.allowed.opens_in
+        return Claimed(assigned, held_back) if held_back else assigned
 
     # -- every other move ------------------------------------------------------------------
 
     def apply(self, transitions: Sequence[Transition]) -> list[Outcome]:
         """Make transitions, each checked and fenced, and return the outcomes in the same order."""
-        queues = {
-            row[0]: QueuePolicy(row[1], bool(row[2]), policy_of(*row[3:]))
-            for row in self._connection.execute(SQL["queue_policies"])
-        }
+        queues: dict[int, QueuePolicy] = {}
+        counted: set[int] = set()  # queues with a limit of held jobs
+        for number, name, deleted, more, *retry in self._connection.execute(SQL["queue_policies"]):
+            queues[number] = QueuePolicy(name, bool(deleted), policy_of(*retry))
+            if more and (limits := read_limits(more)) is not None and limits.counts_held:
+                counted.add(number)
         jobs = self._read_jobs([asked.seq for asked in transitions])
         outcomes: list[Outcome] = []
         events: list[Row] = []
@@ -218,6 +249,8 @@ class JobWriter:
             if decision is None:
                 continue
             changed[live.seq] = job
+            if job.queue in counted and before in HELD and live.state not in HELD:
+                self.freed.add(queues[job.queue].name)
             job.revived = job.revived or before is State.DEAD_LETTERED
             self.enter(job.queue, before, live.state)
             if decision.ran_for is not None:
@@ -261,10 +294,17 @@ class JobWriter:
 class _ClaimableQueue:
     """Finds the next jobs of a queue for claims, and caches the types of its claimable jobs."""
 
-    __slots__ = ("_connection", "_now", "_types", "id", "name", "weights")
+    __slots__ = ("_connection", "_now", "_types", "allowed", "id", "limits", "name", "weights")
+    allowed: Allowance  # of a queue with limits, once it was looked up
 
     def __init__(
-        self, connection: sqlite3.Connection, now: float, queue: int, name: str, weights: str | None
+        self,
+        connection: sqlite3.Connection,
+        now: float,
+        queue: int,
+        name: str,
+        weights: str | None,
+        more: str | None,
     ) -> None:
         self._connection = connection
         self._now = now
@@ -272,12 +312,15 @@ class _ClaimableQueue:
         self.id = queue
         self.name = name
         self.weights = read_weights(weights)
+        self.limits = read_limits(more)
 
     def next_jobs(self, types: frozenset[str] | None, limit: int) -> list[Row]:
         """Return the rows of the next jobs of the given types in claim order."""
         meant = self._meant(types)
         if not meant:
             return []
+        if self.limits is not None:
+            limit = int(min(limit, self.allowed.left))
         if self.weights is None:
             return self._read(meant, 0, MAX_PRIORITY, limit)
         levels = {

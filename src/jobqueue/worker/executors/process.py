@@ -19,13 +19,15 @@ from dataclasses import asdict
 from typing import Any
 
 from jobqueue import logs
-from jobqueue.core.errors import InvalidArgument, Unavailable
+from jobqueue.core.errors import InvalidArgument, JobQueueError, Unavailable
 from jobqueue.core.job import Transition
 from jobqueue.tasks.task import TaskDefinition
 from jobqueue.worker.child import (
     PREFIX,
     Advance,
     Cancel,
+    Completed,
+    Completing,
     FromChild,
     HandlerFailed,
     ProcessReady,
@@ -60,8 +62,8 @@ class ChildProcess:
         self._writer = writer
 
     @classmethod
-    async def start(cls, timeout: float) -> ChildProcess:
-        """Start a process and wait at most ``timeout`` seconds until it is ready.
+    async def start(cls, timeout: float, module: str) -> ChildProcess:
+        """Start a process with this module, and wait ``timeout`` seconds at most for it.
 
         Unavailable means that the process was not ready in time, or has ended.
         """
@@ -74,7 +76,7 @@ class ChildProcess:
                         sys.executable,
                         "-P",  # do not import from the current folder, unless sys.path has it
                         "-m",
-                        "jobqueue.worker.child",
+                        module,
                         str(theirs.fileno()),
                         str(os.getpid()),
                         os.environ.get("PYTHONPATH", ""),
@@ -108,7 +110,7 @@ class ChildProcess:
             )
         return child
 
-    async def send(self, message: Run | Cancel) -> None:
+    async def send(self, message: Run | Cancel | Completed) -> None:
         """Send a message. If the process has ended, the next ``receive`` returns None."""
         with contextlib.suppress(ConnectionError):
             self._writer.write(frame(message))
@@ -155,9 +157,17 @@ class ProcessExecutor(Executor):
     may_overlook_cancel = True
 
     def __init__(
-        self, host: Host, endings: Endings, start_timeout: float, cancel_grace: float
+        self,
+        host: Host,
+        endings: Endings,
+        start_timeout: float,
+        cancel_grace: float,
+        worker_id: str,
+        child_module: str,
     ) -> None:
         self._host = host
+        self._worker_id = worker_id
+        self._child_module = child_module
         self._endings = endings
         self._start_timeout = start_timeout
         self._grace = cancel_grace
@@ -197,7 +207,9 @@ class ProcessExecutor(Executor):
     async def _run(self, execution: Execution) -> None:
         try:
             child = (
-                self._idle.pop() if self._idle else await ChildProcess.start(self._start_timeout)
+                self._idle.pop()
+                if self._idle
+                else await ChildProcess.start(self._start_timeout, self._child_module)
             )
         except (OSError, Unavailable) as error:
             if self._host.begin(execution):
@@ -232,8 +244,12 @@ class ProcessExecutor(Executor):
         assert execution.definition is not None
         context = execution.make_context(self._host.advanced)
         await child.send(self._request(execution, execution.definition))
-        while isinstance(message := await child.receive(), Advance | ProcessReady | Waiting):
-            if isinstance(message, Advance):
+        while isinstance(
+            message := await child.receive(), Advance | ProcessReady | Waiting | Completing
+        ):
+            if isinstance(message, Completing):
+                await child.send(await self._completing(execution, message))
+            elif isinstance(message, Advance):
                 if (
                     message.lease == execution.assignment.lease
                 ):  # ignore late progress of an earlier job
@@ -255,11 +271,23 @@ class ProcessExecutor(Executor):
             context.request_cancel(noticed=True)
         return self._endings.succeeded(execution, message.result), True
 
+    async def _completing(self, execution: Execution, message: Completing) -> Completed:
+        lease = execution.assignment.lease
+        if message.lease != lease:
+            return Completed(message.lease, "the attempt is over")
+        try:
+            await self._host.completing(execution, message.needs_start)
+        except JobQueueError as error:
+            return Completed(lease, error.message)
+        return Completed(lease)
+
     def _request(self, execution: Execution, definition: TaskDefinition) -> Run:
         job = execution.assignment
         module, script = whereabouts(definition.fn)
         return Run(
             lease=job.lease,
+            seq=job.seq,
+            worker_id=self._worker_id,
             module=module,
             qualname=definition.fn.__qualname__,
             script=script,

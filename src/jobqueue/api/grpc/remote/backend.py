@@ -11,7 +11,9 @@ from jobqueue.access.tls import Credentials
 from jobqueue.api.grpc.channel import Dialer
 from jobqueue.api.grpc.client_servicer import MAX_WAIT
 from jobqueue.api.grpc.codec import (
+    deleted_from_pb,
     event_from_pb,
+    groups_from_pb,
     health_from_pb,
     job_from_pb,
     job_query_to_pb,
@@ -20,19 +22,28 @@ from jobqueue.api.grpc.codec import (
     queue_update_to_pb,
     retried_from_pb,
     retry_query_to_pb,
+    schedule_spec_to_pb,
     stats_from_pb,
     worker_from_pb,
 )
-from jobqueue.api.grpc.errors import from_rpc_error
+from jobqueue.api.grpc.errors import error_from_pb, from_rpc_error
 from jobqueue.api.grpc.remote.link import RemoteLink
 from jobqueue.api.grpc.remote.servers import CountedAs, Effect, Servers
 from jobqueue.api.grpc.remote.submitter import Submitter
 from jobqueue.api.grpc.work_codec import heartbeat_to_pb
 from jobqueue.core.api import Inbox, Link
-from jobqueue.core.errors import DeadlineExceeded, Internal, InvalidArgument, Unavailable
+from jobqueue.core.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    JobQueueError,
+    Unavailable,
+)
+from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     MAX_PAGE,
     Cancellation,
+    Deleted,
     Event,
     Health,
     Job,
@@ -50,8 +61,9 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import TERMINAL
 from jobqueue.core.progress import NO_PROGRESS, Progress
 from jobqueue.core.queue import Queue, QueueSpec, QueueStats, QueueUpdate
-from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, worker_pb2
-from jobqueue.wire import record_fields
+from jobqueue.core.schedule import Schedule, SchedulePage, ScheduleSpec
+from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, schedules_pb2, worker_pb2
+from jobqueue.wire import record_fields, schedule_from_pb
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 1.0
 
@@ -161,8 +173,7 @@ class GrpcBackend:
         if not 1 <= query.limit <= MAX_PAGE:  # protobuf cannot encode every larger number
             raise InvalidArgument("limit", f"must be from 1 to {MAX_PAGE}")
         page = await self._servers.call(lambda at: at.client.ListJobs, job_query_to_pb(query))
-        if len(page.jobs) > query.limit:
-            raise Internal(f"the server listed {len(page.jobs)} jobs, not {query.limit} at most")
+        _check_page("jobs", len(page.jobs), query.limit)
         _check_progress(len(page.jobs), page.next_page_token)
         return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
 
@@ -266,19 +277,89 @@ class GrpcBackend:
         return job_from_pb(answer.job)
 
     async def retry_dead_letters(self, query: RetryQuery) -> Retried:
-        request = retry_query_to_pb(query)
+        request = retry_query_to_pb(query, operator_pb2.RetryDeadLettersRequest)
         effect = Effect.NONE if query.dry_run else Effect.ONCE
         answer = await self._servers.call(lambda at: at.operator.RetryDeadLetters, request, effect)
         _check_progress(answer.looked_at, answer.next_page_token)
         return retried_from_pb(answer)
 
+    async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
+        request = retry_query_to_pb(query, operator_pb2.GroupDeadLettersRequest)
+        answer = await self._servers.call(lambda at: at.operator.GroupDeadLetters, request)
+        return groups_from_pb(answer)
+
     async def delete_job(self, job_id: str) -> None:
         request = operator_pb2.DeleteJobRequest(job_id=job_id)
         await self._servers.call(lambda at: at.operator.DeleteJob, request, Effect.ONCE)
 
+    async def delete_dead_letters(self, query: RetryQuery) -> Deleted:
+        request = retry_query_to_pb(query, operator_pb2.DeleteDeadLettersRequest)
+        effect = Effect.NONE if query.dry_run else Effect.ONCE
+        answer = await self._servers.call(lambda at: at.operator.DeleteDeadLetters, request, effect)
+        _check_progress(answer.looked_at, answer.next_page_token)
+        return deleted_from_pb(answer)
+
     async def health(self) -> Health:
         request = operator_pb2.GetHealthRequest()
         return health_from_pb(await self._servers.call(lambda at: at.operator.GetHealth, request))
+
+    # -- schedules -----------------------------------------------------------------------------
+
+    async def create_schedule(self, spec: ScheduleSpec) -> Schedule:
+        request = schedules_pb2.CreateScheduleRequest(schedule=schedule_spec_to_pb(spec))
+        answer = await self._servers.call(
+            lambda at: at.schedules.CreateSchedule, request, Effect.ONCE
+        )
+        return schedule_from_pb(answer.schedule)
+
+    async def get_schedule(self, name: str) -> Schedule:
+        request = schedules_pb2.GetScheduleRequest(name=name)
+        answer = await self._servers.call(lambda at: at.schedules.GetSchedule, request)
+        return schedule_from_pb(answer.schedule)
+
+    async def list_schedules(self, limit: int = 100, page_token: str = "") -> SchedulePage:
+        if not 1 <= limit <= MAX_PAGE:  # protobuf cannot encode every larger number
+            raise InvalidArgument("limit", f"must be from 1 to {MAX_PAGE}")
+        request = schedules_pb2.ListSchedulesRequest(page_size=limit, page_token=page_token)
+        page = await self._servers.call(lambda at: at.schedules.ListSchedules, request)
+        _check_page("schedules", len(page.schedules), limit)
+        _check_progress(len(page.schedules), page.next_page_token)
+        return SchedulePage([schedule_from_pb(one) for one in page.schedules], page.next_page_token)
+
+    async def pause_schedule(self, name: str) -> Schedule:
+        request = schedules_pb2.PauseScheduleRequest(name=name)
+        answer = await self._servers.call(
+            lambda at: at.schedules.PauseSchedule, request, Effect.REPEATABLE
+        )
+        return schedule_from_pb(answer.schedule)
+
+    async def resume_schedule(self, name: str) -> Schedule:
+        request = schedules_pb2.ResumeScheduleRequest(name=name)
+        answer = await self._servers.call(
+            lambda at: at.schedules.ResumeSchedule, request, Effect.REPEATABLE
+        )
+        return schedule_from_pb(answer.schedule)
+
+    async def run_schedule(self, name: str) -> str:
+        request = schedules_pb2.RunScheduleRequest(name=name)
+        answer = await self._servers.call(lambda at: at.schedules.RunSchedule, request, Effect.ONCE)
+        return answer.job_id
+
+    async def remove_schedule(self, name: str) -> None:
+        request = schedules_pb2.RemoveScheduleRequest(name=name)
+        await self._servers.call(lambda at: at.schedules.RemoveSchedule, request, Effect.ONCE)
+
+    async def declare_schedules(self, specs: Sequence[ScheduleSpec]) -> list[JobQueueError | None]:
+        request = schedules_pb2.DeclareSchedulesRequest(
+            schedules=[schedule_spec_to_pb(spec) for spec in specs]
+        )
+        answer = await self._servers.call(
+            lambda at: at.schedules.DeclareSchedules, request, Effect.REPEATABLE
+        )
+        return [
+            error_from_pb(result.error) if result.HasField("error") else None
+            for result in answer.results
+        ]
 
     # -- workers -------------------------------------------------------------------------------
 
@@ -322,10 +403,15 @@ class GrpcBackend:
             del self._links[link.info.id]
 
 
-def _check_progress(jobs: int, next_page_token: str) -> None:
-    """Raise Internal for a page without jobs that names a next page.
+def _check_page(what: str, listed: int, limit: int) -> None:
+    if listed > limit:
+        raise Internal(f"the server listed {listed} {what}, not {limit} at most; it is faulty")
+
+
+def _check_progress(items: int, next_page_token: str) -> None:
+    """Raise Internal for an empty page that names a next page.
 
     Callers read until there is no next page. Such a server would keep them busy for ever.
     """
-    if next_page_token and jobs < 1:
-        raise Internal("the server sent a page without jobs that names a next page; it is faulty")
+    if next_page_token and items < 1:
+        raise Internal("the server sent an empty page that names a next page; it is faulty")

@@ -19,10 +19,12 @@ from jobqueue.api.grpc.remote.server import ServerConnection
 from jobqueue.api.grpc.remote.servers import Servers
 from jobqueue.api.grpc.work_codec import (
     assignment_from_pb,
+    breakers_to_pb,
     heartbeat_to_pb,
     report_to_pb,
 )
 from jobqueue.core.api import Inbox
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import (
     Conflict,
     InvalidArgument,
@@ -88,6 +90,8 @@ class RemoteLink:
         self._stream: _Stream | None = None
         self._connected = False
         self._listed = False  # True if the worker's leases were sent on this stream
+        self._breakers: Sequence[OpenBreaker] = ()
+        self._breakers_sent = True  # on this stream
         self._moving = False  # to another server: the stream ends when its reports are answered
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
@@ -96,12 +100,15 @@ class RemoteLink:
 
     async def open(self) -> None:
         """Connect and register the worker. Raise the error if no server accepts the worker."""
-        self._task = self._loop.create_task(self._run(), name=f"link-{self.info.id}")
+        self._begin()
         try:
             await self._opened
         except BaseException:
             await self.abandon()
             raise
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._run(), name=f"link-{self.info.id}")
 
     # -- calls of the worker -------------------------------------------------------------------
 
@@ -113,6 +120,10 @@ class RemoteLink:
 
     def grant(self, slots: int) -> None:
         self._credits.grant(slots)
+        self._wake.set()
+
+    def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
+        self._breakers, self._breakers_sent = breakers, False
         self._wake.set()
 
     async def report(self, reports: Sequence[Transition], freed: int = 0) -> list[bool]:
@@ -127,6 +138,9 @@ class RemoteLink:
             )
         if self._closed:
             raise Unavailable(f"the link of worker {self.info.id!r} is closed")
+        if self._task is not None and self._task.cancelled():
+            # By ``asyncio.run``, at its end. The worker stops then, and still has to report.
+            self._begin()
         entry = _PendingReport(batch, freed, self._loop.create_future())
         self._queue.append(entry)
         self._wake.set()
@@ -320,6 +334,7 @@ class RemoteLink:
         self._server.met = True
         self._credits.reconnect()
         self._listed = False
+        self._breakers_sent = not self._breakers
         self._connected = True
         if not self._opened.done():
             self._opened.set_result(None)
@@ -361,6 +376,9 @@ class RemoteLink:
             leases = self._inbox.holds()
             if leases is not None:
                 return pb.ConnectRequest(beat=pb.Beat(leases=leases))
+        if not self._breakers_sent:
+            self._breakers_sent = True
+            return pb.ConnectRequest(breakers=breakers_to_pb(self._breakers))
         if not (self._queue or self._credits.waiting or (self._drain and not self._drain_sent)):
             return None
         request = pb.ConnectRequest()

@@ -22,6 +22,7 @@ from jobqueue.core.waiting import cancel_requested
 from jobqueue.pb.jq.v1 import (
     client_pb2_grpc,
     operator_pb2_grpc,
+    schedules_pb2_grpc,
     worker_pb2,
     worker_pb2_grpc,
 )
@@ -58,6 +59,7 @@ class RemoteServer:
         self._short = asyncio.Semaphore(channel.CALLS_PER_CONNECTION - first.most)
         self.client = first.client
         self.operator = operator_pb2_grpc.OperatorServiceStub(first.channel)
+        self.schedules = schedules_pb2_grpc.ScheduleServiceStub(first.channel)
         self.worker = first.worker
         self._blocking: tuple[grpc.Channel, _Beat] | None = None
         self._lock = threading.Lock()

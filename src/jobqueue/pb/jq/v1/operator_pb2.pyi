@@ -671,6 +671,300 @@ class NotRetried(_message.Message):
 Global___NotRetried: _TypeAlias = NotRetried  # noqa: Y015
 
 @_typing.final
+class GroupDeadLettersRequest(_message.Message):
+    """The dead letters to group. At most the newest 10,000 are looked at."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    """Only of this queue."""
+    type: _builtins.str
+    """Only of this type."""
+    error: _builtins.str
+    """Only those whose error has this text in it, letter by letter."""
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Reason.ValueType]:
+        """As in RetryDeadLettersRequest: none named stands for failures."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Only those dead-lettered at this time or later."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Only those dead-lettered before this time."""
+
+    def __init__(
+        self,
+        *,
+        queue: _builtins.str | None = ...,
+        type: _builtins.str | None = ...,
+        reasons: _abc.Iterable[_types_pb2.Reason.ValueType] | None = ...,
+        error: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "_type", b"_type", "queue", b"queue", "since", b"since", "type", b"type", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "_type", b"_type", "error", b"error", "queue", b"queue", "reasons", b"reasons", "since", b"since", "type", b"type", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    _WhichOneofReturnType__type: _TypeAlias = _typing.Literal["type"]  # noqa: Y015
+    _WhichOneofArgType__type: _TypeAlias = _typing.Literal["_type", b"_type"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__type) -> _WhichOneofReturnType__type | None: ...
+
+Global___GroupDeadLettersRequest: _TypeAlias = GroupDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class GroupDeadLettersResponse(_message.Message):
+    """The groups."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUPS_FIELD_NUMBER: _builtins.int
+    LOOKED_AT_FIELD_NUMBER: _builtins.int
+    COMPLETE_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    looked_at: _builtins.int
+    """Dead letters looked at."""
+    complete: _builtins.bool
+    """False: there are older dead letters, which were not looked at."""
+    @_builtins.property
+    def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeadLetterGroup]:
+        """The largest first."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest dead letter of a group was given up."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """When the newest one was."""
+
+    def __init__(
+        self,
+        *,
+        groups: _abc.Iterable[Global___DeadLetterGroup] | None = ...,
+        looked_at: _builtins.int = ...,
+        complete: _builtins.bool = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["since", b"since", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete", b"complete", "groups", b"groups", "looked_at", b"looked_at", "since", b"since", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GroupDeadLettersResponse: _TypeAlias = GroupDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class DeadLetterGroup(_message.Message):
+    """Dead letters of one type and reason, with errors that differ in numbers and ids only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    FIRST_AT_FIELD_NUMBER: _builtins.int
+    LAST_AT_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
+    BY_TIME_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """Their type."""
+    reason: _types_pb2.Reason.ValueType
+    """Why they were given up."""
+    error: _builtins.str
+    """The first line of their errors, with … in place of numbers and ids."""
+    part: _builtins.str
+    """A text that all their errors contain; empty if there is none."""
+    jobs: _builtins.int
+    """How many there are."""
+    newest: _builtins.str
+    """The id of the newest one."""
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Their queues, ten at most."""
+
+    @_builtins.property
+    def first_at(self) -> _timestamp_pb2.Timestamp:
+        """When the oldest one was given up."""
+
+    @_builtins.property
+    def last_at(self) -> _timestamp_pb2.Timestamp:
+        """When the newest one was."""
+
+    @_builtins.property
+    def by_time(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """How many there are in each of 24 equal parts of the whole time."""
+
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        reason: _types_pb2.Reason.ValueType = ...,
+        error: _builtins.str = ...,
+        part: _builtins.str = ...,
+        jobs: _builtins.int = ...,
+        queues: _abc.Iterable[_builtins.str] | None = ...,
+        first_at: _timestamp_pb2.Timestamp | None = ...,
+        last_at: _timestamp_pb2.Timestamp | None = ...,
+        newest: _builtins.str = ...,
+        by_time: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_at", b"first_at", "last_at", b"last_at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_time", b"by_time", "error", b"error", "first_at", b"first_at", "jobs", b"jobs", "last_at", b"last_at", "newest", b"newest", "part", b"part", "queues", b"queues", "reason", b"reason", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeadLetterGroup: _TypeAlias = DeadLetterGroup  # noqa: Y015
+
+@_typing.final
+class DeleteDeadLettersRequest(_message.Message):
+    """The dead letters to delete. One call looks at a bounded number of them, newest first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    REASONS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    """Only of this queue."""
+    type: _builtins.str
+    """Only of this type."""
+    error: _builtins.str
+    """Only those whose error has this text in it, letter by letter."""
+    page_token: _builtins.str
+    """From the answer before; empty for the first call."""
+    dry_run: _builtins.bool
+    """Count what matches, change nothing."""
+    @_builtins.property
+    def reasons(self) -> _containers.RepeatedScalarFieldContainer[_types_pb2.Reason.ValueType]:
+        """As in RetryDeadLettersRequest: none named stands for failures."""
+
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Only those dead-lettered at this time or later."""
+
+    @_builtins.property
+    def until(self) -> _timestamp_pb2.Timestamp:
+        """Only those dead-lettered before this time."""
+
+    def __init__(
+        self,
+        *,
+        queue: _builtins.str | None = ...,
+        type: _builtins.str | None = ...,
+        reasons: _abc.Iterable[_types_pb2.Reason.ValueType] | None = ...,
+        error: _builtins.str = ...,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        until: _timestamp_pb2.Timestamp | None = ...,
+        page_token: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "_type", b"_type", "queue", b"queue", "since", b"since", "type", b"type", "until", b"until"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue", b"_queue", "_type", b"_type", "dry_run", b"dry_run", "error", b"error", "page_token", b"page_token", "queue", b"queue", "reasons", b"reasons", "since", b"since", "type", b"type", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__queue: _TypeAlias = _typing.Literal["queue"]  # noqa: Y015
+    _WhichOneofArgType__queue: _TypeAlias = _typing.Literal["_queue", b"_queue"]  # noqa: Y015
+    _WhichOneofReturnType__type: _TypeAlias = _typing.Literal["type"]  # noqa: Y015
+    _WhichOneofArgType__type: _TypeAlias = _typing.Literal["_type", b"_type"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue) -> _WhichOneofReturnType__queue | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__type) -> _WhichOneofReturnType__type | None: ...
+
+Global___DeleteDeadLettersRequest: _TypeAlias = DeleteDeadLettersRequest  # noqa: Y015
+
+@_typing.final
+class DeleteDeadLettersResponse(_message.Message):
+    """The effect of one call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LOOKED_AT_FIELD_NUMBER: _builtins.int
+    MATCHED_FIELD_NUMBER: _builtins.int
+    DELETED_FIELD_NUMBER: _builtins.int
+    REFUSED_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    looked_at: _builtins.int
+    """Dead letters looked at."""
+    matched: _builtins.int
+    """Those of them that match."""
+    deleted: _builtins.int
+    """Those of them that are gone."""
+    next_page_token: _builtins.str
+    """For the next call; empty when all were looked at."""
+    @_builtins.property
+    def refused(self) -> _containers.RepeatedCompositeFieldContainer[Global___NotDeleted]:
+        """Those of them that cannot be deleted yet."""
+
+    def __init__(
+        self,
+        *,
+        looked_at: _builtins.int = ...,
+        matched: _builtins.int = ...,
+        deleted: _builtins.int = ...,
+        refused: _abc.Iterable[Global___NotDeleted] | None = ...,
+        next_page_token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted", "looked_at", b"looked_at", "matched", b"matched", "next_page_token", b"next_page_token", "refused", b"refused"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeleteDeadLettersResponse: _TypeAlias = DeleteDeadLettersResponse  # noqa: Y015
+
+@_typing.final
+class NotDeleted(_message.Message):
+    """A dead letter that cannot be deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """A UUID."""
+    message: _builtins.str
+    """The reason."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NotDeleted: _TypeAlias = NotDeleted  # noqa: Y015
+
+@_typing.final
 class DeleteJobRequest(_message.Message):
     """The job to delete."""
 

@@ -100,10 +100,20 @@ class OperatorServiceStub:
                 request_serializer=jq_dot_v1_dot_operator__pb2.RetryDeadLettersRequest.SerializeToString,
                 response_deserializer=jq_dot_v1_dot_operator__pb2.RetryDeadLettersResponse.FromString,
                 _registered_method=True)
+        self.GroupDeadLetters = channel.unary_unary(
+                '/jq.v1.OperatorService/GroupDeadLetters',
+                request_serializer=jq_dot_v1_dot_operator__pb2.GroupDeadLettersRequest.SerializeToString,
+                response_deserializer=jq_dot_v1_dot_operator__pb2.GroupDeadLettersResponse.FromString,
+                _registered_method=True)
         self.DeleteJob = channel.unary_unary(
                 '/jq.v1.OperatorService/DeleteJob',
                 request_serializer=jq_dot_v1_dot_operator__pb2.DeleteJobRequest.SerializeToString,
                 response_deserializer=jq_dot_v1_dot_operator__pb2.DeleteJobResponse.FromString,
+                _registered_method=True)
+        self.DeleteDeadLetters = channel.unary_unary(
+                '/jq.v1.OperatorService/DeleteDeadLetters',
+                request_serializer=jq_dot_v1_dot_operator__pb2.DeleteDeadLettersRequest.SerializeToString,
+                response_deserializer=jq_dot_v1_dot_operator__pb2.DeleteDeadLettersResponse.FromString,
                 _registered_method=True)
         self.GetHealth = channel.unary_unary(
                 '/jq.v1.OperatorService/GetHealth',
@@ -207,8 +217,22 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GroupDeadLetters(self, request, context):
+        """Groups dead letters that match by type, reason and error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteJob(self, request, context):
         """Removes a terminal job for good.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteDeadLetters(self, request, context):
+        """Removes dead letters that match for good, page by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -289,10 +313,20 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     request_deserializer=jq_dot_v1_dot_operator__pb2.RetryDeadLettersRequest.FromString,
                     response_serializer=jq_dot_v1_dot_operator__pb2.RetryDeadLettersResponse.SerializeToString,
             ),
+            'GroupDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.GroupDeadLetters,
+                    request_deserializer=jq_dot_v1_dot_operator__pb2.GroupDeadLettersRequest.FromString,
+                    response_serializer=jq_dot_v1_dot_operator__pb2.GroupDeadLettersResponse.SerializeToString,
+            ),
             'DeleteJob': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteJob,
                     request_deserializer=jq_dot_v1_dot_operator__pb2.DeleteJobRequest.FromString,
                     response_serializer=jq_dot_v1_dot_operator__pb2.DeleteJobResponse.SerializeToString,
+            ),
+            'DeleteDeadLetters': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteDeadLetters,
+                    request_deserializer=jq_dot_v1_dot_operator__pb2.DeleteDeadLettersRequest.FromString,
+                    response_serializer=jq_dot_v1_dot_operator__pb2.DeleteDeadLettersResponse.SerializeToString,
             ),
             'GetHealth': grpc.unary_unary_rpc_method_handler(
                     servicer.GetHealth,
@@ -663,6 +697,33 @@ class OperatorService:
             _registered_method=True)
 
     @staticmethod
+    def GroupDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jq.v1.OperatorService/GroupDeadLetters',
+            jq_dot_v1_dot_operator__pb2.GroupDeadLettersRequest.SerializeToString,
+            jq_dot_v1_dot_operator__pb2.GroupDeadLettersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def DeleteJob(request,
             target,
             options=(),
@@ -679,6 +740,33 @@ class OperatorService:
             '/jq.v1.OperatorService/DeleteJob',
             jq_dot_v1_dot_operator__pb2.DeleteJobRequest.SerializeToString,
             jq_dot_v1_dot_operator__pb2.DeleteJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteDeadLetters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jq.v1.OperatorService/DeleteDeadLetters',
+            jq_dot_v1_dot_operator__pb2.DeleteDeadLettersRequest.SerializeToString,
+            jq_dot_v1_dot_operator__pb2.DeleteDeadLettersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,8 +42,12 @@ class OperatorServiceStub:
     """Sends a FAILED or DEAD_LETTERED job back to PENDING with its counter reset."""
     RetryDeadLetters: _aio.UnaryUnaryMultiCallable[_operator_pb2.RetryDeadLettersRequest, _operator_pb2.RetryDeadLettersResponse]
     """Sends dead letters that match back to PENDING, page by page."""
+    GroupDeadLetters: _aio.UnaryUnaryMultiCallable[_operator_pb2.GroupDeadLettersRequest, _operator_pb2.GroupDeadLettersResponse]
+    """Groups dead letters that match by type, reason and error."""
     DeleteJob: _aio.UnaryUnaryMultiCallable[_operator_pb2.DeleteJobRequest, _operator_pb2.DeleteJobResponse]
     """Removes a terminal job for good."""
+    DeleteDeadLetters: _aio.UnaryUnaryMultiCallable[_operator_pb2.DeleteDeadLettersRequest, _operator_pb2.DeleteDeadLettersResponse]
+    """Removes dead letters that match for good, page by page."""
     GetHealth: _aio.UnaryUnaryMultiCallable[_operator_pb2.GetHealthRequest, _operator_pb2.GetHealthResponse]
     """The health of the system, part by part."""
 
@@ -155,12 +159,28 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         """Sends dead letters that match back to PENDING, page by page."""
 
     @_abc_1.abstractmethod
+    def GroupDeadLetters(
+        self,
+        request: _operator_pb2.GroupDeadLettersRequest,
+        context: _aio.ServicerContext[_operator_pb2.GroupDeadLettersRequest, _abc.Awaitable[_operator_pb2.GroupDeadLettersResponse]],
+    ) -> _abc.Awaitable[_operator_pb2.GroupDeadLettersResponse]:
+        """Groups dead letters that match by type, reason and error."""
+
+    @_abc_1.abstractmethod
     def DeleteJob(
         self,
         request: _operator_pb2.DeleteJobRequest,
         context: _aio.ServicerContext[_operator_pb2.DeleteJobRequest, _abc.Awaitable[_operator_pb2.DeleteJobResponse]],
     ) -> _abc.Awaitable[_operator_pb2.DeleteJobResponse]:
         """Removes a terminal job for good."""
+
+    @_abc_1.abstractmethod
+    def DeleteDeadLetters(
+        self,
+        request: _operator_pb2.DeleteDeadLettersRequest,
+        context: _aio.ServicerContext[_operator_pb2.DeleteDeadLettersRequest, _abc.Awaitable[_operator_pb2.DeleteDeadLettersResponse]],
+    ) -> _abc.Awaitable[_operator_pb2.DeleteDeadLettersResponse]:
+        """Removes dead letters that match for good, page by page."""
 
     @_abc_1.abstractmethod
     def GetHealth(

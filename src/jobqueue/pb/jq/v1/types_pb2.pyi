@@ -612,6 +612,10 @@ class Queue(_message.Message):
     RETRY_JITTER_FIELD_NUMBER: _builtins.int
     RETENTION_SECONDS_FIELD_NUMBER: _builtins.int
     DEAD_LETTER_RETENTION_SECONDS_FIELD_NUMBER: _builtins.int
+    MAX_RUNNING_FIELD_NUMBER: _builtins.int
+    RATE_FIELD_NUMBER: _builtins.int
+    RATE_PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    RATE_BURST_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     max_retries: _builtins.int
@@ -638,6 +642,14 @@ class Queue(_message.Message):
     """
     dead_letter_retention_seconds: _builtins.float
     """Time that dead letters are kept; 0 is until they are deleted; absent as above."""
+    max_running: _builtins.int
+    """Jobs that workers hold at the same time; absent means no limit, as does 0 in a request."""
+    rate: _builtins.int
+    """Starts in rate_period_seconds; absent or 0 as above."""
+    rate_period_seconds: _builtins.float
+    """The time of the rate limit; absent means 1 second."""
+    rate_burst: _builtins.int
+    """Starts at once after a pause; absent means those of a second, as does 0 in a request."""
     @_builtins.property
     def priority_weights(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """Shares dispatch among priorities by weight; empty means strict priority."""
@@ -663,10 +675,14 @@ class Queue(_message.Message):
         retry_jitter: _builtins.float | None = ...,
         retention_seconds: _builtins.float | None = ...,
         dead_letter_retention_seconds: _builtins.float | None = ...,
+        max_running: _builtins.int | None = ...,
+        rate: _builtins.int | None = ...,
+        rate_period_seconds: _builtins.float | None = ...,
+        rate_burst: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_max_retries", b"_max_retries", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "max_retries", b"max_retries", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_max_retries", b"_max_retries", "_max_running", b"_max_running", "_rate", b"_rate", "_rate_burst", b"_rate_burst", "_rate_period_seconds", b"_rate_period_seconds", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "max_retries", b"max_retries", "max_running", b"max_running", "rate", b"rate", "rate_burst", b"rate_burst", "rate_period_seconds", b"rate_period_seconds", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_max_retries", b"_max_retries", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "max_retries", b"max_retries", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_max_retries", b"_max_retries", "_max_running", b"_max_running", "_rate", b"_rate", "_rate_burst", b"_rate_burst", "_rate_period_seconds", b"_rate_period_seconds", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "max_retries", b"max_retries", "max_running", b"max_running", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "rate", b"rate", "rate_burst", b"rate_burst", "rate_period_seconds", b"rate_period_seconds", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
     _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
@@ -674,6 +690,14 @@ class Queue(_message.Message):
     _WhichOneofArgType__dead_letter_retention_seconds: _TypeAlias = _typing.Literal["_dead_letter_retention_seconds", b"_dead_letter_retention_seconds"]  # noqa: Y015
     _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
     _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
+    _WhichOneofReturnType__max_running: _TypeAlias = _typing.Literal["max_running"]  # noqa: Y015
+    _WhichOneofArgType__max_running: _TypeAlias = _typing.Literal["_max_running", b"_max_running"]  # noqa: Y015
+    _WhichOneofReturnType__rate: _TypeAlias = _typing.Literal["rate"]  # noqa: Y015
+    _WhichOneofArgType__rate: _TypeAlias = _typing.Literal["_rate", b"_rate"]  # noqa: Y015
+    _WhichOneofReturnType__rate_burst: _TypeAlias = _typing.Literal["rate_burst"]  # noqa: Y015
+    _WhichOneofArgType__rate_burst: _TypeAlias = _typing.Literal["_rate_burst", b"_rate_burst"]  # noqa: Y015
+    _WhichOneofReturnType__rate_period_seconds: _TypeAlias = _typing.Literal["rate_period_seconds"]  # noqa: Y015
+    _WhichOneofArgType__rate_period_seconds: _TypeAlias = _typing.Literal["_rate_period_seconds", b"_rate_period_seconds"]  # noqa: Y015
     _WhichOneofReturnType__retention_seconds: _TypeAlias = _typing.Literal["retention_seconds"]  # noqa: Y015
     _WhichOneofArgType__retention_seconds: _TypeAlias = _typing.Literal["_retention_seconds", b"_retention_seconds"]  # noqa: Y015
     _WhichOneofReturnType__retry_base_seconds: _TypeAlias = _typing.Literal["retry_base_seconds"]  # noqa: Y015
@@ -694,6 +718,14 @@ class Queue(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_letter_retention_seconds) -> _WhichOneofReturnType__dead_letter_retention_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_running) -> _WhichOneofReturnType__max_running | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate) -> _WhichOneofReturnType__rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_burst) -> _WhichOneofReturnType__rate_burst | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rate_period_seconds) -> _WhichOneofReturnType__rate_period_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_seconds) -> _WhichOneofReturnType__retention_seconds | None: ...
     @_typing.overload
@@ -764,6 +796,38 @@ class UnservedType(_message.Message):
 Global___UnservedType: _TypeAlias = UnservedType  # noqa: Y015
 
 @_typing.final
+class HeldBack(_message.Message):
+    """Claimable jobs of a queue that wait because of a limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    OPENS_IN_SECONDS_FIELD_NUMBER: _builtins.int
+    limit: _builtins.str
+    """The name of the setting, like max_running."""
+    jobs: _builtins.int
+    """The number of jobs, counted up to 10000."""
+    opens_in_seconds: _builtins.float
+    """Time until a rate limit allows the next start; absent: a held job must end first."""
+    def __init__(
+        self,
+        *,
+        limit: _builtins.str = ...,
+        jobs: _builtins.int = ...,
+        opens_in_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_opens_in_seconds", b"_opens_in_seconds", "opens_in_seconds", b"opens_in_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_opens_in_seconds", b"_opens_in_seconds", "jobs", b"jobs", "limit", b"limit", "opens_in_seconds", b"opens_in_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__opens_in_seconds: _TypeAlias = _typing.Literal["opens_in_seconds"]  # noqa: Y015
+    _WhichOneofArgType__opens_in_seconds: _TypeAlias = _typing.Literal["_opens_in_seconds", b"_opens_in_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__opens_in_seconds) -> _WhichOneofReturnType__opens_in_seconds | None: ...
+
+Global___HeldBack: _TypeAlias = HeldBack  # noqa: Y015
+
+@_typing.final
 class QueueStats(_message.Message):
     """A queue with its figures."""
 
@@ -777,6 +841,7 @@ class QueueStats(_message.Message):
     RUN_SECONDS_FIELD_NUMBER: _builtins.int
     TIMED_FIELD_NUMBER: _builtins.int
     UNSERVED_FIELD_NUMBER: _builtins.int
+    HELD_BACK_FIELD_NUMBER: _builtins.int
     processed: _builtins.int
     """Attempts that ended, well or not."""
     succeeded: _builtins.int
@@ -799,6 +864,10 @@ class QueueStats(_message.Message):
     def unserved(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnservedType]:
         """The jobs that no connected worker takes, by type, the most first; at most 100 types."""
 
+    @_builtins.property
+    def held_back(self) -> _containers.RepeatedCompositeFieldContainer[Global___HeldBack]:
+        """What the queue's limits hold back at present."""
+
     def __init__(
         self,
         *,
@@ -810,10 +879,11 @@ class QueueStats(_message.Message):
         run_seconds: _builtins.float = ...,
         timed: _builtins.int = ...,
         unserved: _abc.Iterable[Global___UnservedType] | None = ...,
+        held_back: _abc.Iterable[Global___HeldBack] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "failed", b"failed", "processed", b"processed", "queue", b"queue", "run_seconds", b"run_seconds", "succeeded", b"succeeded", "timed", b"timed", "unserved", b"unserved"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["depth", b"depth", "failed", b"failed", "held_back", b"held_back", "processed", b"processed", "queue", b"queue", "run_seconds", b"run_seconds", "succeeded", b"succeeded", "timed", b"timed", "unserved", b"unserved"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -896,6 +966,7 @@ class Worker(_message.Message):
     OVERRUN_FIELD_NUMBER: _builtins.int
     QUEUES_LEFT_OUT_FIELD_NUMBER: _builtins.int
     TYPES_LEFT_OUT_FIELD_NUMBER: _builtins.int
+    BREAKERS_FIELD_NUMBER: _builtins.int
     status: Global___WorkerStatus.ValueType
     """Its status."""
     running: _builtins.int
@@ -924,6 +995,10 @@ class Worker(_message.Message):
     def last_seen(self) -> _timestamp_pb2.Timestamp:
         """Its last heartbeat."""
 
+    @_builtins.property
+    def breakers(self) -> _containers.RepeatedCompositeFieldContainer[Global___OpenBreaker]:
+        """The types that it has paused because their jobs failed in a row."""
+
     def __init__(
         self,
         *,
@@ -936,14 +1011,49 @@ class Worker(_message.Message):
         overrun: _builtins.int = ...,
         queues_left_out: _builtins.int = ...,
         types_left_out: _builtins.int = ...,
+        breakers: _abc.Iterable[Global___OpenBreaker] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "registered_at", b"registered_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "last_seen", b"last_seen", "overrun", b"overrun", "owner", b"owner", "queues_left_out", b"queues_left_out", "registered_at", b"registered_at", "running", b"running", "status", b"status", "types_left_out", b"types_left_out"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["breakers", b"breakers", "info", b"info", "last_seen", b"last_seen", "overrun", b"overrun", "owner", b"owner", "queues_left_out", b"queues_left_out", "registered_at", b"registered_at", "running", b"running", "status", b"status", "types_left_out", b"types_left_out"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
+
+@_typing.final
+class OpenBreaker(_message.Message):
+    """A type of which a worker takes no jobs for a while, because attempts of it failed in a row."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    UNTIL_FIELD_NUMBER: _builtins.int
+    TRIAL_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    """The type."""
+    failures: _builtins.int
+    """Failed attempts in a row."""
+    until: _builtins.float
+    """When the worker tries one job, in seconds since the epoch by its clock."""
+    trial: _builtins.int
+    """Not 0: the number of the try for which the worker takes one job now."""
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        failures: _builtins.int = ...,
+        until: _builtins.float = ...,
+        trial: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["failures", b"failures", "trial", b"trial", "type", b"type", "until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenBreaker: _TypeAlias = OpenBreaker  # noqa: Y015
 
 @_typing.final
 class ComponentHealth(_message.Message):

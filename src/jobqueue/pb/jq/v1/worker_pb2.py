@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from jobqueue.pb.jq.v1 import types_pb2 as jq_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12jq/v1/worker.proto\x12\x05jq.v1\x1a\x11jq/v1/types.proto\"\x9f\x03\n\nAssignment\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\r\n\x05lease\x18\x02 \x01(\x06\x12\x0e\n\x06job_id\x18\x03 \x01(\x0c\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x0c\n\x04type\x18\x05 \x01(\t\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x05\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x13\n\x0bretry_count\x18\t \x01(\x05\x12\x13\n\x0bmax_retries\x18\n \x01(\x05\x12\x12\n\ncreated_at\x18\x0b \x01(\x01\x12\x1c\n\x0ftimeout_seconds\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x1f\n\x12\x65xpires_in_seconds\x18\r \x01(\x01H\x01\x88\x01\x01\x12-\n\x06labels\x18\x0e \x03(\x0b\x32\x1d.jq.v1.Assignment.LabelsEntry\x12\x0e\n\x06\x64\x65\x61ths\x18\x0f \x01(\x05\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x12\n\x10_timeout_secondsB\x15\n\x13_expires_in_seconds\"\xf7\x01\n\x06Report\x12\x1f\n\x04kind\x18\x01 \x01(\x0e\x32\x11.jq.v1.ReportKind\x12\x0b\n\x03seq\x18\x02 \x01(\x03\x12\r\n\x05lease\x18\x03 \x01(\x06\x12\x13\n\x06result\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x15\n\rnot_retryable\x18\x06 \x01(\x08\x12 \n\x13retry_after_seconds\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x1c\n\x0fran_for_seconds\x18\x08 \x01(\x01H\x02\x88\x01\x01\x42\t\n\x07_resultB\x16\n\x14_retry_after_secondsB\x12\n\x10_ran_for_seconds\"L\n\x0bReportBatch\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x1e\n\x07reports\x18\x02 \x03(\x0b\x32\r.jq.v1.Report\x12\r\n\x05\x66reed\x18\x03 \x01(\r\"J\n\tReportAck\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x03(\x08\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.jq.v1.Error\"*\n\x05Hello\x12!\n\x06worker\x18\x01 \x01(\x0b\x32\x11.jq.v1.WorkerInfo\"<\n\x07Welcome\x12\x16\n\x0eserver_version\x18\x01 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x03\"J\n\rLeaseProgress\x12\r\n\x05lease\x18\x01 \x01(\x06\x12\x12\n\x05value\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x03 \x01(\tB\x08\n\x06_value\"\x83\x01\n\x04\x42\x65\x61t\x12\x0e\n\x06leases\x18\x01 \x03(\x06\x12\r\n\x05\x62\x65gun\x18\x02 \x03(\x06\x12\x12\n\nincomplete\x18\x03 \x01(\x08\x12&\n\x08progress\x18\x04 \x03(\x0b\x32\x14.jq.v1.LeaseProgress\x12\x14\n\x07overrun\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_overrun\"\\\n\x05Pulse\x12\r\n\x05known\x18\x01 \x01(\x08\x12#\n\x06status\x18\x02 \x01(\x0e\x32\x13.jq.v1.WorkerStatus\x12\x11\n\tcancelled\x18\x03 \x03(\x06\x12\x0c\n\x04lost\x18\x04 \x03(\x06\"\x8b\x01\n\x0e\x43onnectRequest\x12\x1b\n\x05hello\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Hello\x12#\n\x07reports\x18\x02 \x03(\x0b\x32\x12.jq.v1.ReportBatch\x12\r\n\x05slots\x18\x03 \x01(\r\x12\r\n\x05\x64rain\x18\x04 \x01(\x03\x12\x19\n\x04\x62\x65\x61t\x18\x05 \x01(\x0b\x32\x0b.jq.v1.Beat\"\xe0\x01\n\x0f\x43onnectResponse\x12\x1f\n\x07welcome\x18\x01 \x01(\x0b\x32\x0e.jq.v1.Welcome\x12\x1e\n\x04\x61\x63ks\x18\x02 \x03(\x0b\x32\x10.jq.v1.ReportAck\x12&\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32\x11.jq.v1.Assignment\x12\x11\n\tcancelled\x18\x04 \x03(\x06\x12#\n\x06status\x18\x05 \x01(\x0e\x32\x13.jq.v1.WorkerStatus\x12\x0f\n\x07\x64rained\x18\x06 \x01(\x03\x12\x1b\n\x05pulse\x18\x07 \x01(\x0b\x32\x0c.jq.v1.Pulse\"4\n\x0fRegisterRequest\x12!\n\x06worker\x18\x01 \x01(\x0b\x32\x11.jq.v1.WorkerInfo\"*\n\x10RegisterResponse\x12\x16\n\x0eserver_version\x18\x01 \x01(\t\"[\n\x0c\x46\x65tchRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\r\n\x05limit\x18\x03 \x01(\x05\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\"\\\n\rFetchResponse\x12&\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x11.jq.v1.Assignment\x12#\n\x06status\x18\x02 \x01(\x0e\x32\x13.jq.v1.WorkerStatus\"W\n\rReportRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x1e\n\x07reports\x18\x03 \x03(\x0b\x32\r.jq.v1.Report\"\"\n\x0eReportResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x03(\x08\"\xb7\x01\n\x10HeartbeatRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x0e\n\x06leases\x18\x03 \x03(\x06\x12\r\n\x05\x62\x65gun\x18\x04 \x03(\x06\x12\x12\n\nincomplete\x18\x05 \x01(\x08\x12&\n\x08progress\x18\x06 \x03(\x0b\x32\x14.jq.v1.LeaseProgress\x12\x14\n\x07overrun\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_overrun\"0\n\x11HeartbeatResponse\x12\x1b\n\x05pulse\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Pulse\";\n\x11\x44\x65registerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\"\x14\n\x12\x44\x65registerResponse\"%\n\x14MissingQueuesRequest\x12\r\n\x05names\x18\x01 \x03(\t\"(\n\x15MissingQueuesResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t*\xd2\x01\n\nReportKind\x12\x1b\n\x17REPORT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13REPORT_KIND_STARTED\x10\x01\x12\x19\n\x15REPORT_KIND_SUCCEEDED\x10\x02\x12\x16\n\x12REPORT_KIND_FAILED\x10\x03\x12\x19\n\x15REPORT_KIND_TIMED_OUT\x10\x04\x12#\n\x1fREPORT_KIND_CANCEL_ACKNOWLEDGED\x10\x05\x12\x1b\n\x17REPORT_KIND_HANDED_BACK\x10\x06\x32\xc4\x03\n\rWorkerService\x12<\n\x07\x43onnect\x12\x15.jq.v1.ConnectRequest\x1a\x16.jq.v1.ConnectResponse(\x01\x30\x01\x12;\n\x08Register\x12\x16.jq.v1.RegisterRequest\x1a\x17.jq.v1.RegisterResponse\x12\x32\n\x05\x46\x65tch\x12\x13.jq.v1.FetchRequest\x1a\x14.jq.v1.FetchResponse\x12\x35\n\x06Report\x12\x14.jq.v1.ReportRequest\x1a\x15.jq.v1.ReportResponse\x12>\n\tHeartbeat\x12\x17.jq.v1.HeartbeatRequest\x1a\x18.jq.v1.HeartbeatResponse\x12\x41\n\nDeregister\x12\x18.jq.v1.DeregisterRequest\x1a\x19.jq.v1.DeregisterResponse\x12J\n\rMissingQueues\x12\x1b.jq.v1.MissingQueuesRequest\x1a\x1c.jq.v1.MissingQueuesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12jq/v1/worker.proto\x12\x05jq.v1\x1a\x11jq/v1/types.proto\"\x9f\x03\n\nAssignment\x12\x0b\n\x03seq\x18\x01 \x01(\x03\x12\r\n\x05lease\x18\x02 \x01(\x06\x12\x0e\n\x06job_id\x18\x03 \x01(\x0c\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x0c\n\x04type\x18\x05 \x01(\t\x12\x0f\n\x07payload\x18\x06 \x01(\x0c\x12\x0f\n\x07\x61ttempt\x18\x07 \x01(\x05\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x13\n\x0bretry_count\x18\t \x01(\x05\x12\x13\n\x0bmax_retries\x18\n \x01(\x05\x12\x12\n\ncreated_at\x18\x0b \x01(\x01\x12\x1c\n\x0ftimeout_seconds\x18\x0c \x01(\x01H\x00\x88\x01\x01\x12\x1f\n\x12\x65xpires_in_seconds\x18\r \x01(\x01H\x01\x88\x01\x01\x12-\n\x06labels\x18\x0e \x03(\x0b\x32\x1d.jq.v1.Assignment.LabelsEntry\x12\x0e\n\x06\x64\x65\x61ths\x18\x0f \x01(\x05\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x12\n\x10_timeout_secondsB\x15\n\x13_expires_in_seconds\"\xf7\x01\n\x06Report\x12\x1f\n\x04kind\x18\x01 \x01(\x0e\x32\x11.jq.v1.ReportKind\x12\x0b\n\x03seq\x18\x02 \x01(\x03\x12\r\n\x05lease\x18\x03 \x01(\x06\x12\x13\n\x06result\x18\x04 \x01(\x0cH\x00\x88\x01\x01\x12\r\n\x05\x65rror\x18\x05 \x01(\t\x12\x15\n\rnot_retryable\x18\x06 \x01(\x08\x12 \n\x13retry_after_seconds\x18\x07 \x01(\x01H\x01\x88\x01\x01\x12\x1c\n\x0fran_for_seconds\x18\x08 \x01(\x01H\x02\x88\x01\x01\x42\t\n\x07_resultB\x16\n\x14_retry_after_secondsB\x12\n\x10_ran_for_seconds\"L\n\x0bReportBatch\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x1e\n\x07reports\x18\x02 \x03(\x0b\x32\r.jq.v1.Report\x12\r\n\x05\x66reed\x18\x03 \x01(\r\"J\n\tReportAck\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x03(\x08\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.jq.v1.Error\"*\n\x05Hello\x12!\n\x06worker\x18\x01 \x01(\x0b\x32\x11.jq.v1.WorkerInfo\"<\n\x07Welcome\x12\x16\n\x0eserver_version\x18\x01 \x01(\t\x12\x19\n\x11max_message_bytes\x18\x02 \x01(\x03\"J\n\rLeaseProgress\x12\r\n\x05lease\x18\x01 \x01(\x06\x12\x12\n\x05value\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04text\x18\x03 \x01(\tB\x08\n\x06_value\"\x83\x01\n\x04\x42\x65\x61t\x12\x0e\n\x06leases\x18\x01 \x03(\x06\x12\r\n\x05\x62\x65gun\x18\x02 \x03(\x06\x12\x12\n\nincomplete\x18\x03 \x01(\x08\x12&\n\x08progress\x18\x04 \x03(\x0b\x32\x14.jq.v1.LeaseProgress\x12\x14\n\x07overrun\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_overrun\"\\\n\x05Pulse\x12\r\n\x05known\x18\x01 \x01(\x08\x12#\n\x06status\x18\x02 \x01(\x0e\x32\x13.jq.v1.WorkerStatus\x12\x11\n\tcancelled\x18\x03 \x03(\x06\x12\x0c\n\x04lost\x18\x04 \x03(\x06\",\n\x08\x42reakers\x12 \n\x04open\x18\x01 \x03(\x0b\x32\x12.jq.v1.OpenBreaker\"\xae\x01\n\x0e\x43onnectRequest\x12\x1b\n\x05hello\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Hello\x12#\n\x07reports\x18\x02 \x03(\x0b\x32\x12.jq.v1.ReportBatch\x12\r\n\x05slots\x18\x03 \x01(\r\x12\r\n\x05\x64rain\x18\x04 \x01(\x03\x12\x19\n\x04\x62\x65\x61t\x18\x05 \x01(\x0b\x32\x0b.jq.v1.Beat\x12!\n\x08\x62reakers\x18\x06 \x01(\x0b\x32\x0f.jq.v1.Breakers\"\xe0\x01\n\x0f\x43onnectResponse\x12\x1f\n\x07welcome\x18\x01 \x01(\x0b\x32\x0e.jq.v1.Welcome\x12\x1e\n\x04\x61\x63ks\x18\x02 \x03(\x0b\x32\x10.jq.v1.ReportAck\x12&\n\x0b\x61ssignments\x18\x03 \x03(\x0b\x32\x11.jq.v1.Assignment\x12\x11\n\tcancelled\x18\x04 \x03(\x06\x12#\n\x06status\x18\x05 \x01(\x0e\x32\x13.jq.v1.WorkerStatus\x12\x0f\n\x07\x64rained\x18\x06 \x01(\x03\x12\x1b\n\x05pulse\x18\x07 \x01(\x0b\x32\x0c.jq.v1.Pulse\"4\n\x0fRegisterRequest\x12!\n\x06worker\x18\x01 \x01(\x0b\x32\x11.jq.v1.WorkerInfo\"*\n\x10RegisterResponse\x12\x16\n\x0eserver_version\x18\x01 \x01(\t\"[\n\x0c\x46\x65tchRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\r\n\x05limit\x18\x03 \x01(\x05\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\"\\\n\rFetchResponse\x12&\n\x0b\x61ssignments\x18\x01 \x03(\x0b\x32\x11.jq.v1.Assignment\x12#\n\x06status\x18\x02 \x01(\x0e\x32\x13.jq.v1.WorkerStatus\"W\n\rReportRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x1e\n\x07reports\x18\x03 \x03(\x0b\x32\r.jq.v1.Report\"\"\n\x0eReportResponse\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x03(\x08\"\xb7\x01\n\x10HeartbeatRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x0e\n\x06leases\x18\x03 \x03(\x06\x12\r\n\x05\x62\x65gun\x18\x04 \x03(\x06\x12\x12\n\nincomplete\x18\x05 \x01(\x08\x12&\n\x08progress\x18\x06 \x03(\x0b\x32\x14.jq.v1.LeaseProgress\x12\x14\n\x07overrun\x18\x07 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_overrun\"0\n\x11HeartbeatResponse\x12\x1b\n\x05pulse\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Pulse\";\n\x11\x44\x65registerRequest\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\"\x14\n\x12\x44\x65registerResponse\"%\n\x14MissingQueuesRequest\x12\r\n\x05names\x18\x01 \x03(\t\"(\n\x15MissingQueuesResponse\x12\x0f\n\x07missing\x18\x01 \x03(\t*\xd2\x01\n\nReportKind\x12\x1b\n\x17REPORT_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13REPORT_KIND_STARTED\x10\x01\x12\x19\n\x15REPORT_KIND_SUCCEEDED\x10\x02\x12\x16\n\x12REPORT_KIND_FAILED\x10\x03\x12\x19\n\x15REPORT_KIND_TIMED_OUT\x10\x04\x12#\n\x1fREPORT_KIND_CANCEL_ACKNOWLEDGED\x10\x05\x12\x1b\n\x17REPORT_KIND_HANDED_BACK\x10\x06\x32\xc4\x03\n\rWorkerService\x12<\n\x07\x43onnect\x12\x15.jq.v1.ConnectRequest\x1a\x16.jq.v1.ConnectResponse(\x01\x30\x01\x12;\n\x08Register\x12\x16.jq.v1.RegisterRequest\x1a\x17.jq.v1.RegisterResponse\x12\x32\n\x05\x46\x65tch\x12\x13.jq.v1.FetchRequest\x1a\x14.jq.v1.FetchResponse\x12\x35\n\x06Report\x12\x14.jq.v1.ReportRequest\x1a\x15.jq.v1.ReportResponse\x12>\n\tHeartbeat\x12\x17.jq.v1.HeartbeatRequest\x1a\x18.jq.v1.HeartbeatResponse\x12\x41\n\nDeregister\x12\x18.jq.v1.DeregisterRequest\x1a\x19.jq.v1.DeregisterResponse\x12J\n\rMissingQueues\x12\x1b.jq.v1.MissingQueuesRequest\x1a\x1c.jq.v1.MissingQueuesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ASSIGNMENT_LABELSENTRY']._loaded_options = None
   _globals['_ASSIGNMENT_LABELSENTRY']._serialized_options = b'8\001'
-  _globals['_REPORTKIND']._serialized_start=2460
-  _globals['_REPORTKIND']._serialized_end=2670
+  _globals['_REPORTKIND']._serialized_start=2541
+  _globals['_REPORTKIND']._serialized_end=2751
   _globals['_ASSIGNMENT']._serialized_start=49
   _globals['_ASSIGNMENT']._serialized_end=464
   _globals['_ASSIGNMENT_LABELSENTRY']._serialized_start=376
@@ -56,34 +56,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BEAT']._serialized_end=1184
   _globals['_PULSE']._serialized_start=1186
   _globals['_PULSE']._serialized_end=1278
-  _globals['_CONNECTREQUEST']._serialized_start=1281
-  _globals['_CONNECTREQUEST']._serialized_end=1420
-  _globals['_CONNECTRESPONSE']._serialized_start=1423
-  _globals['_CONNECTRESPONSE']._serialized_end=1647
-  _globals['_REGISTERREQUEST']._serialized_start=1649
-  _globals['_REGISTERREQUEST']._serialized_end=1701
-  _globals['_REGISTERRESPONSE']._serialized_start=1703
-  _globals['_REGISTERRESPONSE']._serialized_end=1745
-  _globals['_FETCHREQUEST']._serialized_start=1747
-  _globals['_FETCHREQUEST']._serialized_end=1838
-  _globals['_FETCHRESPONSE']._serialized_start=1840
-  _globals['_FETCHRESPONSE']._serialized_end=1932
-  _globals['_REPORTREQUEST']._serialized_start=1934
-  _globals['_REPORTREQUEST']._serialized_end=2021
-  _globals['_REPORTRESPONSE']._serialized_start=2023
-  _globals['_REPORTRESPONSE']._serialized_end=2057
-  _globals['_HEARTBEATREQUEST']._serialized_start=2060
-  _globals['_HEARTBEATREQUEST']._serialized_end=2243
-  _globals['_HEARTBEATRESPONSE']._serialized_start=2245
-  _globals['_HEARTBEATRESPONSE']._serialized_end=2293
-  _globals['_DEREGISTERREQUEST']._serialized_start=2295
-  _globals['_DEREGISTERREQUEST']._serialized_end=2354
-  _globals['_DEREGISTERRESPONSE']._serialized_start=2356
-  _globals['_DEREGISTERRESPONSE']._serialized_end=2376
-  _globals['_MISSINGQUEUESREQUEST']._serialized_start=2378
-  _globals['_MISSINGQUEUESREQUEST']._serialized_end=2415
-  _globals['_MISSINGQUEUESRESPONSE']._serialized_start=2417
-  _globals['_MISSINGQUEUESRESPONSE']._serialized_end=2457
-  _globals['_WORKERSERVICE']._serialized_start=2673
-  _globals['_WORKERSERVICE']._serialized_end=3125
+  _globals['_BREAKERS']._serialized_start=1280
+  _globals['_BREAKERS']._serialized_end=1324
+  _globals['_CONNECTREQUEST']._serialized_start=1327
+  _globals['_CONNECTREQUEST']._serialized_end=1501
+  _globals['_CONNECTRESPONSE']._serialized_start=1504
+  _globals['_CONNECTRESPONSE']._serialized_end=1728
+  _globals['_REGISTERREQUEST']._serialized_start=1730
+  _globals['_REGISTERREQUEST']._serialized_end=1782
+  _globals['_REGISTERRESPONSE']._serialized_start=1784
+  _globals['_REGISTERRESPONSE']._serialized_end=1826
+  _globals['_FETCHREQUEST']._serialized_start=1828
+  _globals['_FETCHREQUEST']._serialized_end=1919
+  _globals['_FETCHRESPONSE']._serialized_start=1921
+  _globals['_FETCHRESPONSE']._serialized_end=2013
+  _globals['_REPORTREQUEST']._serialized_start=2015
+  _globals['_REPORTREQUEST']._serialized_end=2102
+  _globals['_REPORTRESPONSE']._serialized_start=2104
+  _globals['_REPORTRESPONSE']._serialized_end=2138
+  _globals['_HEARTBEATREQUEST']._serialized_start=2141
+  _globals['_HEARTBEATREQUEST']._serialized_end=2324
+  _globals['_HEARTBEATRESPONSE']._serialized_start=2326
+  _globals['_HEARTBEATRESPONSE']._serialized_end=2374
+  _globals['_DEREGISTERREQUEST']._serialized_start=2376
+  _globals['_DEREGISTERREQUEST']._serialized_end=2435
+  _globals['_DEREGISTERRESPONSE']._serialized_start=2437
+  _globals['_DEREGISTERRESPONSE']._serialized_end=2457
+  _globals['_MISSINGQUEUESREQUEST']._serialized_start=2459
+  _globals['_MISSINGQUEUESREQUEST']._serialized_end=2496
+  _globals['_MISSINGQUEUESRESPONSE']._serialized_start=2498
+  _globals['_MISSINGQUEUESRESPONSE']._serialized_end=2538
+  _globals['_WORKERSERVICE']._serialized_start=2754
+  _globals['_WORKERSERVICE']._serialized_end=3206
 # @@protoc_insertion_point(module_scope)

@@ -471,6 +471,32 @@ class Pulse(_message.Message):
 Global___Pulse: _TypeAlias = Pulse  # noqa: Y015
 
 @_typing.final
+class Breakers(_message.Message):
+    """The types of which a worker takes no jobs for a while."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def open(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.OpenBreaker]:
+        """All of them, in place of those that were told before. For each new number of a trial, the worker
+        gets one job of the type.
+        """
+
+    def __init__(
+        self,
+        *,
+        open: _abc.Iterable[_types_pb2.OpenBreaker] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["open", b"open"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Breakers: _TypeAlias = Breakers  # noqa: Y015
+
+@_typing.final
 class ConnectRequest(_message.Message):
     """From the worker. Any of the fields together; they count in the order of their numbers."""
 
@@ -481,6 +507,7 @@ class ConnectRequest(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     DRAIN_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
+    BREAKERS_FIELD_NUMBER: _builtins.int
     slots: _builtins.int
     """That many more free slots."""
     drain: _builtins.int
@@ -497,6 +524,12 @@ class ConnectRequest(_message.Message):
     def beat(self) -> Global___Beat:
         """The leases held."""
 
+    @_builtins.property
+    def breakers(self) -> Global___Breakers:
+        """The breakers that are open. They count before everything else in the message. On a new stream
+        none is open.
+        """
+
     def __init__(
         self,
         *,
@@ -505,10 +538,11 @@ class ConnectRequest(_message.Message):
         slots: _builtins.int = ...,
         drain: _builtins.int = ...,
         beat: Global___Beat | None = ...,
+        breakers: Global___Breakers | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "hello", b"hello"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "breakers", b"breakers", "hello", b"hello"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "drain", b"drain", "hello", b"hello", "reports", b"reports", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "breakers", b"breakers", "drain", b"drain", "hello", b"hello", "reports", b"reports", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -97,7 +97,7 @@ end
 
 --# news
 -- Send hints to other processes.
-local WORK, ENDED, CONTROL, ASSIGNED = 1, 2, 4, 8 -- core.store.Change
+local WORK, ENDED, CONTROL, ASSIGNED, SCHEDULES = 1, 2, 4, 8, 16 -- core.store.Change
 
 local function publish(change)
   call('PUBLISH', prefix .. 'changes', ARGV[2] .. ' ' .. change)

@@ -105,6 +105,7 @@ local function hand_out(claims, found, timeout, seed)
   -- be too low.
 
   local PAGE = 200
+  local ROUNDING = 1e-6 -- core.limits.ROUNDING
 
   local function read_on(run)
     local size = run.size
@@ -131,6 +132,65 @@ local function hand_out(claims, found, timeout, seed)
     return id
   end
 
+  -- The limits of a queue, by the rules of core/limits.py. `left` starts are still allowed; `running`
+  -- of them by the limit of held jobs.
+  local function allowance(name, most, rate)
+    local held = call('ZCARD', index('ASSIGNED', name)) + call('ZCARD', index('RUNNING', name))
+    local running = most and most - held or math.huge
+    local allowed = {left = running, running = running, started = 0}
+    if rate then
+      local row = call('HMGET', prefix .. 'queue:' .. name, 'rate_period', 'rate_burst')
+      local interval = (tonumber(row[1]) or 1) / rate
+      local burst = tonumber(row[2]) or math.max(1, math.ceil(1 / interval - ROUNDING))
+      local full_at = tonumber(call('HGET', prefix .. 'buckets:' .. name, '') or 0)
+      local missing = math.min(math.max(0, full_at - now), burst * interval)
+      local tokens = burst
+      if missing > ROUNDING then
+        tokens = math.floor(burst - (missing - ROUNDING) / interval)
+      end
+      allowed.left = math.min(running, tokens)
+      allowed.interval, allowed.burst, allowed.missing = interval, burst, missing
+      allowed.outdated = full_at - now > burst * interval + ROUNDING -- the limit was changed
+    end
+    return allowed
+  end
+
+  local function note_start(queue)
+    local allowed = queue.allowed
+    if allowed then
+      allowed.left, allowed.running = allowed.left - 1, allowed.running - 1
+      allowed.started = allowed.started + 1
+    end
+  end
+
+  local function is_open(queue)
+    return not queue.allowed or queue.allowed.left > 0
+  end
+
+  -- Write the state of the buckets. Return the queues whose limits allow no further start, each with
+  -- the seconds until a rate limit allows one (-1: a held job must end first).
+  local function finish_limits(queues)
+    local held_back = false
+    for name, queue in pairs(queues) do
+      local allowed = queue and queue.allowed
+      if allowed then
+        local missing = allowed.missing and allowed.missing + allowed.started * allowed.interval
+        if missing and (allowed.started > 0 or allowed.outdated) then
+          call('HSET', prefix .. 'buckets:' .. name, '', exact(now + missing))
+        end
+        if allowed.left <= 0 then
+          local opens_in = -1
+          if missing and allowed.running > 0 then
+            opens_in = math.max(0, missing - (allowed.burst - 1) * allowed.interval)
+          end
+          held_back = held_back or {}
+          held_back[#held_back + 1] = {name, exact(opens_in)}
+        end
+      end
+    end
+    return held_back
+  end
+
   local queues = {} -- by name; the runs of a queue continue from claim to claim
 
   local function queue_of(name)
@@ -138,9 +198,14 @@ local function hand_out(claims, found, timeout, seed)
     if known == nil then
       known = false
       local key = prefix .. 'queue:' .. name
-      local row = call('HMGET', key, 'name', 'deleted', 'paused', 'priority_weights')
+      local row = call(
+        'HMGET', key, 'name', 'deleted', 'paused', 'priority_weights', 'max_running', 'rate'
+      )
       if row[1] and not row[2] and row[3] ~= '1' then
         known = {name = name, runs = {}, weights = row[4] and cjson.decode(row[4])}
+        if row[5] or row[6] then
+          known.allowed = allowance(name, tonumber(row[5]), tonumber(row[6]))
+        end
       end
       queues[name] = known
     end
@@ -156,7 +221,7 @@ local function hand_out(claims, found, timeout, seed)
         local score = tonumber(types[n + 1])
         run = {
           key = ready_set(queue.name, type), head = score, said = score, size = size, offset = 0,
-          place = 1, page = false, heap = false,
+          place = 1, page = false, heap = false, queue = queue,
         }
         queue.runs[type] = run
       end
@@ -255,6 +320,9 @@ local function hand_out(claims, found, timeout, seed)
     size = math.min(size, PAGE)
     for _, one in ipairs(present) do
       local queue, types, more = queue_of(one[1]), one[2], one[3]
+      if queue and not is_open(queue) then
+        queue = false
+      end
       if queue and queue.weights then
         if more then
           types = types_of(queue.name, claim[4], 0, 0)
@@ -275,10 +343,18 @@ local function hand_out(claims, found, timeout, seed)
     return heap
   end
 
+  -- Return the next job and its queue.
   local function next_job(heap)
     local first = heap[1]
-    while first and not (first.page or first.take) do
-      if first.more then
+    while first and not ((first.page or first.take) and is_open(first.queue)) do
+      if not is_open(first.queue) then
+        local size = #heap
+        heap[1] = heap[size]
+        heap[size] = nil
+        if size > 1 then
+          settle(heap)
+        end
+      elseif first.more then
         local types, more = types_of(first.queue.name, first.meant, first.more, first.more)
         first.more, first.head = more, more and tonumber(types[#types])
         settle(heap)
@@ -294,7 +370,7 @@ local function hand_out(claims, found, timeout, seed)
     end
     local id = first.take and first.take() or take(first)
     settle(heap)
-    return id
+    return id, first.queue
   end
 
   local stamp, due = iso(now), exact(now + timeout)
@@ -330,7 +406,7 @@ local function hand_out(claims, found, timeout, seed)
     local heap = heap_of(claim, found[number])
     local slot, slots = 1, claim[3]
     while slot <= #slots do
-      local id = next_job(heap)
+      local id, queue = next_job(heap)
       if not id then
         break
       end
@@ -340,6 +416,7 @@ local function hand_out(claims, found, timeout, seed)
       if row[19] == 'PENDING' and (not row[14] or tonumber(row[14]) > now) then
         rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2])
         kept[#kept + 1] = {id, slots[slot][2]}
+        note_start(queue)
         slot = slot + 1
       else
         expired = expired + 1
@@ -369,13 +446,14 @@ local function hand_out(claims, found, timeout, seed)
     end
   end
   flush()
-  return rows, kept, ended
+  return rows, kept, ended, finish_limits(queues)
 end
 
 -- Fill claims {queues (nil: all), excluded queues, slots {{worker, lease}, ...}, types (nil: all; a
 -- list of few, or a set of many)}. Returns the rows of the assigned jobs, and {id, lease} of each
 -- job to find the row again. If there were too many expired jobs, also returns where the script
--- stopped: {number of the claim, workers of its remaining slots}.
+-- stopped: {number of the claim, workers of its remaining slots}. If limits of queues may have held
+-- jobs back, also returns {queue, seconds until a rate limit allows a start (-1: not known)} of each.
 local function fill(claims, timeout, seed)
   local found, some = {}, false
   for number, claim in ipairs(claims) do
@@ -419,13 +497,15 @@ if before then
   return {before[1], rows}
 end
 
--- Returns {said, rows}. `wrote` is true if the answer must be stored even if no job was assigned.
-local function finish(said, rows, kept, wrote)
+-- Returns {said, rows, queues that were held back, queues with a limit in which a lease ended}. The
+-- last two are false if there are none. `wrote` is true if the answer must be stored even if no job
+-- was assigned.
+local function finish(said, rows, kept, wrote, held_back, freed)
   give_back()
   if wrote or #kept > 0 then
     answer({said, kept})
   end
-  return {said, rows}
+  return {said, rows, held_back or false, freed or false}
 end
 
 --# claim: claiming
@@ -454,11 +534,11 @@ for _, claim in ipairs(asked[1]) do
   slots = slots + #claim[3]
 end
 expect_events(math.min(slots, 100))
-local rows, kept, ended = fill(asked[1], asked[2], asked[3])
+local rows, kept, ended, held_back = fill(asked[1], asked[2], asked[3])
 if asked[5] and #kept > 0 then
   tell(ASSIGNED)
 end
-return finish(ended or false, rows, kept, false)
+return finish(ended or false, rows, kept, false, held_back)
 
 --# standing: claims
 -- Return the rows, as `claim` does, of jobs that are assigned to a worker and not started.

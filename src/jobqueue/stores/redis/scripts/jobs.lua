@@ -134,8 +134,8 @@ for n, job in ipairs(jobs) do
 end
 flush()
 
-local rows, kept = fill(asked[3], asked[4], asked[5])
-return finish(results, rows, kept, wrote)
+local rows, kept, _, held_back = fill(asked[3], asked[4], asked[5])
+return finish(results, rows, kept, wrote, held_back)
 
 --# apply: claiming
 -- Make transitions of jobs, in order, each fenced; then fill claims.
@@ -157,6 +157,7 @@ if asked[6] and not stands(asked[6]) then
 end
 
 local items, grace = asked[1], asked[5]
+local ended_in = {} -- queues in which a lease ended
 expect_events(2 * #items)
 local wrote = false
 local updated_at = iso(now)
@@ -229,6 +230,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
     call('HDEL', key, 'error', 'expires_at') -- the TTL ends at the first start
   end
   release(worker, id)
+  ended_in[queue] = true
   enter(id, seq, queue, row[1], 'DONE')
   add(prefix .. 'completed', now_text, id)
   set_due(id, nil)
@@ -293,6 +295,7 @@ local function write(item)
   set_due(id, item[14])
   if item[16] then
     release(item[16], id)
+    ended_in[queue] = true
   end
   for _, attempt in ipairs(item[17]) do
     count_attempt(queue, attempt[1], attempt[2])
@@ -316,9 +319,18 @@ end
 flush()
 write_figures()
 
+local freed = false
+for queue in pairs(ended_in) do
+  if call('HEXISTS', prefix .. 'queue:' .. queue, 'max_running') == 1 then
+    freed = freed or {}
+    freed[#freed + 1] = queue
+    tell(WORK)
+  end
+end
+
 expect_events(#items)
-local rows, kept = fill(asked[2], asked[3], asked[4])
-return finish(said, rows, kept, wrote)
+local rows, kept, _, held_back = fill(asked[2], asked[3], asked[4])
+return finish(said, rows, kept, wrote, held_back, freed)
 
 --# request_cancel: write, held, outbox
 -- Flag a RUNNING job to be cancelled. Returns its lease, or nothing. asked: {seq}

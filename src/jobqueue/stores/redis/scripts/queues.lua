@@ -121,3 +121,19 @@ for _, name in ipairs(names) do
   end
 end
 return found
+
+--# limit_states
+-- Return the state of the limits of queues: {queue, number of held jobs, when the bucket of its rate
+-- limit is full, now}. asked: {name or nil}
+local names = asked[1] and {asked[1]} or call('SMEMBERS', prefix .. 'queues')
+local found = {}
+for _, name in ipairs(names) do
+  local row = call('HMGET', prefix .. 'queue:' .. name, 'name', 'deleted', 'max_running', 'rate')
+  if row[1] and not row[2] and (row[3] or row[4]) then
+    found[#found + 1] = {
+      name, call('ZCARD', index('ASSIGNED', name)) + call('ZCARD', index('RUNNING', name)),
+      call('HGET', prefix .. 'buckets:' .. name, '') or '0', now_text,
+    }
+  end
+end
+return found

@@ -18,6 +18,21 @@ for version = math.max(1, last - asked[3] + 1), last do
 end
 return found
 
+--# describe
+-- Return what tells of dead letters. Other jobs are left out. asked: {numbers, bytes of an error}
+local found = {}
+for _, seq in ipairs(asked[1]) do
+  local id = id_of(seq)
+  local row = id and call(
+    'HMGET', document(id), 'status', 'version', 'queue', 'type', 'reason', 'error', 'completed_at')
+  if row and row[1] == 'DEAD_LETTERED' then
+    local error = string.sub(row[6] or '', 1, asked[2])
+    found[#found + 1] = {
+      string.format('%.0f', seq), row[2], id, row[3], row[4] or '', row[5], error, row[7]}
+  end
+end
+return found
+
 --# moved_on
 -- Return the numbers of those jobs that have ended or do not have the given version any more.
 -- asked: {numbers, versions (0: any)}

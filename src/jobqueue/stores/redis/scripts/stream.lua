@@ -62,10 +62,10 @@ end
 -- Return the identity of this store. May be repeated. asked: {an id, for a store that has none}
 return instance(asked[1])
 
---# begin_stream: led_write, instance
+--# begin_stream: led_write, instance, schedule_keys
 -- Return the mark. If there is none, start a stream with its mark before the first event. The
--- outbox then begins with the creation of every queue and the registration of every worker. Returns
--- {event, entry, id, generation}, or nothing if the term is over.
+-- outbox then begins with the creation of every queue and schedule, and the registration of every
+-- worker. Returns {event, entry, id, generation}, or nothing if the term is over.
 -- asked: {term, an id, for a store that has none}
 local store = instance(asked[2]) -- before there is a mark
 if call('EXISTS', MARK) == 1 then
@@ -79,6 +79,12 @@ for _, name in ipairs(queues) do
   call(
     'XADD', OUTBOX, place_of('0'), 'kind', 'queue_created', 'at', now_text,
     unpack(settings_of(name))
+  )
+end
+for _, name in ipairs(call('ZRANGE', NAMES, 0, -1)) do
+  call(
+    'XADD', OUTBOX, place_of('0'), 'kind', 'schedule_created', 'at', now_text,
+    unpack(call('HGETALL', schedule_key(name)))
   )
 end
 for _, name in ipairs(queues) do
@@ -226,7 +232,7 @@ if call('HGET', RESTORING, 'token') ~= asked[1] then
   return false
 end
 
---# restore_begin: write, term, outbox, restoring
+--# restore_begin: write, term, outbox, restoring, schedule_keys
 -- Begin to restore an empty store. Returns {'begun'}, or {what the store contains}. asked: {token,
 -- the queue that every server creates}
 if call('EXISTS', RESTORING) == 1 then
@@ -241,6 +247,9 @@ if call('EXISTS', prefix .. 'jobs') == 1 then
 end
 if call('EXISTS', prefix .. 'key_expiry') == 1 then
   return {'idempotency keys'}
+end
+if call('EXISTS', NAMES) == 1 then
+  return {'schedules'}
 end
 local first = prefix .. 'queue:' .. asked[2]
 for _, name in ipairs(call('SMEMBERS', prefix .. 'every_queue')) do

@@ -212,6 +212,16 @@ end
 tell(CONTROL)
 return answer({1})
 
+--# set_breakers: write
+-- Record the open breakers of a worker, as JSON. Returns {1}.
+-- asked: {id, incarnation, breakers ('': none)}
+local key = prefix .. 'worker:' .. asked[1]
+if call('HGET', key, 'incarnation') == asked[2] then
+  call('HSET', key, 'breakers', asked[3])
+  tell(CONTROL)
+end
+return answer({1})
+
 --# retire_silent: led_write, outbox, owners
 -- Set workers OFFLINE that sent no heartbeat for some seconds. Returns {ids}, or nothing if the
 -- term is over.
