@@ -364,6 +364,7 @@ async def test_workers_are_listed_with_and_without_their_names(driver: Driver):
     named = worker("a", types=frozenset({"mail", ""}), queues=("q", "other"), owner="fleet", link=7)
     await driver.store.workers.register(named)
     await driver.store.workers.register(worker("b"))
+    await driver.store.workers.set_breakers("a", 1, [OpenBreaker("mail", 3, 7.0)])
     await driver.submit()
     await driver.claim_one(worker_id="b")
     full = await driver.store.workers.all()

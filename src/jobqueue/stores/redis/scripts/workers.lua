@@ -297,7 +297,7 @@ return found
 -- asked: {true: with the names of its queues and types}
 local SHORT = {
   'worker_id', 'incarnation', 'hostname', 'pid', 'concurrency', 'version', 'fallback', 'link',
-  'owner', 'status', 'registered_at', 'overrun', 'partition', 'withheld',
+  'owner', 'status', 'registered_at', 'overrun', 'breakers', 'partition', 'withheld',
 }
 
 local function fields_of(id)
