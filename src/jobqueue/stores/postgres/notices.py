@@ -27,6 +27,7 @@ CHANNEL = "jobqueue"
 _EVERYTHING = Change.WORK | Change.ENDED | Change.CONTROL | Change.SCHEDULES
 _PAUSE = 0.02  # between two messages
 _MOST_HEADS = 100  # PostgreSQL limits a message to 8,000 bytes
+_BITS = (31, 15, 63, 63)  # of a head's queue, rank and type, and of a job's number
 _KEEPALIVE = 5.0
 _FIRST_RETRY, _LONGEST_RETRY = 0.05, 2.0
 
@@ -144,7 +145,7 @@ class Listener:
             name, what, said = json.loads(word)
             change = Change(what)
             heads = None if said is None else _heads(said)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             # A message of another program or of a newer version: anything may have changed.
             self._heard(_EVERYTHING, None)
             return
@@ -168,7 +169,14 @@ def _heads(said: list[list[int]]) -> dict[Head, int] | None:
     """
     if any(len(one) == 3 for one in said):
         return None
-    return {(int(queue), int(rank), int(kind)): int(seq) for queue, rank, kind, seq in said}
+    heads: dict[Head, int] = {}
+    for one in said:
+        # Anybody who may connect may send hints. A number that has no column would fail each claim.
+        if any(int(n).bit_length() > bits for n, bits in zip(one, _BITS, strict=True)):
+            raise ValueError(f"a head has a number that is too large: {one}")
+        queue, rank, kind, seq = map(int, one)
+        heads[queue, rank, kind] = seq
+    return heads
 
 
 def returned(heads: set[Head]) -> dict[Head, int]:
