@@ -5,6 +5,8 @@ Texts of jobs, names and errors on its pages are in tests/console/test_texts.py.
 
 from __future__ import annotations
 
+import json
+import tracemalloc
 from collections.abc import AsyncIterator
 
 import httpx
@@ -12,7 +14,9 @@ import pytest
 import pytest_asyncio
 
 from jobqueue.access.rules import HTTP, RULES
+from jobqueue.api.console.formats import readable
 from jobqueue.core.ids import new_job_ids
+from jobqueue.core.job import JobSpec
 from jobqueue.server.process import ServerProcess
 from tests import patience
 from tests.console.person import at
@@ -252,3 +256,38 @@ async def test_a_server_without_the_console_has_none():
         page = await client.get("/", headers={"Accept": "text/html"})
         assert page.status_code == 200
         assert "console" not in (await client.get("/")).json()["links"]
+
+
+async def test_a_job_that_is_nested_deeply_is_shown_in_little_memory():
+    """Before, 100 kB of arguments took 180 MB on each look at the job's page, and 1 MiB 2 GB."""
+    deep = b"[" * 900 + b",".join([b"1"] * 50_000) + b"]" * 900
+    async with serving(known=False) as server, at(server) as person:
+        (result,) = await server.backend.submit([JobSpec(payload=deep)])
+        tracemalloc.start()
+        try:
+            page = await person.open(f"/ui/jobs/{result.job_id}")
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert page.status == 200
+    assert "[[[[" in page.text
+    assert most < 10 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "content", [b'{"a": [1, {"b": "[[[{"}]}', b'"\\"[["', b"[]", b'[["\\\\", 1], [[]]]']
+)
+def test_json_that_is_nested_a_little_is_indented(content: bytes):
+    kind, text = readable(content)
+    assert kind == "JSON"
+    assert text == json.dumps(json.loads(content), indent=2)
+
+
+@pytest.mark.parametrize(
+    "before", ["0" * 18 + "1" + "9" * 4_000, "0" * 18 + "1" + "9" * 5_000, "²"]
+)
+async def test_no_number_in_an_address_is_a_defect(before: str):
+    async with serving(known=False) as server, plain(server) as client:
+        (result,) = await server.backend.submit([JobSpec(payload=b"1")])
+        answer = await client.get(f"/ui/jobs/{result.job_id}", params={"before": before})
+        assert answer.status_code == 400

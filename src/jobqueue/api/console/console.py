@@ -20,12 +20,13 @@ from jobqueue.core.api import StatusApi
 from jobqueue.core.errors import InvalidArgument, JobQueueError, PermissionDenied, Unauthenticated
 from jobqueue.core.job import Health, Worker
 from jobqueue.core.queue import QueueStats
-from jobqueue.core.waiting import Recent
+from jobqueue.core.waiting import LONG, Recent, items_of, turn
 
 FRESH = 1.0
 """Seconds for which all open pages share one read of the queues, the workers and the health."""
 _FORM_BYTES = 64 * KIB
 _FORM_FIELDS = 100
+_ESCAPE_EFFORT = 4  # bytes that an escaped one counts as, beside its own three
 _OWN = ("same-origin", "none")
 
 Form = Mapping[str, str]
@@ -86,6 +87,8 @@ class Console:
         def register(action: Action) -> Action:
             async def endpoint(request: Request) -> Response:
                 async with self.context.buffers.body(request, largest) as body:
+                    if len(body) > LONG:
+                        await turn(items_of(len(body) + _ESCAPE_EFFORT * body.count(b"%")))
                     form = _parse(body)
                 session = "" if is_login else session_in(request.scope["headers"])
                 self._check_token(form, session)

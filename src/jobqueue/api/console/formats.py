@@ -6,6 +6,7 @@ import math
 import re
 import time
 from datetime import UTC, datetime
+from itertools import accumulate
 from urllib.parse import quote
 
 import msgspec
@@ -20,6 +21,10 @@ _SIZES = ("KiB", "MiB", "GiB")
 _AGE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(s|m|h|d)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _TIME = Markup('<time datetime="{}" title="{} UTC" data-as="{}">{}</time>')
+_INDENT = 2
+_LONGEST_INDENTED = 256 * 1024  # bytes
+_MOST_SPACES = 4 * 1024 * 1024
+_NO_BRACKETS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[^][{}"]+')
 NOTHING = Markup('<span class="none" title="none">–</span>')
 
 
@@ -107,7 +112,8 @@ def segment(text: str) -> str:
 def readable(content: bytes) -> tuple[str, str]:
     """Return the kind of some bytes (``JSON``, ``text`` or ``bytes``) and a text that shows them.
 
-    JSON is indented, and its numbers keep all their digits. Bytes are shown as hexadecimal.
+    JSON is indented, unless it is long or nested deeply, and its numbers keep all their digits.
+    Bytes are shown as hexadecimal.
     """
     try:
         text = content.decode()
@@ -115,9 +121,30 @@ def readable(content: bytes) -> tuple[str, str]:
         return "bytes", content.hex(" ")
     try:
         msgspec.json.decode(content, type=msgspec.Raw)
-        return "JSON", msgspec.json.format(content, indent=2).decode()
+        if _can_be_indented(content):
+            text = msgspec.json.format(content, indent=_INDENT).decode()
+        return "JSON", text
     except (msgspec.DecodeError, RecursionError):
         return "text", text
+
+
+def _can_be_indented(content: bytes) -> bool:
+    """Return True if JSON that is indented is not much longer.
+
+    Each line of a list that is nested a thousand levels deep begins with 2,000 spaces: without this
+    check, 1 MiB of JSON takes 1 GiB.
+    """
+    if len(content) > _LONGEST_INDENTED:
+        return False
+    opened = content.count(b"[") + content.count(b"{")
+    most = _MOST_SPACES // (_INDENT * (1 + content.count(b",") + 2 * opened))  # of levels
+    return opened <= most or _depth(content) <= most
+
+
+def _depth(content: bytes) -> int:
+    """Return the number of levels of lists and objects in JSON."""
+    levels = accumulate(1 if one in b"[{" else -1 for one in _NO_BRACKETS.sub(b"", content))
+    return max(levels, default=0)
 
 
 def read_span(text: str) -> float:

@@ -21,6 +21,7 @@ from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import MAX_VERSION, Event, Job, JobSpec, older
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
+from jobqueue.core.waiting import LONG, items_of, turn
 
 _SHOWN = 64 * 1024  # most characters of a payload or a result on a page
 _FORMATTED = 4 * 1024 * 1024  # most bytes that are indented
@@ -88,6 +89,9 @@ def pages(console: Console) -> None:
         events = await backend.history(job.id, before)
         queues = {one.queue.name: one.queue for one in await console.reads.list_queues()}
         queue = queues.get(job.queue)
+        size = len(job.payload) + len(job.result or b"") + sum(len(one.detail) for one in events)
+        if size > LONG:
+            await turn(items_of(size))
         return console.show(
             request,
             "job.html",
@@ -266,7 +270,7 @@ def _labels(text: str) -> dict[str, str]:
 def _version(text: str) -> int | None:
     if not text:
         return None
-    if not text.isdecimal() or not 1 <= int(text[:19]) <= MAX_VERSION:
+    if not text.isdecimal() or len(text) > 18 or not 1 <= int(text) <= MAX_VERSION:
         raise InvalidArgument("before", f"must be 1 to {MAX_VERSION}")
     return int(text)
 
