@@ -1,4 +1,4 @@
-"""Anybody who may connect to the database may send hints to the servers. None stops their claims."""
+"""Anybody who may connect to the database may send hints to servers. None stops their claims."""
 
 from __future__ import annotations
 
