@@ -10,9 +10,11 @@ a gap give one run.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
+from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
 from jobqueue.core.errors import InvalidArgument
@@ -29,6 +31,8 @@ _SHORTHANDS = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+MAX_CRON_LENGTH = 1_000
+"""The most characters of a cron expression. One that lists every single value has 400."""
 _SHOWN = 80
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
@@ -188,6 +192,8 @@ class Cron:
                 continue
             if self._matches(day):
                 for hour in self._hours[::way]:
+                    if day == start.date() and (hour - start.hour) * way < 0:
+                        continue
                     for minute in self._minutes[::way]:
                         local = datetime(day.year, day.month, day.day, hour, minute)  # noqa: DTZ001
                         if local == start or (local > start) is (way > 0):
@@ -234,6 +240,8 @@ def utc_text(moment: float) -> str:
 
 
 def _words(text: str) -> list[str]:
+    if len(text) > MAX_CRON_LENGTH:
+        raise InvalidArgument("cron", f"has {len(text)} characters; at most {MAX_CRON_LENGTH}")
     words = text.split()
     if len(words) == 1 and words[0].startswith("@"):
         if (full := _SHORTHANDS.get(words[0].lower())) is None:
@@ -253,18 +261,22 @@ def _words(text: str) -> list[str]:
 def _find_zone(name: str) -> tzinfo:
     if name == "UTC":
         return UTC  # needs no database of time zones
-    try:
+    with suppress(KeyError, ValueError, OSError, TypeError):
         return ZoneInfo(name)
-    except (KeyError, ValueError, OSError, TypeError):
-        pass
-    known = sorted(available_timezones())
-    close = difflib.get_close_matches(str(name), known, n=1)
+    known = _known_zones()
+    close = difflib.get_close_matches(str(name)[:_SHOWN], known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     if not known:
         hint = "; this machine has no database of time zones: install the package tzdata"
     raise InvalidArgument(
         "timezone", f"{name!r:.80} is not a time zone; allowed: names like Europe/Zurich{hint}"
     )
+
+
+@cache
+def _known_zones() -> Sequence[str]:
+    """Return the names of all time zones. To find them takes many reads of files."""
+    return sorted(available_timezones())
 
 
 def _whole_minute(moment: float) -> datetime:

@@ -33,7 +33,7 @@ from jobqueue.core.schedule import (
     settle,
 )
 from jobqueue.core.store import ANY_VERSION, JobReads, ScheduleStore, Store, Term, TermEnded
-from jobqueue.core.waiting import Background, GrowingPause, is_set_within
+from jobqueue.core.waiting import WORKER, Background, GrowingPause, in_turns, is_set_within
 
 _log = logging.getLogger("jobqueue.engine.schedules")
 _LOOK = 5.0  # the longest pause: a hint may be lost, and the clock may be set
@@ -141,7 +141,10 @@ class Ticker(Background):
         schedules = await self._schedules.get(names)
         busy = await self._busy.of(schedules)
         now = self._clock.now()
-        plans = [self._plan(one, now, one.name in busy) for one in schedules]
+        # After an outage, a schedule may have missed a thousand ticks.
+        plans = await in_turns(
+            lambda one: self._plan(one, now, one.name in busy), schedules, WORKER
+        )
         specs = [
             one.spec.tick(tick)
             for one, made in zip(schedules, plans, strict=True)

@@ -19,6 +19,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from jobqueue.api.http.errors import TooLarge
 from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.clock import LATEST, MAX_SECONDS
+from jobqueue.core.cron import MAX_CRON_LENGTH
 from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.core.job import DEFAULT_QUEUE, MORE, JobSpec
 from jobqueue.core.queue import (
@@ -239,7 +240,11 @@ class _ScheduleFields(Struct, kw_only=True, forbid_unknown_fields=True):
         ""
     )
     cron: Annotated[
-        str, _stated("minute hour day-of-month month day-of-week, or like @hourly; or give every")
+        str,
+        _stated(
+            "minute hour day-of-month month day-of-week, or like @hourly; or give every",
+            maxLength=MAX_CRON_LENGTH,
+        ),
     ] = ""
     every: Annotated[
         int | None,
