@@ -13,7 +13,7 @@ from jobqueue.api.grpc.registrations import Registrations
 from jobqueue.core.job import JobSpec, Transition, WorkerStatus
 from jobqueue.core.queue import Queue
 from jobqueue.core.store import Claim
-from jobqueue.core.waiting import FairSemaphore, account, to_its_end
+from jobqueue.core.waiting import FairSemaphore, Recent, account, to_its_end
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.postgres import connections, queue_cache
 from jobqueue.stores.postgres.heads import _kinds, kinds_of
@@ -87,6 +87,53 @@ async def test_those_who_give_up_leave_their_place_to_others():
     line.release()
     async with line:
         pass
+
+
+async def test_a_shared_read_is_not_in_the_line_of_the_caller_who_began_it():
+    """Before, all others waited for it behind that caller's calls, and again if it gave up."""
+    line = FairSemaphore()
+    done: list[str] = []
+
+    async def call() -> None:
+        async with line:
+            await asyncio.sleep(0)
+            done.append("call")
+
+    async def ask() -> str:
+        async with line:
+            await asyncio.sleep(0)
+            done.append("read")
+        return "answer"
+
+    recent = Recent(ask)
+    hungry = begin("hungry", call, MANY)
+    await asyncio.sleep(0)
+    first, second = begin("hungry", recent.read) + begin("healthy", recent.read)
+    await asyncio.sleep(0)
+    first.cancel()
+    assert await second == "answer"
+    assert done.count("call") <= 3
+    await asyncio.gather(*hungry)
+    assert (done.count("read"), first.cancelled()) == (1, True)
+
+
+async def test_an_answer_from_before_a_change_is_not_kept():
+    answers = iter("abc")
+    gate = asyncio.Event()
+
+    async def ask() -> str:
+        answer = next(answers)
+        await gate.wait()
+        return answer
+
+    recent = Recent(ask, fresh=1_000.0)
+    (early,) = begin("one", recent.read)
+    await asyncio.sleep(0)
+    recent.forget()
+    (late,) = begin("two", recent.read)
+    await asyncio.sleep(0)
+    gate.set()
+    assert [await early, await late, await recent.read()] == ["a", "b", "b"]
 
 
 async def test_an_owner_registers_although_others_name_its_worker():

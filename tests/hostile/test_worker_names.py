@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from jobqueue.api.grpc.server import GrpcFace
+from jobqueue.core.breaker import MAX_OPEN, MAX_TOLD_BYTES, OpenBreaker
 from jobqueue.core.errors import RateLimited
 from jobqueue.core.job import JobSpec, Worker, WorkerInfo, WorkerStatus
 from jobqueue.engine import worker_names
@@ -20,6 +21,7 @@ from jobqueue.engine.worker_names import WorkerNames, list_shortened
 from jobqueue.pb.jq.v1 import operator_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from jobqueue.stores.memory import MemoryStore
 from jobqueue.stores.memory.workers import MemoryWorkers
+from jobqueue.stores.rows import write_breakers
 from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
 from tests.engine.rig import session_of
@@ -261,3 +263,29 @@ async def test_the_names_of_all_workers_are_never_read_together(monkeypatch: pyt
         assert max(read) <= 20
     finally:
         await engine.stop()
+
+
+async def test_few_of_the_open_breakers_of_a_worker_are_kept_for_others(engine: Engine):
+    """Every server reads those of all workers often, and lists show them. All are in force."""
+    types = [f"{number:04d}{'x' * 190}" for number in range(MAX_OPEN)]
+    info = WorkerInfo(
+        id="w",
+        incarnation=1,
+        hostname="h",
+        pid=1,
+        concurrency=1,
+        queues=("default",),
+        types=frozenset(types),
+    )
+    link = await engine.connect(info, RecordingInbox())
+    link.set_breakers([OpenBreaker(type, 3, 9_000_000_000.0) for type in types])
+    session = session_of(engine, "w")
+    assert session is not None
+    assert len(session.breakers) == MAX_OPEN
+    known: tuple[OpenBreaker, ...] = ()
+    async with patience.timeout(10):
+        while not known:
+            await asyncio.sleep(0.01)
+            (known,) = [one.breakers for one in await engine.list_workers()]
+    assert known[0].type == types[0]
+    assert len(write_breakers(known) or "") < 2 * MAX_TOLD_BYTES

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.lifecycle import Move
@@ -15,6 +16,8 @@ from jobqueue.core.lifecycle import Move
 MAX_FAILURES = 10_000
 MIN_PAUSE = 0.1
 MAX_PAUSE = 86_400.0
+MAX_TOLD_BYTES = 8 * 1024  # about: of a worker's open breakers that other servers and people see
+_FIELDS = 64  # bytes of one without its type
 MAX_OPEN = 1_000  # open breakers that a worker may tell of: as many as it may have types
 
 
@@ -61,6 +64,15 @@ class OpenBreaker:
     def document(self) -> list[object]:
         """Return the values as stores keep them, in JSON."""
         return [self.type, self.failures, self.until, self.trial]
+
+
+def first_told(breakers: Sequence[OpenBreaker]) -> tuple[OpenBreaker, ...]:
+    """Return the first of a worker's open breakers, about MAX_TOLD_BYTES of them.
+
+    Every server reads those of all workers often, and a worker may have a thousand.
+    """
+    sizes = accumulate(_FIELDS + len(one.type.encode(errors="replace")) for one in breakers)
+    return tuple(breakers[: sum(size <= MAX_TOLD_BYTES for size in sizes)])
 
 
 def read_breakers(rows: Sequence[Sequence[object]]) -> tuple[OpenBreaker, ...]:

@@ -116,28 +116,46 @@ RECENT = 1.0
 
 
 class Recent(Generic[T]):
-    """Caches an answer for a short time. Concurrent callers share one read."""
+    """Caches an answer for a short time. Concurrent callers share one read.
+
+    The read belongs to no account: otherwise a caller would wait for the turn of the one who began
+    it, and the read would end when that one gives up.
+    """
 
     def __init__(self, ask: Callable[[], Awaitable[T]], fresh: float | None = None) -> None:
         """Set the function that reads the answer, and the seconds for which it is cached."""
         self._ask = ask
         self._fresh = fresh
-        self._asking = asyncio.Lock()
         self._known: tuple[float, T] | None = None
+        self._reading: asyncio.Task[T] | None = None
 
     async def read(self) -> T:
-        async with self._asking:
-            known = self._known
-            fresh = RECENT if self._fresh is None else self._fresh
-            if known is None or time.monotonic() - known[0] > fresh:
-                answer = await self._ask()
-                # From the end of the read: callers that waited for a slow one share its answer.
-                known = self._known = (time.monotonic(), answer)
+        known = self._known
+        fresh = RECENT if self._fresh is None else self._fresh
+        if known is not None and time.monotonic() - known[0] <= fresh:
             return known[1]
+        reading = self._reading
+        if reading is None:
+            reading = self._reading = asyncio.create_task(self._read(), name="recent")
+            reading.add_done_callback(_note_end)
+        return await asyncio.shield(reading)
+
+    async def _read(self) -> T:
+        account.set("")
+        task = asyncio.current_task()
+        try:
+            answer = await self._ask()
+            if self._reading is task:
+                # From the end of the read: callers that waited for a slow one share its answer.
+                self._known = (time.monotonic(), answer)
+            return answer
+        finally:
+            if self._reading is task:
+                self._reading = None
 
     def forget(self) -> None:
-        """Discard the cached answer."""
-        self._known = None
+        """Discard the cached answer, and that of a read that began before."""
+        self._known = self._reading = None
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jobqueue.core.breaker import OpenBreaker
+from jobqueue.core.breaker import OpenBreaker, first_told
 from jobqueue.core.clock import LATEST, MAX_SECONDS
 from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.core.job import MAX_SEQ, Held, Pulse, Transition, WorkerStatus
@@ -136,7 +136,7 @@ class EngineLink:
         known = self._session.info.types or frozenset()
         kept = tuple({one.type: one for one in breakers if one.type in known}.values())
         self._scheduler.set_breakers(self._session, kept)
-        self._breakers.put(kept)
+        self._breakers.put(first_told(kept))
 
     async def _record_breakers(self, breakers: Sequence[OpenBreaker]) -> bool:
         """Write the open breakers to the store, for other servers and for operators."""
