@@ -81,6 +81,9 @@ BEGIN
     ELSIF key LIKE 'cron:%' THEN
         field := 'idempotency_key';
         message := 'keys that begin with ''cron:'' belong to schedules';
+    ELSIF octet_length(labels::text) > 262144 THEN -- they are stored as they are, with all spaces
+        field := 'labels';
+        message := 'have too many bytes of JSON; at most 262144 are allowed';
     ELSIF json_typeof(labels) <> 'object' THEN
         field := 'labels';
         message := 'expected an object of names and texts';
