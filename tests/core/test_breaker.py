@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from jobqueue.core.breaker import (
+    AttemptVerdict,
     Breaker,
     Circuit,
     OpenBreaker,
     Phase,
-    Verdict,
     read_breakers,
     verdict,
     why_paused,
@@ -19,7 +19,7 @@ from jobqueue.core.breaker import (
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.lifecycle import REPORTABLE, Move
 
-FAILED, WORKS, NOTHING = Verdict.FAILED, Verdict.WORKS, Verdict.NOTHING
+FAILED, WORKS, NOTHING = AttemptVerdict.FAILED, AttemptVerdict.WORKS, AttemptVerdict.NOTHING
 
 
 @pytest.mark.parametrize("move", [move for move in Move if move in REPORTABLE])

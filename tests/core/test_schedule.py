@@ -15,14 +15,14 @@ from jobqueue.core.job import JobSpec
 from jobqueue.core.schedule import (
     MAX_EVERY,
     MAX_PAYLOAD_BYTES,
-    Interval,
+    FixedInterval,
     Overlap,
-    Plan,
     Schedule,
     ScheduleSpec,
     ScheduleState,
     Source,
     TickOutcome,
+    TickPlan,
     TickRules,
     create,
     pause,
@@ -60,14 +60,14 @@ def schedule(state: ScheduleState | None = None, **fields: Any) -> Schedule:
 
 def due(
     next_at: str, now: str, *, busy: bool = False, rules: TickRules = RULES, **fields: Any
-) -> Plan:
+) -> TickPlan:
     """The plan for a schedule whose next tick is ``next_at``."""
     waiting = fields.pop("waiting", None)
     state = ScheduleState(next_at=at(next_at), waiting_at=None if waiting is None else at(waiting))
     return plan(schedule(state, **fields), at(now), rules, busy=busy)
 
 
-def ticks(made: Plan) -> list[str]:
+def ticks(made: TickPlan) -> list[str]:
     return [datetime.fromtimestamp(tick, UTC).strftime("%H:%M:%S") for tick in made.ticks]
 
 
@@ -112,7 +112,7 @@ def test_the_job_of_a_tick_has_its_key_and_its_label() -> None:
 
 @given(st.integers(1, MAX_EVERY), st.floats(0, 4e9))
 def test_intervals_meet_the_multiples_of_their_length(every: int, now: float) -> None:
-    interval = Interval(every)
+    interval = FixedInterval(every)
     following, before = interval.next(now), interval.previous(now)
     assert before <= now < following
     assert following % every == before % every == 0

@@ -567,7 +567,11 @@ def _fine(docs: list[int]) -> None: ...
         (_many, {}, "cannot have \\*args or \\*\\*kwargs"),
         (_one_result, {}, "must return a list .* expected `list[int]`, got `int`"),
         (_one_context, {}, "expected `list[Context]`, got `Context`"),
-        (_fine, {"batch": 0}, "batch: expected the most jobs of one call, 1 to 10000, got 0"),
+        (
+            _fine,
+            {"batch": 0},
+            "batch: expected the largest number of jobs in one call, 1 to 10000, got 0",
+        ),
         (_fine, {"batch": True}, "batch: expected .* got True"),
         (_fine, {"batch": 10_001}, "batch: expected .* got 10001"),
         (_fine, {"batch_wait": -1.0}, "batch_wait: must be 0 to 60 s, got -1 s"),
