@@ -247,7 +247,7 @@ async def test_a_long_history_is_read_in_parts(person: Person, server: ServerPro
 
 
 @pytest.mark.parametrize(("name", "may"), [("guest", False), ("ops", True), ("boss", False)])
-async def test_who_may_not_submit_has_no_form(name: str, may: bool):
+async def test_a_caller_without_the_role_client_has_no_submit_form(name: str, may: bool):
     """An operator without the role client manages queues, and submits nothing."""
     async with serving() as server, at(server) as person:
         await person.log_in(name)

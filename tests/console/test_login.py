@@ -1,4 +1,4 @@
-"""Logging in to the console, and what a session is worth."""
+"""Logging in to the console, and the rights and the end of a session."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_servers_of_one_machine_have_cookies_of_their_own():
     assert session_in([*headers, (b"cookie", b"jq_session_8081=y")]) == "y"
 
 
-async def test_who_is_not_logged_in_comes_to_the_form_and_then_to_the_page(keyed: ServerProcess):
+async def test_a_person_without_a_session_gets_the_login_and_then_the_page(keyed: ServerProcess):
     async with at(keyed) as person:
         page = await person.open("/ui/queues?name=def")
         assert page.answer.url.path == "/ui/login"
@@ -196,7 +196,7 @@ async def test_servers_with_one_secret_take_each_others_sessions():
 
 
 async def test_a_session_lasts_while_the_browser_does(keyed: ServerProcess):
-    """The server's clock decides on the end, not the browser's."""
+    """The server's clock decides when the session ends."""
     async with at(keyed) as person:
         await person.log_in("ops")
         [cookie] = person.client.cookies.jar

@@ -23,7 +23,7 @@ FAILED, WORKS, NOTHING = AttemptVerdict.FAILED, AttemptVerdict.WORKS, AttemptVer
 
 
 @pytest.mark.parametrize("move", [move for move in Move if move in REPORTABLE])
-def test_what_counts_is_a_timeout_or_a_failure_that_may_be_retried(move: Move) -> None:
+def test_timeouts_and_failures_that_may_be_retried_count(move: Move) -> None:
     counts = {Move.SUCCEED: WORKS, Move.FAIL: FAILED, Move.TIME_OUT: FAILED}
     assert verdict(move, retryable=True, deliberate=False) is counts.get(move, NOTHING)
     if move is Move.FAIL:

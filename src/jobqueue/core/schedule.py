@@ -109,7 +109,10 @@ class ScheduleSpec:
         )
 
     def check(self) -> None:
-        """Raise InvalidArgument unless all fields but those of the job are valid."""
+        """Raise InvalidArgument if a field is not valid.
+
+        Of the job, only the rules that apply to jobs of schedules are checked.
+        """
         check_schedule_name(self.name)
         _ = self.timing
         if self.catch_up is not None and not 0 <= self.catch_up <= MAX_EVERY:  # NaN, too

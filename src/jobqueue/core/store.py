@@ -210,7 +210,7 @@ class TermEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the event stream lags behind the store."""
+    """The lag of the event stream behind the store."""
 
     events: int  # not yet published
     seconds: float  # the age of the oldest unpublished event; 0 if all are published

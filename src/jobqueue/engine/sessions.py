@@ -68,7 +68,7 @@ class Session:
 
     @property
     def types(self) -> frozenset[str] | None:
-        """Return the types of jobs that the worker takes at present: not those of open breakers."""
+        """Return the types that the worker takes at present, without those of open breakers."""
         known = self.info.types
         if not self.breakers or known is None:
             return known

@@ -37,7 +37,7 @@ from jobqueue.core.waiting import Background, GrowingPause, is_set_within
 
 _log = logging.getLogger("jobqueue.engine.schedules")
 _LOOK = 5.0  # the longest pause: a hint may be lost, and the clock may be set
-_STANDBY = 0.25  # between two looks of a standby, which ask only this process
+_STANDBY = 0.25  # between two looks of a standby, which read nothing from the store
 _POLL = 0.5  # between two looks while a tick waits for the end of a job
 _SHORTEST = 0.001  # the shortest pause, because a timer may end a little too early
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 10.0

@@ -72,7 +72,7 @@ class _Plan:
     ranges: dict[int, list[int]] = field(default_factory=dict)  # places, by the last number
     seqs: dict[int, int] = field(default_factory=dict)  # of jobs of ranges, by place
     homes: dict[int, Home] = field(default_factory=dict)
-    order: Sequence[Candidate] = ()  # what it was made of
+    order: Sequence[Candidate] = ()  # all candidates, in claim order
 
     @classmethod
     def of(cls, order: Sequence[Candidate], slots: int, homes: dict[int, Home]) -> _Plan:

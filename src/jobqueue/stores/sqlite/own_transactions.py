@@ -27,7 +27,7 @@ class FileTransaction:
         self._connection = connection
 
     def ttls(self, queues: Iterable[str]) -> dict[str, float]:
-        """Return the TTLs of those of the queues that have one."""
+        """Return the TTLs, by queue. Queues without a TTL are left out."""
         rows = read_marked(self._connection, "queues_by_name", list(queues))
         return {name: ttl for name, _, _, ttl, *_ in rows if ttl is not None}
 
