@@ -426,7 +426,7 @@ async def test_other_stores_name_the_supported_ones():
     async with app, app.worker():
         # The call had no effect, so the result that the handler returns counts.
         assert await (await count.submit()).result(SECONDS) == "returned"
-    assert "An app on postgresql:// or sqlite:// can, and one on grpc://" in refused[0]
+    assert "use an app on postgresql:// or sqlite://, or on grpc://" in refused[0]
 
 
 async def test_wrong_connections_and_results_are_refused(postgres_dsn: str, db: Any):

@@ -213,7 +213,7 @@ async def test_a_large_payload_is_cut_on_the_page_and_whole_in_the_file(stored: 
         for one, content, kind in zip(made, (large, binary), ("JSON", "bytes"), strict=True):
             page = await person.open(f"/ui/jobs/{one.job_id}")
             assert len(page.html) < 120_000
-            assert "The beginning only." in page.text
+            assert "Only the beginning is shown." in page.text
             assert f"{kind}, " in page.text
             kept = await person.client.get(f"/ui/jobs/{one.job_id}/payload")
             assert kept.content == content

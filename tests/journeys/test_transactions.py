@@ -37,7 +37,7 @@ def test_a_shop_on_postgresql(machine: Machine, empty_postgres_dsn: str) -> None
     elsewhere = SHOP.replace("app = JobQueue(URL)", 'app = JobQueue("memory://")')
     machine.write("elsewhere.py", elsewhere)
     memory = machine.run("python", "elsewhere.py", SHOP_DB=dsn)
-    assert "the jobs of a memory:// app are in no database" in memory.stderr
+    assert "a memory:// app keeps its jobs outside every database" in memory.stderr
 
 
 def test_a_shop_on_sqlite(machine: Machine) -> None:
