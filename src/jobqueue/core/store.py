@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
+    MAX_HISTORY,
     Assignment,
     ComponentHealth,
     DeadLetterCause,
@@ -304,8 +305,10 @@ class JobReads(Protocol):
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """Return a page of jobs by their time of creation, without their results."""
 
-    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
-        """Return the newest events of a job, at most MAX_HISTORY, oldest first.
+    async def history(
+        self, job_id: str, before: int | None = None, limit: int = MAX_HISTORY
+    ) -> list[Event]:
+        """Return the newest events of a job, at most ``limit``, oldest first.
 
         With ``before``, only events before that version are returned.
         """
@@ -435,8 +438,18 @@ class WorkerStore(Protocol):
         Return False if the worker is not known, or if ``may_become`` forbids the status.
         """
 
-    async def all(self) -> list[Worker]:
-        """Return every known worker, sorted by id."""
+    async def all(self, *, names: bool = True) -> list[Worker]:
+        """Return every known worker, sorted by id.
+
+        Workers may name millions of queues and types. With ``names`` False these are left out:
+        ``info.queues`` is empty, and ``info.types`` is None.
+        """
+
+    async def infos(self, worker_ids: Sequence[str]) -> list[WorkerInfo]:
+        """Return the registrations of these workers in any order, without unknown workers."""
+
+    async def status(self, worker_id: str) -> WorkerStatus | None:
+        """Return the status of a worker, or None if the worker is not known."""
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
         """Set workers OFFLINE that sent no heartbeat for ``silent_for`` seconds.

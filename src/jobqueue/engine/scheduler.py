@@ -6,7 +6,6 @@ New jobs and free slots start a claim at once. The scheduler polls the store onl
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import math
 import time
@@ -206,8 +205,7 @@ class Scheduler:
         if session is not None:
             session.open = False
             self.remove(session)
-            # The link may keep the session for a long time: free the memory of its lists.
-            session.info = dataclasses.replace(session.info, queues=(), types=None)
+            session.close()
 
     def remove(self, session: Session) -> None:
         """Remove the session of a worker that left, so that fallbacks may serve its queues."""

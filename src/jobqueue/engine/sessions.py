@@ -97,6 +97,17 @@ class Session:
         if other.info.types is not self.info.types and other.info.types == self.info.types:
             self.info = dataclasses.replace(self.info, types=other.info.types)
 
+    def close(self) -> None:
+        """Promise no more slots of this session, and forget the names of its queues and types.
+
+        Its link may keep it for a long time, and a worker may name thousands.
+        """
+        self.open = False
+        self.info = dataclasses.replace(self.info, queues=(), types=None)
+        self._named, self._queues = (), _NOTHING
+        self.breakers, self.trials = (), set()
+        self._known = self._types = None
+
     @property
     def offers(self) -> bool:
         return self.counted or self.free > 0

@@ -5,7 +5,7 @@ A plain job has no row of its own that could be locked. So it gets a live row be
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import asyncpg
@@ -63,17 +63,18 @@ class Deciding:
         rows = await self._lock(db, asked)
         deleted = await self._deleted_queues(db, asked, rows)
         workers = await self._names.of(db, [row.worker for row in rows.values()])
+        for row in rows.values():  # only now: the first of many moves of a job may change it
+            if row.worker is not None:
+                row.live.worker_id = workers[row.worker]
         writes = _Writes()
         outcomes: list[Outcome] = []
         for place, one in enumerate(asked):
-            row = rows.get(one.seq)
-            if row is None:
+            found = rows.get(one.seq)
+            if found is None:
                 outcomes.append(Outcome(Refusal.NO_SUCH_JOB))
                 continue
-            live = row.live
+            row, live = found, found.live
             worker = None if row.worker is None else workers[row.worker]
-            if worker is not None:
-                live.worker_id = worker
             home = await self._queue_cache.resolve(db, row.queue, self._now)
             before = live.state
             if row.busy:
@@ -114,7 +115,7 @@ class Deciding:
         ranges, then held rows.
         """
         rows: dict[int, _Row] = {}
-        missing = sorted(one.seq for one in asked)
+        missing = sorted({one.seq for one in asked})
 
         async def look(name: str) -> None:
             nonlocal missing
@@ -144,8 +145,8 @@ class Deciding:
         """Give live rows to the plain jobs that these moves may apply to. Return True if any got
         one.
         """
-        ready = sorted(one.seq for one in asked if _may_leave(one, State.PENDING))
-        held = [one for one in asked if _may_leave(one, State.ASSIGNED)]
+        ready = sorted({one.seq for one in asked if _may_leave(one, State.PENDING)})
+        held = _fences(one for one in asked if _may_leave(one, State.ASSIGNED))
         left: list[Any] = []
         if ready:
             texts = SQL if await self._queue_cache.layout(db, self._now) < RANGES else BATCH
@@ -153,12 +154,11 @@ class Deciding:
             # Claims skip these ranges until this transaction ends, so their other jobs are news.
             self.came_back.update(tuple(row[1:]) for row in left)
         if held:
-            left += await db.fetch(
-                SQL["leave_held"], [one.seq for one in held], [one.lease for one in held]
-            )
-            for one in held:
-                if (base := base_of(one.seq, one.lease)) is not None:
-                    self._holding.left(base, [one.seq])
+            seqs, leases = [seq for seq, _ in held], [lease for _, lease in held]
+            left += await db.fetch(SQL["leave_held"], seqs, leases)
+            for seq, lease in held:
+                if (base := base_of(seq, lease)) is not None:
+                    self._holding.left(base, [seq])
         return bool(left)
 
     async def _deleted_queues(
@@ -197,6 +197,21 @@ async def _was_written(db: Db, asked: Transition, row: _Row) -> bool:
         live.seq, attempt, reasons,
     )  # fmt: skip
     return written is not None
+
+
+def _fences(asked: Iterable[Transition]) -> list[tuple[int, int | None]]:
+    """Return the numbers and leases of these moves, each once.
+
+    If a move of a job names no lease, only that one is returned: it stands for every lease.
+    """
+    fences: dict[int, dict[int | None, None]] = {}
+    for one in asked:
+        fences.setdefault(one.seq, {})[one.lease] = None
+    return [
+        (seq, lease)
+        for seq, leases in sorted(fences.items())
+        for lease in ([None] if None in leases else leases)
+    ]
 
 
 def _may_leave(asked: Transition, state: State) -> bool:

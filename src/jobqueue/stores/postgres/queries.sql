@@ -1652,8 +1652,10 @@ RETURNING id
 length(replace(k.open::text, '0', ''))
 
 -- name: workers
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
-       w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+-- $1: false leaves out the names of queues and types
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency,
+       CASE WHEN $1::boolean THEN w.queues ELSE '{}' END, w.version, w.link,
+       CASE WHEN $1::boolean THEN w.types END, w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0), w.overrun, w.breakers
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, sum(count)::bigint AS count FROM (
@@ -1663,9 +1665,10 @@ LEFT JOIN (SELECT worker, sum(count)::bigint AS count FROM (
 ORDER BY w.id
 
 -- name: workers_from
--- As "workers", but counts live rows that a worker ($1) holds only from $2 on.
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
-       w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+-- As "workers", but counts live rows that a worker ($1) holds only from $2 on. $3 is as its $1.
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency,
+       CASE WHEN $3::boolean THEN w.queues ELSE '{}' END, w.version, w.link,
+       CASE WHEN $3::boolean THEN w.types END, w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0), w.overrun, w.breakers
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (
@@ -1675,6 +1678,10 @@ LEFT JOIN (
               WHERE k.worker = f.worker) AS count
     FROM unnest($1::int[], $2::bigint[]) AS f(worker, floor)) AS h ON h.worker = n.id
 ORDER BY w.id
+
+-- name: worker_infos
+SELECT id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner
+FROM workers WHERE id = ANY ($1::text[])
 
 -- name: retire_silent
 UPDATE workers SET status = 'OFFLINE' WHERE status <> 'OFFLINE'

@@ -236,12 +236,12 @@ def _parts(wanted: TimeQuery) -> list[_JobTable]:
     return parts
 
 
-async def history(db: Db, job_id: str, before: int | None) -> list[Event]:
+async def history(db: Db, job_id: str, before: int | None, limit: int) -> list[Event]:
     """Return a job's last events, of versions below ``before`` if given, in order."""
     seq = await find(db, job_id)
     if seq is None:
         return []
-    rows = await db.fetch(SQL["history"], seq, before, MAX_HISTORY)
+    rows = await db.fetch(SQL["history"], seq, before, limit)
     return [ROWS.event(row) for row in reversed(rows)]
 
 
@@ -268,12 +268,12 @@ async def held_from(db: Db, holding: Holding) -> list[Held]:
     return [held_row(row[:5]) for row in await db.fetch(SQL["held_from"], *holding.columns())]
 
 
-async def workers(db: Db, holding: Holding | None = None) -> list[Worker]:
-    """Return every worker, by id."""
+async def workers(db: Db, holding: Holding | None = None, names: bool = True) -> list[Worker]:
+    """Return every worker, by id, with the names of their queues and types if ``names`` is True."""
     if holding is not None and holding.costly:
-        rows = await db.fetch(SQL["workers_from"], *holding.columns())
+        rows = await db.fetch(SQL["workers_from"], *holding.columns(), names)
     else:
-        rows = await db.fetch(SQL["workers"])
+        rows = await db.fetch(SQL["workers"], names)
     return [ROWS.worker(row) for row in rows]
 
 
@@ -307,5 +307,7 @@ class Reads:
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         return await self._reading.read("list_by_time", lambda db: list_by_time(db, wanted))
 
-    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
-        return await self._looking_up.read("history", lambda db: history(db, job_id, before))
+    async def history(
+        self, job_id: str, before: int | None = None, limit: int = MAX_HISTORY
+    ) -> list[Event]:
+        return await self._looking_up.read("history", lambda db: history(db, job_id, before, limit))
