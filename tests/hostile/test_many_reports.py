@@ -1,4 +1,4 @@
-"""Whatever one worker reports, the reports of other workers are written, and soon."""
+"""One worker's reports neither fail nor delay those of other workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def info(worker_id: str) -> WorkerInfo:
 @pytest.mark.parametrize("seq", [-(2**63), -1, 0, MAX_SEQ + 1, 2**63 - 1])
 @pytest.mark.parametrize("move", [Move.START, Move.SUCCEED, Move.FAIL])
 async def test_a_number_that_no_job_has_is_refused(engine: Engine, seq: int, move: Move):
-    """Before, some of them failed the reports of all workers that were written with it."""
+    """Such a number must not fail the reports of other workers in the same batch."""
     link = await engine.connect(info("w"), RecordingInbox())
     with pytest.raises(InvalidArgument, match="seq"):
         await link.report([Transition(seq, move, lease=1)])

@@ -14,7 +14,7 @@ SECRETS = ("auth__jwt_secret", "auth__session_secret", "kafka__password", "redis
 @pytest.mark.parametrize("name", [None, *ROLES])
 async def test_operators_see_settings_without_secrets_and_others_none(name: str | None):
     flags = dict.fromkeys(SECRETS, SECRET) | {"redis__url": f"redis://u:{SECRET}@127.0.0.1:1/0"}
-    async with serving(**flags) as server, over_http(server, name) as client:
+    async with serving(known=True, **flags) as server, over_http(server, name) as client:
         answer = await client.get("/configuration")
         if name is None or "operator" not in ROLES[name]:
             assert answer.status_code == (401 if name is None else 403)

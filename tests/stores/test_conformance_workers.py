@@ -111,7 +111,7 @@ async def test_a_heartbeat_tells_how_many_slots_are_overrun(driver: Driver):
     assert await overrun() == 2**32 - 1
     driver.store.workers.pulse("w", 1, [])
     assert await overrun() == 2**32 - 1
-    driver.store.workers.pulse("w", 2, [], overrun=5)  # another life of it
+    driver.store.workers.pulse("w", 2, [], overrun=5)  # another incarnation
     assert await overrun() == 2**32 - 1
     driver.store.workers.pulse("w", 1, [], overrun=0)
     assert await overrun() == 0
@@ -121,7 +121,7 @@ async def test_a_heartbeat_tells_how_many_slots_are_overrun(driver: Driver):
 
 
 async def test_open_breakers_are_kept_until_the_worker_registers_again(driver: Driver):
-    """They are replaced as a whole, and only by the life of the worker that is registered."""
+    """Each call replaces all breakers, and only the registered incarnation may call."""
     workers = driver.store.workers
 
     async def known() -> tuple[OpenBreaker, ...]:
@@ -134,7 +134,7 @@ async def test_open_breakers_are_kept_until_the_worker_registers_again(driver: D
     await workers.set_breakers("w", 1, breakers)
     assert await known() == breakers
     workers.pulse("w", 1, [])
-    await workers.set_breakers("w", 2, [])  # another life of it
+    await workers.set_breakers("w", 2, [])  # another incarnation
     await workers.set_breakers("nobody", 1, [])
     assert await known() == breakers
     await workers.set_breakers("w", 1, breakers[1:])

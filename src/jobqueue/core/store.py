@@ -211,7 +211,7 @@ class TermEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the event stream lags behind the store."""
+    """The lag of the event stream behind the store."""
 
     events: int  # not yet published
     seconds: float  # the age of the oldest unpublished event; 0 if all are published
@@ -241,8 +241,8 @@ class JobStore(Protocol):
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         """Accept or refuse each job on its own, then fill the claims, all in one write.
 
-        A refused job is not stored, and has no effect on the other jobs. KeyHeld refuses a job for
-        the moment, because an open transaction of another program has its key.
+        A refused job is not stored, and has no effect on the other jobs. KeyHeld means that an open
+        transaction of another program holds the job's key; the job may be submitted again.
         """
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
@@ -377,7 +377,7 @@ class QueueStore(Protocol):
         """
 
     async def limit_states(self, queue: str | None = None) -> list[LimitState]:
-        """Return the state of the limits of one queue, or of all queues, that has limits."""
+        """Return the state of the limits of each queue that has limits, or of one such queue."""
 
 
 class WorkerStore(Protocol):
@@ -426,7 +426,7 @@ class WorkerStore(Protocol):
     ) -> None:
         """Record the open breakers of a worker, in place of those recorded before.
 
-        Nothing happens if this incarnation is not registered. A registration removes them.
+        Nothing happens if this incarnation is not registered. A registration removes the breakers.
         """
 
     async def held(self, worker_id: str | None = None) -> list[Held]:

@@ -82,9 +82,9 @@ _LANES = 2  # batches in progress, if the store's writes run in parallel
 # Bytes of a payload or result that count as a job in a batch. A batch of the largest payloads would
 # keep all callers waiting whose small jobs are in it.
 _JOB_BYTES = 4 * 1024
-_KEY_PATIENCE = 4.0  # seconds
+_KEY_PATIENCE = 4.0  # seconds for which a submit with a held key is repeated
 _KEY_PAUSES = 0.05, 0.5
-_LOCKED_TRIES = 4  # each waits a moment in the store
+_LOCKED_TRIES = 4  # changes of a locked job; the store waits a moment in each
 _CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
 # The most transitions, and bytes of their texts, that a watch keeps while its caller does not read.
 _WATCHED = 20
@@ -309,7 +309,7 @@ class Engine(OperatorCalls, ScheduleCalls):
         return [result for result in results if result is not None]
 
     async def _write_jobs(self, jobs: Sequence[NewJob]) -> list[SubmitResult]:
-        """Submit jobs in a batch. Wait a while for the keys that open transactions have."""
+        """Submit jobs in a batch. Repeat the jobs whose keys open transactions hold for a while."""
         answers = await self._submits.add(jobs)
         held = _held(answers)
         if not held:
@@ -320,7 +320,7 @@ class Engine(OperatorCalls, ScheduleCalls):
             await pause.wait()
             try:
                 again = await self._submits.add([jobs[n] for n in held])
-            except JobQueueError as error:  # the others are written
+            except JobQueueError as error:  # only the repeated jobs; the others are written
                 again = [SubmitResult.refused(error)] * len(held)
             for n, answer in zip(held, again, strict=True):
                 answers[n] = answer
@@ -688,7 +688,7 @@ def _note_failure(task: asyncio.Task[Any]) -> None:
 
 
 def _held(answers: Sequence[SubmitResult]) -> list[int]:
-    """Return the places of jobs whose keys open transactions of other programs have."""
+    """Return the places of the jobs whose keys open transactions of other programs hold."""
     return [n for n, one in enumerate(answers) if isinstance(one.error, KeyHeld)]
 
 

@@ -238,7 +238,7 @@ class OperatorCalls:
 
         async def delete(letter: DeadLetterCause) -> None:
             try:
-                # With the version: a job that was retried meanwhile is not deleted.
+                # The version is given, so a job that was retried meanwhile is not deleted.
                 state = await self._store.upkeep.delete_job(letter.id, version=letter.version)
                 if state in TERMINAL:
                     ended.append(letter.seq)

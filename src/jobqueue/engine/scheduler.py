@@ -299,9 +299,9 @@ class Scheduler:
                 self._wake.set()  # the sleep may have to be shorter
 
     def _open(self) -> float:
-        """Record that the queues whose rate limit allows a start by now may have claimable jobs.
+        """Record news of the queues whose rate limit allows a start again.
 
-        Return the time when the next queue follows.
+        Return the time when the rate limit of another queue does.
         """
         now = time.monotonic()
         if opened := [queue for queue, at in self._opens.items() if at <= now]:

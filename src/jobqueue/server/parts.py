@@ -101,7 +101,7 @@ class StopTime:
 class Stage(enum.IntEnum):
     """The order in which parts stop. Parts of one stage stop at the same time."""
 
-    SUBMITS = 0  # the jobs of schedules
+    SUBMITS = 0  # the declaration of schedules
     REQUESTS = 1
     JOBS = 2
 

@@ -26,7 +26,7 @@ from jobqueue.core.waiting import LONG, items_of, turn
 _SHOWN = 64 * 1024  # most characters of a payload or a result on a page
 _FORMATTED = 4 * 1024 * 1024  # most bytes that are indented
 _EDITED = 256 * 1024  # most characters of a payload in a form
-_SPREAD = 3  # bytes that a byte may need in a form
+_SPREAD = 3  # most bytes that one byte needs in an encoded form
 _SUBMIT = "job.submit_by_hand"
 
 
@@ -66,7 +66,7 @@ class Content:
 
 
 def attempts_of(events: Sequence[Event]) -> list[Attempt]:
-    """Return the attempts that the events tell of, the newest first."""
+    """Return the attempts in a job's events, the newest first."""
     found: list[Attempt] = []
     for event in events:
         if event.to_state is State.ASSIGNED:
@@ -143,7 +143,7 @@ def pages(console: Console) -> None:
             error,
             source=source,
             values=values,
-            # None: it is not shown, and taken as it is.
+            # None: the page does not show the payload, and the new job gets it unchanged.
             payload=values.get("payload"),
             queues=[one.queue.name for one in queues],
         )
@@ -172,7 +172,7 @@ def pages(console: Console) -> None:
 
 
 def waits(job: Job, *, is_paused: bool) -> list[Any]:
-    """Return why a job does not run at the moment, as far as the job and its queue tell."""
+    """Return the known reasons why a job does not run now."""
     told: list[Any] = []
     if job.state is State.PENDING:
         if is_paused:

@@ -51,7 +51,7 @@ DONE = {
     "job-deleted": "The job was deleted.",
     "out": "You are logged out.",
 }
-"""What a page says after a change, by the word in its address."""
+"""The message that a page shows after a change, by the word ``did`` in the page's address."""
 
 
 PAGES = (

@@ -59,7 +59,7 @@ class Applying:
         self.outcomes: list[Outcome | None] = [None] * len(transitions)
         self._deciding = Deciding(now, rules, queue_cache, names, holding)
         self.came_back = self._deciding.came_back  # where jobs became claimable again
-        # Places of moves that were written, also if the call then failed when it read ids or names.
+        # Places of moves that were written, even if the call then failed to read ids or names.
         self._written: set[int] = set()
 
     async def run(self, db: Db) -> None:
@@ -137,14 +137,14 @@ class Applying:
                 outcomes = await self._deciding.decide(db, moves, written, repeated=repeated)
             locked = [n for n, one in zip(rest, outcomes, strict=True) if one.is_locked]
             pause = next(pauses, None) if locked else None
-            # Only now: a transaction that fails half-way has decided nothing.
+            # Set the outcomes after the commit: a transaction that fails has decided nothing.
             for n, outcome in zip(rest, outcomes, strict=True):
                 if pause is None or not outcome.is_locked:
                     self.outcomes[n] = outcome
             if pause is None:
                 return
-            # Another server's write ends soon. A user's transaction may not: its jobs wait for the
-            # next report, sweep or call.
+            # Another server's write ends soon. A user's transaction may stay open: a job that is
+            # still locked after the last try is refused.
             rest = locked
             await asyncio.sleep(pause)
 
@@ -182,14 +182,14 @@ class Applying:
         for any_worker in (False, True):
             left = [n for n in order if (by[n] is None) is any_worker]
             while left:
-                parts: dict[tuple[int, int, int | None], _Part] = {}
+                parts: dict[tuple[int, int, int | None], _HeldPart] = {}
                 for n in left:
                     base, lo = bases[n], self._asked[n].seq // WINDOW * WINDOW
-                    part = parts.setdefault((base, lo, by[n]), _Part(base, lo, by[n], []))
+                    part = parts.setdefault((base, lo, by[n]), _HeldPart(base, lo, by[n], []))
                     part.places.append(n)
                 left = await self._finish_parts(db, list(parts.values()))
 
-    async def _finish_parts(self, db: Db, parts: list[_Part]) -> list[int]:
+    async def _finish_parts(self, db: Db, parts: list[_HeldPart]) -> list[int]:
         """Write parts and record their outcomes. Return the places of the moves to send again."""
         asked = self._asked
         ids = await self._ids(db, parts)
@@ -245,7 +245,7 @@ class Applying:
             self._holding.left(part.base, [asked[n].seq for n in part.places], all=over)
         return again
 
-    async def _ids(self, db: Db, parts: list[_Part]) -> dict[int, str]:
+    async def _ids(self, db: Db, parts: list[_HeldPart]) -> dict[int, str]:
         """Return the ids of the jobs in parts, by number. Deleted jobs are missing.
 
         The ids are copied, because other calls remove them while this one waits for an answer.
@@ -324,7 +324,7 @@ class Applying:
         )
 
     async def _tell(self, db: Db, places: list[int], rows: Any) -> None:
-        """Record the outcomes of moves that a statement wrote for live rows, or made live rows."""
+        """Record the outcomes of the moves that one statement wrote; ``rows`` is its answer."""
         place_of = {self._asked[n].seq: n for n in places}
         self._written.update(place_of[row[0]] for row in rows)
         workers = await self._names.of(db, [row[4] for row in rows]) if rows else {}
@@ -353,7 +353,7 @@ class Applying:
 
 
 @dataclass(slots=True)
-class _Part:
+class _HeldPart:
     base: int
     lo: int  # the first number of their window
     by: int | None  # the number of the worker that must hold them

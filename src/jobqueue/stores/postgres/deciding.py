@@ -30,8 +30,8 @@ from jobqueue.stores.postgres.statements import (
 )
 from jobqueue.stores.rows import STATES
 
-_LOOKS = 5  # at a job that ends or comes back between two looks
-LIVE, END, EVENT = 20, 15, 11  # columns of rows
+_LOOKS = 5  # searches for a job that moves to another table meanwhile
+LIVE, END, EVENT = 20, 15, 11  # numbers of columns
 
 
 class Deciding:
@@ -57,8 +57,8 @@ class Deciding:
     ) -> list[Outcome]:
         """Decide transitions in the caller's transaction, and return their outcomes in this order.
 
-        The transitions at the places ``written`` were written before, by this very batch. With
-        ``repeated``, any transition may have been written before: its answer was lost.
+        An earlier statement of this batch has written the transitions at the places ``written``.
+        With ``repeated``, any transition may have been written, because an answer was lost.
         """
         rows = await self._lock(db, asked)
         deleted = await self._deleted_queues(db, asked, rows)
@@ -95,7 +95,7 @@ class Deciding:
                 )
                 continue
             if not row.locked:
-                # The job became what the move applies to after it was looked for.
+                # The job came into a state that the move applies to after the search for its row.
                 raise asyncpg.SerializationError(f"job {one.seq} moved meanwhile")
             if decision.lease is not None and live.lease is None:
                 row.last_lease = decision.lease
@@ -136,8 +136,8 @@ class Deciding:
             await look("look_live")
             if not missing:
                 break
-            # Between two statements a job may have come back. One that is in neither and has
-            # no record either is not there.
+            # A job may have moved from one table to another between two statements: look again. A
+            # job without a record was deleted.
             missing = [row[0] for row in await db.fetch(SQL["ids"], missing)]
         return rows
 
@@ -151,7 +151,7 @@ class Deciding:
         if ready:
             texts = SQL if await self._queue_cache.layout(db, self._now) < RANGES else BATCH
             left += await db.fetch(texts["leave_ready"], ready)
-            # The others of these ranges: claims pass over the ranges until this transaction ends.
+            # Claims skip these ranges until this transaction ends, so their other jobs are news.
             self.came_back.update(tuple(row[1:]) for row in left)
         if held:
             seqs, leases = [seq for seq, _ in held], [lease for _, lease in held]
@@ -243,7 +243,7 @@ class _Row:
          timeout, run_at, expires_at, started_at, due, queue, job_id, error, reason, last_lease,
          rank, kind, now) = row  # fmt: skip
         self.seq: int = seq
-        self.locked = locked  # otherwise it serves for a refusal only
+        self.locked = locked  # False: the row may only be used to refuse a move
         self.busy = busy  # another transaction has locked it, so nothing is decided
         self.before = STATES[state]
         self.live = Live(
@@ -356,6 +356,6 @@ def event_row(seq: int, entry: Entry, worker: int | None) -> tuple[Any, ...]:
     return (
         seq, version, attempt, worker, None if before is None else int(before), int(state),
         REASON_NUMBERS[reason], text(detail), started_at,
-        due if before is not None else None,  # when a new job may start is in its record
+        due if before is not None else None,  # the start time of a new job is in its record
         at,
     )  # fmt: skip

@@ -290,7 +290,7 @@ SELECT after, number, kind, at, body FROM outbox
 WHERE after > ?1 OR after = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 
 -- name: put_queue
--- For a schedule, too. Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
+-- Adds a change of a queue or schedule. Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
 INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2, ?3
 WHERE EXISTS (SELECT 1 FROM stream WHERE id = 1)
