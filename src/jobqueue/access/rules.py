@@ -94,6 +94,7 @@ RULES: dict[str, Rule] = {
     "job.read": Rule(_READER, reads=True),
     "job.result": Rule(_READER, reads=True),
     "job.history": Rule(_READER, reads=True),
+    "job.explain": Rule(_READER, reads=True),
     "job.list": Rule(_READER, items={"states": MAX_FILTERS, "reasons": MAX_FILTERS}, reads=True),
     "job.wait": Rule(_READER, BudgetKind.WAIT, reads=True),
     "job.watch": Rule(_READER, BudgetKind.STREAM),
@@ -174,6 +175,7 @@ GRPC: dict[str, str] = {
     "/jq.v1.ClientService/CancelJob": "job.cancel",
     "/jq.v1.ClientService/ListJobs": "job.list",
     "/jq.v1.ClientService/GetHistory": "job.history",
+    "/jq.v1.ClientService/ExplainJob": "job.explain",
     "/jq.v1.ClientService/WatchJob": "job.watch",
     "/jq.v1.ClientService/GetLoad": "server.load",
     "/jq.v1.WorkerService/Connect": "worker.connect",
@@ -278,6 +280,7 @@ HTTP: dict[tuple[str, str], str] = {
     ("GET", "/jobs"): "job.list",
     ("GET", "/jobs/{job_id}"): "job.read",
     ("GET", "/jobs/{job_id}/wait"): "job.wait",
+    ("GET", "/jobs/{job_id}/explain"): "job.explain",
     ("GET", "/jobs/{job_id}/events"): "job.history",  # with follow it is job.watch
     ("POST", "/jobs/{job_id}/cancel"): "job.cancel",
     ("POST", "/jobs/{job_id}/retry"): "job.retry",

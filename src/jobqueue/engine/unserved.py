@@ -11,8 +11,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from jobqueue.core.breaker import OpenBreaker, why_paused
+from jobqueue.core import explain
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import JobQueueError
+from jobqueue.core.explain import Explained
 from jobqueue.core.job import Job, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
@@ -64,16 +66,6 @@ class Takers:
         return self._by_queue[queue]
 
 
-def reason(takers: Takers, queue: str, type: str) -> str:
-    """Return why no worker takes a claimable job, or an empty text if a worker takes it."""
-    if takers.take(queue, type):
-        return ""
-    if not takers.take_from(queue):
-        return f"no connected worker takes jobs from queue {queue!r}"
-    jobs = f"type {type!r}" if type else "jobs without a type"
-    return f"no connected worker takes {jobs} from queue {queue!r}"
-
-
 class Unserved(Background):
     """Compares the types of waiting jobs with the types that workers of all servers take."""
 
@@ -95,27 +87,44 @@ class Unserved(Background):
         """Discard the cached workers, because a worker has registered at this server."""
         self._takers.forget()
 
-    async def hint(self, job: Job, now: float) -> str:
-        """Return why the job waits if no worker takes it, else an empty text.
+    async def cause(self, job: Job, now: float, *, complete: bool = False) -> Explained | None:
+        """Return why no worker takes a PENDING job, or None if a worker takes it.
 
-        The job must be claimable.
+        With ``complete``, the cause also names registered workers that know such jobs.
         """
-        try:
-            every, able = await self._takers.read()
-        except JobQueueError:  # the job is shown without the hint
-            return ""
+        every, able, workers = await self._takers.read()
+        if not every.take(job.queue, job.type):
+            return explain.nobody_takes(
+                job.queue,
+                job.type,
+                others=every.take_from(job.queue),
+                registered=workers if complete else (),
+            )
         pause = every.pause(job.type)
-        missing = reason(every, job.queue, job.type)
-        if missing or pause is None or able.take(job.queue, job.type):
-            return missing
-        return why_paused(pause, now)
+        if pause is None or able.take(job.queue, job.type):
+            return None
+        return explain.breaker_open(pause, now)
+
+    async def workers(self) -> list[Worker]:
+        """Return all workers that the store knows."""
+        return (await self._takers.read())[2]
+
+    async def able(self, job: Job) -> list[Worker]:
+        """Return the ONLINE workers that take a job, with the most free slots first."""
+        found = [
+            one
+            for one in await self.workers()
+            if one.status is WorkerStatus.ONLINE
+            and Takers([_without_paused(self._scope(one.info), one)]).take(job.queue, job.type)
+        ]
+        return sorted(found, key=explain.free_slots, reverse=True)
 
     async def complete(self, queues: Sequence[QueueStats]) -> None:
         """Add to each queue's figures the types of waiting jobs that no connected worker takes."""
         if not any(stats.depth.get(State.PENDING) for stats in queues):
             return
         try:
-            (takers, _), waiting = await self._takers.read(), await self._waiting.read()
+            (takers, _, _), waiting = await self._takers.read(), await self._waiting.read()
         except JobQueueError as error:
             _log.debug(
                 "cannot read the types of waiting jobs: %s; showing queues without these types",
@@ -131,16 +140,16 @@ class Unserved(Background):
             types.sort(key=lambda one: (-one.jobs, one.type))
             stats.unserved = tuple(types[:_MOST_SHOWN])
 
-    async def _read_takers(self) -> tuple[Takers, Takers]:
-        """Return the takers with all their types, and those without the types that are paused."""
+    async def _read_takers(self) -> tuple[Takers, Takers, list[Worker]]:
+        """Return takers with all their types, takers without paused types, and all workers."""
         workers = await self._store.workers.all()
         online = [worker for worker in workers if worker.status is WorkerStatus.ONLINE]
         scopes = [self._scope(worker.info) for worker in online]
         paused = [one for worker in online for one in worker.breakers]
         every = Takers(scopes, paused)
         if not paused:
-            return every, every
-        return every, Takers(map(_without_paused, scopes, online))
+            return every, every, workers
+        return every, Takers(map(_without_paused, scopes, online)), workers
 
     def _scope(self, info: WorkerInfo) -> Scope:
         session = self._sessions.get(info.id)
@@ -169,7 +178,7 @@ class Unserved(Background):
         The first call logs nothing, because workers that start together with the server need a
         moment to connect.
         """
-        takers, _ = await self._takers.read()
+        takers, _, _ = await self._takers.read()
         lacking = {
             (one.queue, one.type): one
             for one in await self._waiting.read()

@@ -78,7 +78,7 @@ def _environment() -> Environment:
         name: getattr(formats, name)
         for name in (
             "moment", "ago", "span", "setting", "count", "capped", "size", "percent", "first_line",
-            "segment", "rounded",
+            "segment", "rounded", "sentence",
         )
     }  # fmt: skip
     found.globals |= {
