@@ -156,7 +156,7 @@ async def test_every_page_can_be_read(server: ServerProcess, options: dict):
         await played.fail(long, long)
         page = await b.page()
         for path in ("", "queues", "queues/default", "jobs", f"jobs/{made.job_id}", "dlq",
-                     "workers", "system", "submit"):  # fmt: skip
+                     "schedules", "workers", "system", "submit"):  # fmt: skip
             await page.goto(f"/ui/{path}")
             await expect(page.locator("h1")).to_have_count(1)
             if "java_script_enabled" not in options:

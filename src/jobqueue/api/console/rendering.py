@@ -49,6 +49,10 @@ DONE = {
     "asked": "The job runs: its worker was asked to stop it.",
     "over": "The job had ended already.",
     "job-deleted": "The job was deleted.",
+    "schedule-paused": "The schedule is paused: its times are skipped.",
+    "schedule-resumed": "The schedule submits its jobs again.",
+    "schedule-ran": "The schedule's job was submitted.",
+    "schedule-removed": "The schedule was removed. Its jobs stay.",
     "out": "You are logged out.",
 }
 """What a page says after a change, by the word in its address."""
@@ -59,6 +63,7 @@ PAGES = (
     ("queues", "Queues"),
     ("jobs", "Jobs"),
     ("dlq", "Dead letters"),
+    ("schedules", "Schedules"),
     ("workers", "Workers"),
     ("system", "System"),
 )

@@ -13,6 +13,7 @@ from jobqueue.api.console import (
     overview,
     queues,
     rendering,
+    schedules,
     system,
     workers,
 )
@@ -41,6 +42,7 @@ def console_routes(context: ApiContext) -> APIRouter:
         jobs.pages,
         job.pages,
         dead.pages,
+        schedules.pages,
         workers.pages,
         system.pages,
     ):

@@ -115,6 +115,8 @@ if (address.searchParams.has("did")) { // a reload does not say it again
   address.searchParams.delete("did");
   history.replaceState(null, "", address);
 }
+// On a phone the row of pages is wider than the screen.
+document.querySelector("nav [aria-current]")?.scrollIntoView({block: "nearest", inline: "center"});
 showTimes();
 setInterval(showTimes, 1000);
 setInterval(look, EVERY);
