@@ -84,9 +84,14 @@ def pages(console: Console) -> None:
 
     @console.page("/jobs/{job_id}")
     async def show(request: Request) -> Response:
-        job = await backend.get(parse_job_id(request.path_params["job_id"]))
+        job_id = parse_job_id(request.path_params["job_id"])
         before = _version(request.query_params.get("before", ""))
-        events = await backend.history(job.id, before)
+
+        async def read() -> tuple[Job, list[Event], Explanation | None]:
+            job = await backend.get(job_id)
+            return job, await backend.history(job_id, before), await explained(job)
+
+        job, events, why = await console.reads.shared(request, ("job", job_id, before), read)
         return console.show(
             request,
             "job.html",
@@ -98,7 +103,7 @@ def pages(console: Console) -> None:
             result=None if job.result is None else Content.of(job.result),
             more={name: value for name, value in job.spec.more().items() if value},
             is_over=job.state in TERMINAL,
-            explained=await explained(job),
+            explained=why,
         )
 
     async def explained(job: Job) -> Explanation | None:

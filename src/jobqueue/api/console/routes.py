@@ -9,6 +9,7 @@ from jobqueue.api.console import (
     dead,
     job,
     jobs,
+    live,
     login,
     overview,
     queues,
@@ -45,6 +46,7 @@ def console_routes(context: ApiContext) -> APIRouter:
         schedules.pages,
         workers.pages,
         system.pages,
+        live.pages,
     ):
         register(console)
     return console.router
