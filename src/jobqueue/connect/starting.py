@@ -57,7 +57,10 @@ async def started(start: Coroutine[Any, Any, object], stop: asyncio.Event) -> bo
         return False
     finally:
         stopping.cancel()
-        starting.cancel()
+        if not starting.cancelling():
+            # A second cancel would break off what the first one cleans up; ``asyncio.run`` cancels
+            # this task and ``starting`` at the same time.
+            starting.cancel()
         await asyncio.gather(starting, stopping, return_exceptions=True)
 
 

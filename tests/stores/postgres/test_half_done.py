@@ -11,7 +11,7 @@ from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import Refusal, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import Queue
-from jobqueue.core.store import Claim
+from jobqueue.core.store import Change, Claim
 from tests import patience
 from tests.stores.cutting import Cut
 from tests.stores.driver import accept, new, spec
@@ -109,6 +109,31 @@ async def test_a_locked_job_is_refused_and_the_others_are_applied(open_store, po
     assert (first.applied, second.refusal) == (True, Refusal.LOCKED)
     await transaction.rollback()
     assert (await store.reads.get(job_ids[0])).state is State.DONE
+
+
+async def test_what_was_applied_before_a_failure_is_heard_of(open_store, postgres_dsn, db, few):
+    """A success that is committed wakes those who wait for it, although the call fails."""
+    in_parts = few == 1  # a few moves are one transaction
+    await lock_timeout(db, "20ms")
+    store = await open_store()
+    job_ids = await accept(store, 2)
+    done, stuck = await store.jobs.claim([Claim(("q",), ["w"] * 2)])
+    await store.jobs.apply([Transition.started(stuck.seq, stuck.lease)])  # it has a live row
+    heard: list[Change] = []
+    store.on_change(heard.append)
+    transaction = db.transaction()
+    await transaction.start()
+    await db.execute("LOCK TABLE job_live IN SHARE MODE")
+    moves = [
+        Transition.succeeded(done.seq, done.lease, None, 0.5),
+        Transition.failed(stuck.seq, stuck.lease, "boom"),
+    ]
+    with pytest.raises(Unavailable):
+        await store.jobs.apply(moves)
+    await transaction.rollback()
+    assert [Change.ENDED in change for change in heard] == [True] * in_parts
+    states = [(await store.reads.get(job_id)).state for job_id in job_ids]
+    assert states == [State.DONE if in_parts else State.ASSIGNED, State.RUNNING]
 
 
 async def test_an_end_by_somebody_else_is_not_taken_for_ones_own(cuttable, proxy, open_store):
