@@ -135,6 +135,9 @@ class Explainer:
         """Return the cause if each of these workers runs a suspected job alone."""
         first: Explained | None = None
         for worker in workers[: explain.MOST_NAMED]:
+            session = self._sessions.get(worker.info.id)
+            if session is not None and session.offers:
+                return None  # a suspect with a process of its own keeps no slot from others
             mine = [one for one in held if one.worker_id == worker.info.id]
             cause = None
             for one in mine[: explain.MOST_NAMED]:
