@@ -12,5 +12,5 @@ FACTOR = int(os.environ.get("JQ_TEST_EXAMPLES", "1"))
 
 
 def examples(few: int) -> int:
-    """The number for this run, of which ``few`` is that of `make test`."""
+    """Return the number of examples for this run; `make test` tries ``few``."""
     return few * FACTOR

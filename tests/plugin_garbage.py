@@ -1,4 +1,4 @@
-"""Keeps the garbage collector from looking at ten thousand tests again and again.
+"""Keeps the garbage collector from scanning ten thousand tests again and again.
 
 What the collection of tests made stays until the end of the run. Looking for garbage in it costs
 time while it grows, and in each full look during the run. Afterwards the collector looks less often

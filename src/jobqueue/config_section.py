@@ -421,8 +421,8 @@ class AuthSection(Section):
     )
     session_secret: SecretStr = setting(
         SecretStr(""),
-        "Secret that sessions of the console are signed with, 32 bytes or more. Servers behind one"
-        " address need the same one; none = a random one at each start.",
+        "Secret with which the server signs sessions of the console, 32 bytes or more. Servers"
+        " behind one address need the same secret; none = a random secret at each start.",
     )
     session_secret_file: str = secret_file("auth.session_secret")
 

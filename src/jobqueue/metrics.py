@@ -287,7 +287,7 @@ class Metrics(Observer, Collector):
         )
         yield _gauge(
             "jq_worker_breaker_open",
-            "1 while this process's worker takes no jobs, or one job, of a task that kept failing.",
+            "1 while this process's worker has paused a task whose attempts failed in a row.",
             ("worker_id", "type"),
             (
                 ((worker_id, type), count)

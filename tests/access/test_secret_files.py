@@ -8,7 +8,7 @@ import pytest
 
 from jobqueue import config
 from jobqueue.access.files import environment_secret, read_secret
-from jobqueue.access.sessions import Sessions
+from jobqueue.access.sessions import ConsoleSessions
 from jobqueue.cli.session import choose_credentials, choose_redis
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.server import options, security, stream
@@ -47,7 +47,7 @@ def test_passwords_are_taken_from_files(file: Path) -> None:
     assert stream.kafka(by_kafka).security["sasl.password"] == SECRET
     assert security.access(settings(AUTH_JWT_SECRET_FILE=file)).required
     signed = security.access(settings(AUTH_SESSION_SECRET_FILE=file)).sessions
-    assert signed.form_token("a", "") == Sessions(SECRET.encode()).form_token("a", "")
+    assert signed.form_token("a", "") == ConsoleSessions(SECRET.encode()).form_token("a", "")
 
 
 def test_what_clients_show_is_taken_from_files(file: Path) -> None:

@@ -71,7 +71,7 @@ async def _psycopg_async(dsn: str) -> AsyncIterator[Own]:
     import psycopg
     from psycopg.rows import dict_row
 
-    rows: Any = dict_row  # what users set is not in the way
+    rows: Any = dict_row  # a setting of the user's, which must not matter
     async with await psycopg.AsyncConnection.connect(dsn, row_factory=rows) as connection:
         yield Own(connection, connection.execute)
 

@@ -133,7 +133,7 @@ async def counter(url: str) -> Callable[[], Any]:
     return lambda: run("SELECT n FROM counter")
 
 
-# -- ends that are none, on each store ----------------------------------------------------------
+# -- attempts that do not end, on each store-------------------------------------------------------
 
 
 class Own:
@@ -170,7 +170,7 @@ class Own:
 
 @pytest.mark.integration
 async def test_a_transaction_that_is_rolled_back_is_retried(url: str):
-    """Whether the handler fails with it, or returns as if nothing had happened."""
+    """The attempt is retried if the handler raises the error, and also if it returns normally."""
     app = app_of(url)
 
     @app.task(backoff=0)
@@ -197,7 +197,7 @@ async def test_a_transaction_that_is_rolled_back_is_retried(url: str):
 
 
 @pytest.mark.integration
-async def test_what_a_handler_does_afterwards_changes_nothing(url: str, caplog: Any):
+async def test_an_outcome_after_the_commit_changes_nothing(url: str, caplog: Any):
     app = app_of(url)
 
     @app.task(backoff=0)
@@ -221,7 +221,7 @@ async def test_what_a_handler_does_afterwards_changes_nothing(url: str, caplog: 
 
 @pytest.mark.integration
 async def test_a_handler_repeats_its_transaction(url: str):
-    """As after a serialization failure; and a repeat after a commit has no effect."""
+    """A repeat after a failure completes the job; a repeat after the commit has no effect."""
     app = app_of(url)
     refused: list[str] = []
 
@@ -261,7 +261,7 @@ async def test_a_cancel_wins(url: str):
     @app.task
     async def count(ctx: Context) -> str:
         begun_.set()
-        with suppress(asyncio.CancelledError):  # a handler that does not listen
+        with suppress(asyncio.CancelledError):  # the handler ignores the cancel
             await go.wait()
         try:
             async with Own(url) as own:
@@ -327,7 +327,7 @@ async def test_an_attempt_that_was_failed_over_ends_nothing(url: str):
 
 
 async def test_a_handler_goes_on_after_heartbeats_that_miss_its_lease(postgres_dsn: str, db: Any):
-    """It may send a mail after the commit; nobody stops it for having ended its attempt."""
+    """The worker does not stop a handler that goes on after its commit, to send a mail."""
     app = app_of(postgres_dsn)
     committed, go = asyncio.Event(), asyncio.Event()
     after: list[bool] = []
@@ -388,7 +388,7 @@ async def test_the_other_jobs_of_a_worker_end_while_a_transaction_is_open(
 
 
 async def test_the_jobs_of_a_batch_end_in_one_transaction(postgres_dsn: str, db: Any):
-    """Those that it leaves out end as the handler says."""
+    """Jobs that the transaction leaves out end with the handler's own results."""
     app = app_of(postgres_dsn)
 
     @app.task(batch=10, batch_wait=0.2)
@@ -410,7 +410,7 @@ async def test_the_jobs_of_a_batch_end_in_one_transaction(postgres_dsn: str, db:
 # -- what is refused ---------------------------------------------------------------------------
 
 
-async def test_stores_that_cannot_say_which_can():
+async def test_other_stores_name_the_supported_ones():
     app = JobQueue("memory://")
     refused: list[str] = []
 
@@ -424,9 +424,9 @@ async def test_stores_that_cannot_say_which_can():
         return "returned"
 
     async with app, app.worker():
-        # Nothing was about to be written: the handler's own result counts.
+        # The call had no effect, so the result that the handler returns counts.
         assert await (await count.submit()).result(SECONDS) == "returned"
-    assert "An app on postgresql:// or sqlite:// can, and one on grpc://" in refused[0]
+    assert "use an app on postgresql:// or sqlite://, or on grpc://" in refused[0]
 
 
 async def test_wrong_connections_and_results_are_refused(postgres_dsn: str, db: Any):
@@ -487,7 +487,7 @@ async def test_inline_mode_takes_the_result(tmp_path: Path):
 
 @pytest.mark.e2e
 async def test_a_worker_of_a_server(postgres_dsn: str, tmp_path: Path, db: Any):
-    """The start goes over gRPC, the end by the handler's transaction."""
+    """The worker reports the start over gRPC; the handler's transaction writes the end."""
     from tests.cli import processes
 
     arguments = ("--db-url", postgres_dsn, "--worker-concurrency", "0")

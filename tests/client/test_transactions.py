@@ -73,7 +73,7 @@ async def db(postgres_dsn: str) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize("driver", ASYNC)
 async def test_a_job_exists_if_its_transaction_commits(driver: str, postgres_dsn: str, db: Any):
-    """And a worker that waits starts it at once."""
+    """A waiting worker starts the job at once."""
     app, send, _ = make(postgres_dsn)
     await db.execute("CREATE TABLE shop (id int PRIMARY KEY)")
     async with app, app.worker():
@@ -172,7 +172,7 @@ async def test_refusals_leave_the_transaction_usable(driver: str, postgres_dsn: 
 
 
 async def test_a_connection_without_a_transaction_is_refused(postgres_dsn: str, db: Any):
-    """Else the job would be there at once, whatever comes of what belongs to it."""
+    """Without a transaction, the job would exist even if the user's other writes fail."""
     app, send, _ = make(postgres_dsn)
     expected = "connection: .*is not in a transaction, so the call would take effect at once"
     async with app:
@@ -210,7 +210,7 @@ def test_django_in_autocommit_is_refused(postgres_dsn: str):
     connection.close()
 
 
-async def test_what_is_no_connection_is_refused_with_what_is(postgres_dsn: str):
+async def test_other_objects_are_refused_with_the_supported_connections(postgres_dsn: str):
     app, send, _ = make(postgres_dsn)
     async with app:
         pool = asyncpg.create_pool(postgres_dsn, min_size=0)
@@ -250,27 +250,33 @@ async def test_a_connection_of_the_other_kind_is_refused(postgres_dsn: str, tmp_
 
 
 @pytest.mark.parametrize("url", ["memory://", "redis://127.0.0.1:1/0"])
-async def test_stores_that_cannot_are_refused_with_those_that_can(url: str, postgres_dsn: str):
+async def test_other_stores_are_refused_with_the_supported_ones(url: str, postgres_dsn: str):
     _, send, _ = make(url)
     async with begun("asyncpg", postgres_dsn) as own:
-        with pytest.raises(InvalidArgument, match=r"An app on postgresql:// or sqlite:// can, and"):
+        with pytest.raises(
+            InvalidArgument, match=r"use an app on postgresql:// or sqlite://, or on grpc"
+        ):
             await send.submit("a", connection=own.connection)
 
 
 async def test_another_database_is_refused(postgres_dsn: str, empty_postgres_dsn: str):
-    """There, nothing is known of jobs."""
+    """That database has no job queue."""
     app, send, _ = make(postgres_dsn)
     async with app:
         for driver in ASYNC:
             async with begun(driver, empty_postgres_dsn) as own:
-                with pytest.raises(InvalidArgument, match=r"has no job queue .*\(schema jq\)"):
+                with pytest.raises(
+                    InvalidArgument, match=r"lacks the functions of this version \(schema jq\)"
+                ):
                     await send.submit("a", connection=own.connection)
         for driver in BLOCKING:
 
             def block(driver: str = driver) -> None:
                 with (
                     begun_blocking(driver, empty_postgres_dsn) as own,
-                    pytest.raises(InvalidArgument, match=r"has no job queue .*\(schema jq\)"),
+                    pytest.raises(
+                        InvalidArgument, match=r"lacks the functions of this version \(schema jq\)"
+                    ),
                 ):
                     app.sync().submit(send, "a", connection=own.connection)
 
@@ -353,7 +359,7 @@ async def test_inline_mode_runs_the_job_at_once(tmp_path: Path):
 
 @pytest.mark.e2e
 async def test_an_app_of_a_server_on_the_same_database(postgres_dsn: str, tmp_path: Path, db: Any):
-    """The job goes by the transaction, everything else over gRPC."""
+    """The submit uses the transaction; all other calls go over gRPC."""
     from tests.cli import processes
 
     arguments = ("--db-url", postgres_dsn, "--worker-concurrency", "0")
@@ -361,7 +367,7 @@ async def test_an_app_of_a_server_on_the_same_database(postgres_dsn: str, tmp_pa
         app, send, _ = make(f"grpc://{running.line('ready')['grpc']}")
         async with app.worker():
             async with begun("asyncpg", postgres_dsn) as own:
-                # The first call has to make the queue, by the server.
+                # The first call must create the queue, through the server.
                 job = await send.submit("a", connection=own.connection)
                 with pytest.raises(NotFound):
                     await job.status()
@@ -486,7 +492,10 @@ async def test_an_app_that_is_not_open_cannot_be_opened_beside_a_transaction(fil
         pass
     mine = lite(isolation_level=None)
     mine.execute("BEGIN IMMEDIATE")
-    with pytest.raises(InvalidArgument, match=r"open the app before, as `await app.open\(\)`"):
+    with pytest.raises(
+        InvalidArgument,
+        match=r"open the app before the transaction begins, as `await app.open\(\)`",
+    ):
         await send.submit("a", connection=mine)
     mine.execute("ROLLBACK")
     implicit = (

@@ -1,4 +1,4 @@
-"""A real Chromium on the console's pages. What a page must not do fails the test."""
+"""A real Chromium on the console's pages. A test fails if a page does what it must not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FLAGS = (
 
 
 class Watched:
-    """A context of the browser, with what its pages did that they must not do."""
+    """A context of the browser, with the forbidden actions of its pages."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.context = context
@@ -51,7 +51,7 @@ class Watched:
 
 @asynccontextmanager
 async def chromium(base_url: str, **options: Any) -> AsyncIterator[Watched]:
-    """A browser of its own, in the reader's zone of New York unless told otherwise."""
+    """A new browser, in the time zone of New York unless another is given."""
     given: Mapping[str, Any] = {
         "base_url": base_url,
         "timezone_id": "America/New_York",

@@ -1,4 +1,4 @@
-"""Servers with the console, on each store that it is shown on."""
+"""Servers with the console, on each store with which its tests run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest_asyncio.fixture
 async def stored(store_url: str) -> AsyncIterator[ServerProcess]:
-    """A server that asks nobody, on SQLite and on PostgreSQL."""
+    """A server without credentials, on SQLite and on PostgreSQL."""
     async with serving(store_url, known=False) as server:
         yield server
 
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[ServerProcess]:
-    """A server that asks nobody, in memory."""
+    """A server without credentials, in memory."""
     async with serving(known=False) as server:
         yield server
 
@@ -43,6 +43,6 @@ async def person(server: ServerProcess) -> AsyncIterator[Person]:
 
 @pytest_asyncio.fixture
 async def keyed() -> AsyncIterator[ServerProcess]:
-    """A server that knows its callers by keys."""
+    """A server that identifies callers by API keys."""
     async with serving() as server:
         yield server

@@ -53,7 +53,7 @@ class Page(HTMLParser):
             self.check()
 
     def check(self) -> None:
-        """Refuse what could run a script: it would have come from a job, a name or an error."""
+        """Fail on an element that could run a script: a job, a name or an error made it."""
         scripts = [attributes for tag, attributes in self.tags if tag == "script"]
         nonce = scripts[0]["nonce"]
         policy = self.answer.headers["content-security-policy"]
@@ -127,12 +127,12 @@ class Page(HTMLParser):
 
     @property
     def buttons(self) -> set[str]:
-        """Words on buttons that change something."""
+        """The words on the buttons that change something."""
         return {form.words for form in self.forms if form.method == "post"}
 
 
 class Person:
-    """Somebody with a browser, who is at a page."""
+    """A person with a browser that shows a page."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
@@ -169,7 +169,7 @@ class Person:
 
 @asynccontextmanager
 async def at(server: ServerProcess, **options: Any) -> AsyncIterator[Person]:
-    """A person whose browser knows nothing of the server yet."""
+    """A person with a new browser, without cookies."""
     async with httpx.AsyncClient(
         base_url=server.http_url,
         timeout=patience.longest(20),

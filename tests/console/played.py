@@ -1,4 +1,4 @@
-"""A worker that does with its jobs what a test tells it."""
+"""A worker whose jobs start and end as a test says."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Played:
         return [one.lease for one in self.held]
 
     def moved(self) -> None:
-        """It stays."""
+        """Ignore the request to move to another server."""
 
     # -- what a test tells it --
 

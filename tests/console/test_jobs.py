@@ -214,7 +214,7 @@ async def test_a_large_payload_is_cut_on_the_page_and_whole_in_the_file(stored: 
         for one, content, kind in zip(made, (large, binary), ("JSON", "bytes"), strict=True):
             page = await person.open(f"/ui/jobs/{one.job_id}")
             assert len(page.html) < 120_000
-            assert "The beginning only." in page.text
+            assert "Only the beginning is shown." in page.text
             assert f"{kind}, " in page.text
             kept = await person.client.get(f"/ui/jobs/{one.job_id}/payload")
             assert kept.content == content
@@ -248,7 +248,7 @@ async def test_a_long_history_is_read_in_parts(person: Person, server: ServerPro
 
 
 @pytest.mark.parametrize(("name", "may"), [("guest", False), ("ops", True), ("boss", False)])
-async def test_who_may_not_submit_has_no_form(name: str, may: bool):
+async def test_a_caller_without_the_role_client_has_no_submit_form(name: str, may: bool):
     """An operator without the role client manages queues, and submits nothing."""
     async with serving() as server, at(server) as person:
         await person.log_in(name)

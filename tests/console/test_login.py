@@ -1,4 +1,4 @@
-"""Logging in to the console, and what a session is worth."""
+"""Logging in to the console, and the rights and the end of a session."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from jobqueue.access.callers import Role
 from jobqueue.access.keyring import Keyring, parse_keys
 from jobqueue.access.policy import Access, Shown
-from jobqueue.access.sessions import LONGEST, Sessions, cookie_name, session_in
+from jobqueue.access.sessions import LONGEST, ConsoleSessions, cookie_name, session_in
 from jobqueue.access.tokens import TokenVerifier
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import InvalidArgument, Unauthenticated
@@ -24,7 +24,7 @@ def access(clock: ManualClock, *entries: str, secret: bytes = SECRET) -> Access:
     return Access(
         keys=Keyring(parse_keys(entries or [f"ann:operator:{KEY}"], "auth.api_keys")),
         tokens=TokenVerifier(SECRET, clock, audience=""),
-        sessions=Sessions(secret, clock),
+        sessions=ConsoleSessions(secret, clock),
     )
 
 
@@ -54,11 +54,11 @@ def test_a_session_ends_after_half_a_day_with_its_key_or_its_token():
     with pytest.raises(Unauthenticated, match="key was removed"):
         without.identify(Shown(session=session))
     clock.advance(61)
-    with pytest.raises(Unauthenticated, match="is over"):
+    with pytest.raises(Unauthenticated, match="has expired"):
         known.identify(Shown(session=short))
     assert known.identify(Shown(session=session)).name == "ann"
     clock.advance(LONGEST)
-    with pytest.raises(Unauthenticated, match="is over"):
+    with pytest.raises(Unauthenticated, match="has expired"):
         known.identify(Shown(session=session))
 
 
@@ -70,7 +70,7 @@ def test_a_session_that_was_changed_or_signed_elsewhere_is_refused():
     _, elsewhere = access(clock, secret=b"").log_in(KEY)
     forged = [elsewhere, body, f"{body}.", f"{body}x.{signature}", f"{body}.{'0' * 64}", "é.é", "."]
     for text in forged:
-        with pytest.raises(Unauthenticated, match="not one of this server"):
+        with pytest.raises(Unauthenticated, match="did not sign the session"):
             known.identify(Shown(session=text))
     form = known.sessions.form_token("ann", session)
     for text in (f"{body}.{form}", f"{'ann'}.{form}"):  # a form's token signs no session
@@ -80,7 +80,7 @@ def test_a_session_that_was_changed_or_signed_elsewhere_is_refused():
 
 def test_a_short_secret_is_refused():
     with pytest.raises(InvalidArgument, match=r"auth\.session_secret"):
-        Sessions(b"short")
+        ConsoleSessions(b"short")
 
 
 def test_the_servers_of_one_machine_have_cookies_of_their_own():
@@ -91,7 +91,7 @@ def test_the_servers_of_one_machine_have_cookies_of_their_own():
     assert session_in([*headers, (b"cookie", b"jq_session_8081=y")]) == "y"
 
 
-async def test_who_is_not_logged_in_comes_to_the_form_and_then_to_the_page(keyed: ServerProcess):
+async def test_a_person_without_a_session_gets_the_login_and_then_the_page(keyed: ServerProcess):
     async with at(keyed) as person:
         page = await person.open("/ui/queues?name=def")
         assert page.answer.url.path == "/ui/login"
@@ -196,7 +196,7 @@ async def test_servers_with_one_secret_take_each_others_sessions():
 
 
 async def test_a_session_lasts_while_the_browser_does(keyed: ServerProcess):
-    """The server's clock decides on the end, not the browser's."""
+    """The server's clock decides when the session ends."""
     async with at(keyed) as person:
         await person.log_in("ops")
         [cookie] = person.client.cookies.jar

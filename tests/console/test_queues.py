@@ -21,7 +21,7 @@ async def test_the_root_leads_a_browser_to_the_console(person: Person):
 
 
 async def test_the_pages_work_behind_a_path_prefix(person: Person):
-    """All addresses on a page are relative to it."""
+    """All addresses on a page are relative."""
     for path in ("/ui/", "/ui/queues", "/ui/queues/default", "/ui/system", "/ui/nowhere/at/all"):
         page = await person.open(path)
         for _, attributes in page.tags:

@@ -1,4 +1,4 @@
-"""What callers, workers and handlers choose is text on a page, and never a part of the page.
+"""Texts from callers, workers and handlers stay texts on a page, and never become HTML.
 
 ``Page.check`` refuses every page with an element or attribute that could run a script.
 """
@@ -28,7 +28,7 @@ HOSTILE = [
 
 
 def shows(page: Page, text: str) -> None:
-    """The text is there, as it is, and nothing of it became a part of the page."""
+    """The page shows the text unchanged, and none of it became HTML."""
     said = "".join(f" {value}" for _, attributes in page.tags for value in attributes.values())
     assert text in page.text + said, (page.answer.url, text)
     for tag, attributes in page.tags:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from jobqueue.core.breaker import (
+    AttemptVerdict,
     Breaker,
     Circuit,
     OpenBreaker,
     Phase,
-    Verdict,
     read_breakers,
     verdict,
     why_paused,
@@ -19,11 +19,11 @@ from jobqueue.core.breaker import (
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.lifecycle import REPORTABLE, Move
 
-FAILED, WORKS, NOTHING = Verdict.FAILED, Verdict.WORKS, Verdict.NOTHING
+FAILED, WORKS, NOTHING = AttemptVerdict.FAILED, AttemptVerdict.WORKS, AttemptVerdict.NOTHING
 
 
 @pytest.mark.parametrize("move", [move for move in Move if move in REPORTABLE])
-def test_what_counts_is_a_timeout_or_a_failure_that_may_be_retried(move: Move) -> None:
+def test_timeouts_and_failures_that_may_be_retried_count(move: Move) -> None:
     counts = {Move.SUCCEED: WORKS, Move.FAIL: FAILED, Move.TIME_OUT: FAILED}
     assert verdict(move, retryable=True, deliberate=False) is counts.get(move, NOTHING)
     if move is Move.FAIL:

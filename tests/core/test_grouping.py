@@ -1,4 +1,4 @@
-"""Dead letters as a few causes."""
+"""Dead letters are grouped by a few causes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_errors_are_equal_without_numbers_and_ids(error: str, key: str):
     assert error_key(error) == key
 
 
-def test_groups_have_what_tells_of_them_and_the_largest_comes_first():
+def test_groups_describe_their_letters_and_the_largest_comes_first():
     letters = [
         letter("order 1: timed out", 0.0, queue="a"),
         letter("order 22: timed out", 50.0, queue="b"),

@@ -1,4 +1,4 @@
-"""The rules of limits: what a bucket lets through, and what is left of a limit."""
+"""The rules of limits: the starts that a bucket allows, and the rest of a limit."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_no_window_has_more_starts_than_the_limit_and_the_burst(
             assert last - first + 1 <= rate.burst + (window + 1e-5) / rate.interval + 1e-9
 
 
-def test_who_takes_each_token_in_time_loses_none():
+def test_tokens_that_are_taken_in_time_are_not_lost():
     rate, source = Rate(0.01, 2), random.Random(4)
     now, full_at, taken = NOW, rate.spent(0.0, NOW, 2), 0
     while now < NOW + 10:

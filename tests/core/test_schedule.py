@@ -1,4 +1,4 @@
-"""Which ticks of a schedule are submitted, which are skipped, and what is remembered."""
+"""The rules of schedules: the ticks that are submitted or skipped, and the recorded state."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from jobqueue.core.job import JobSpec
 from jobqueue.core.schedule import (
     MAX_EVERY,
     MAX_PAYLOAD_BYTES,
-    Interval,
+    FixedInterval,
     Overlap,
-    Plan,
     Schedule,
     ScheduleSpec,
     ScheduleState,
     Source,
     TickOutcome,
+    TickPlan,
     TickRules,
     create,
     pause,
@@ -60,14 +60,14 @@ def schedule(state: ScheduleState | None = None, **fields: Any) -> Schedule:
 
 def due(
     next_at: str, now: str, *, busy: bool = False, rules: TickRules = RULES, **fields: Any
-) -> Plan:
+) -> TickPlan:
     """The plan for a schedule whose next tick is ``next_at``."""
     waiting = fields.pop("waiting", None)
     state = ScheduleState(next_at=at(next_at), waiting_at=None if waiting is None else at(waiting))
     return plan(schedule(state, **fields), at(now), rules, busy=busy)
 
 
-def ticks(made: Plan) -> list[str]:
+def ticks(made: TickPlan) -> list[str]:
     return [datetime.fromtimestamp(tick, UTC).strftime("%H:%M:%S") for tick in made.ticks]
 
 
@@ -112,7 +112,7 @@ def test_the_job_of_a_tick_has_its_key_and_its_label() -> None:
 
 @given(st.integers(1, MAX_EVERY), st.floats(0, 4e9))
 def test_intervals_meet_the_multiples_of_their_length(every: int, now: float) -> None:
-    interval = Interval(every)
+    interval = FixedInterval(every)
     following, before = interval.next(now), interval.previous(now)
     assert before <= now < following
     assert following % every == before % every == 0
@@ -126,7 +126,7 @@ def test_an_operators_schedule_begins_with_its_next_tick() -> None:
     assert schedule().state == ScheduleState(next_at=at("10:08"))
 
 
-def test_code_makes_up_for_the_newest_tick_before_its_schedule() -> None:
+def test_a_declared_schedule_submits_its_newest_missed_tick() -> None:
     hourly = spec(cron="@hourly")
     assert create(hourly, Source.CODE, START, HOUR).state.next_at == at("10:00")
     assert create(hourly, Source.CODE, START, 60.0).state.next_at == at("11:00")
@@ -155,7 +155,7 @@ def test_every_tick_of_a_change_of_the_leader_is_submitted() -> None:
     assert (made.state.next_at, made.state.skipped, made.notes) == (at("10:08:11"), 0, ())
 
 
-def test_of_missed_ticks_the_newest_is_made_up_for() -> None:
+def test_of_missed_ticks_the_newest_is_submitted() -> None:
     made = due("10:08", "13:30:40")
     assert ticks(made) == ["13:30:00"]
     assert (made.state.next_at, made.state.skipped) == (at("13:31"), 202)
@@ -182,7 +182,7 @@ def test_without_catching_up_a_tick_may_be_late_by_a_moment_only() -> None:
     assert ticks(due("11:00", "11:00:16", cron="@hourly", catch_up=0.0)) == []
 
 
-def test_the_server_says_how_late_where_the_schedule_does_not() -> None:
+def test_the_servers_catch_up_applies_to_schedules_without_one() -> None:
     def late(rules: TickRules) -> list[str]:
         return ticks(due("11:00", "11:10", cron="@hourly", rules=rules))
 
@@ -229,7 +229,7 @@ def test_skip_leaves_a_tick_out_while_the_last_job_is_unfinished() -> None:
 
 
 def test_skip_submits_the_first_of_several_late_ticks() -> None:
-    """A leader that died may have submitted this one and no other."""
+    """A leader that died may have submitted the first tick and no other."""
     made = due("10:08:00", "10:08:03", every=1, overlap=Overlap.SKIP)
     assert ticks(made) == ["10:08:00"]
     assert (made.state.skipped, made.state.skipped_at) == (3, at("10:08:03"))
@@ -319,7 +319,7 @@ def test_a_definition_that_is_declared_again_changes_nothing() -> None:
     assert redefine(schedule(), spec(), at("11:00")) is None
 
 
-def test_another_definition_keeps_the_pause_and_what_was() -> None:
+def test_another_definition_keeps_the_pause_and_the_last_tick() -> None:
     paused = pause(schedule(ScheduleState(next_at=at("10:08"), last_job_id="j")), START)
     assert paused is not None
     changed = redefine(paused, spec(cron="@hourly"), at("10:30"))

@@ -34,7 +34,7 @@ async def submit(rig: Rig, *types: str) -> list[str]:
 
 
 async def quiet(worker: Worker) -> list[Assignment]:
-    """What the worker got once everything that was under way is done."""
+    """Return the worker's jobs when the engine has nothing more to do."""
     for _ in range(20):
         await asyncio.sleep(0)
     await asyncio.sleep(0.02)
@@ -60,7 +60,7 @@ async def test_the_report_that_opens_a_breaker_claims_no_further_job(rig: Rig) -
     assert await quiet(worker) == []
 
 
-async def test_other_workers_take_what_one_has_paused(rig: Rig) -> None:
+async def test_other_workers_take_a_type_that_one_has_paused(rig: Rig) -> None:
     worker = await rig.worker("w", slots=3, types=TYPES)
     worker.link.set_breakers([paused()])
     healthy = await rig.worker("healthy", slots=3, types=TYPES)

@@ -287,8 +287,8 @@ async def test_a_look_from_before_a_drain_does_not_undo_it(
     worker = await rig.worker(slots=1)
     real = rig.memory.workers.all
 
-    async def late() -> Any:
-        known = [dataclasses.replace(one) for one in await real()]
+    async def late(*, names: bool) -> Any:
+        known = [dataclasses.replace(one) for one in await real(names=names)]
         monkeypatch.setattr(rig.memory.workers, "all", real)
         await rig.engine.drain_worker("w")
         return known

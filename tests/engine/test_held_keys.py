@@ -1,4 +1,4 @@
-"""A key that an open transaction of another program has: the engine asks again, for a while."""
+"""The engine repeats submits whose key an open transaction of another program holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.engine.rig import Rig
 
 
 class Held:
-    """A store's jobs where the key ``held`` is held for a number of submits."""
+    """The jobs part of a store that refuses the key ``held`` for a number of submits."""
 
     def __init__(self, jobs: Any, submits: int) -> None:
         self._jobs = jobs

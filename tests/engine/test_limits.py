@@ -1,4 +1,4 @@
-"""Limits of queues and the scheduler: without the safety net, nothing waits longer than it must."""
+"""The scheduler and limits of queues: without the poll interval, no job waits too long."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def test_a_queue_without_a_limit_is_not_asked_for_again(open_rig: OpenRig)
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_place_is_lost(open_rig: OpenRig, seed: int):
-    """Workers of several scopes take and report in any order; nothing stays behind."""
+    """Workers of several scopes take and report jobs in any order; every job runs."""
     rng = random.Random(seed)
     rig: Rig = await open_rig(interval=NO_SAFETY_NET, batch_size=rng.choice([1, 3, 100]))
     for name, most in (("a", 1), ("b", 4)):
@@ -161,7 +161,7 @@ async def test_no_place_is_lost(open_rig: OpenRig, seed: int):
     assert sum(depth[State.DONE] for depth in depths) == total
 
 
-async def test_figures_and_hints_say_what_a_limit_holds_back(open_rig: OpenRig):
+async def test_figures_and_hints_name_the_jobs_that_a_limit_holds_back(open_rig: OpenRig):
     rig = await limited(open_rig, max_running=1, rate=1, rate_period=60)
     worker = await rig.worker(slots=10)
     await rig.submit()

@@ -1,4 +1,4 @@
-"""The leader submits the jobs of schedules, each tick once, and records what became of it."""
+"""The leader submits the job of each tick once, and records the outcome."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def state(rig: Rig, name: str = "s") -> ScheduleState:
 
 
 async def comes(rig: Rig, condition: Callable[[ScheduleState], bool]) -> ScheduleState:
-    """The schedule's state, once it is as the test expects it."""
+    """Wait until the schedule's state is as the test expects it, and return it."""
     async with patience.timeout(10 * PATIENCE):
         while not condition(found := await state(rig)):
             await asyncio.sleep(0.05)
@@ -57,7 +57,7 @@ async def comes(rig: Rig, condition: Callable[[ScheduleState], bool]) -> Schedul
 
 @pytest_asyncio.fixture
 async def led(open_rig: OpenRig) -> Rig:
-    """A server that leads, also after the steps of the clock in these tests."""
+    """A server that stays the leader when these tests move the clock."""
     rig = await open_rig(leader_ttl=100.0)
     await until(lambda: rig.engine._leads_under() is not None)
     return rig
@@ -79,7 +79,7 @@ async def test_each_tick_is_one_job_and_is_recorded(led: Rig):
 
 
 async def test_a_new_schedule_is_not_looked_for_by_the_clock(led: Rig):
-    """Its creation wakes the leader, which else sleeps for seconds."""
+    """The creation of a schedule wakes the leader, which would otherwise sleep for seconds."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(1.0)
     led.clock.advance(9.99)
@@ -146,7 +146,7 @@ async def test_a_term_that_ends_between_submit_and_record_leaves_the_tick_to_the
 
 
 async def test_ticks_of_an_older_worker_are_recorded_and_not_doubled(led: Rig):
-    """It submits them by itself, here with other arguments."""
+    """A worker of an earlier version submits ticks itself, here with other arguments."""
     await led.engine.create_schedule(spec())
     other = ScheduleSpec(name="s", job=JobSpec(payload=b"[]", type="t"), every=10)
     (result,) = await led.engine.submit([other.tick(START + 10)])
@@ -182,7 +182,7 @@ async def until_count(rig: Rig, count: int) -> None:
 
 
 async def test_an_hour_without_a_leader_costs_all_ticks_but_the_newest(rig: Rig):
-    led = rig  # its lead ends meanwhile
+    led = rig  # this server's term ends meanwhile
     await led.engine.create_schedule(spec(cron="* * * * *"))
     led.clock.advance(3_600)
     found = await comes(led, lambda now: now.last_at is not None)
@@ -195,7 +195,7 @@ async def test_an_hour_without_a_leader_costs_all_ticks_but_the_newest(rig: Rig)
 # -- overlap -----------------------------------------------------------------------------------
 
 
-async def test_skip_waits_for_nobody(led: Rig):
+async def test_skip_submits_the_next_tick_after_the_last_job_has_ended(led: Rig):
     worker = await led.worker(slots=1)
     await led.engine.create_schedule(spec(overlap=Overlap.SKIP))
     led.clock.advance(10)
@@ -229,7 +229,7 @@ async def test_queue_submits_one_tick_when_the_last_job_has_ended(led: Rig):
     assert (await comes(led, lambda now: now.waiting_at is None)).last_job_id == second.id
 
 
-async def test_a_job_that_was_deleted_is_in_nobodys_way(led: Rig):
+async def test_a_deleted_last_job_does_not_count_as_unfinished(led: Rig):
     worker = await led.worker(slots=1)
     await led.engine.create_schedule(spec(overlap=Overlap.SKIP))
     led.clock.advance(10)
@@ -288,13 +288,15 @@ async def test_a_paused_schedule_submits_nothing_until_it_is_resumed(led: Rig):
 
 
 async def test_a_pause_that_a_leader_did_not_hear_of_counts_at_once(led: Rig):
-    """The leader reads a schedule when its tick is due, not before."""
+    """The leader reads a schedule only when its tick is due."""
     await led.engine.create_schedule(spec())
     await asyncio.sleep(1)
     found = await led.engine.get_schedule("s")
     changed = pause(found, led.clock.now())
     assert changed is not None
-    assert await led.memory.schedules.change(changed)  # as another server does, without a word
+    assert await led.memory.schedules.change(
+        changed
+    )  # as another server does, without a notification
     led.clock.advance(10)
     await asyncio.sleep(20)
     assert await jobs(led) == []
@@ -422,7 +424,7 @@ async def test_many_workers_declare_at_once(led: Rig):
 
 
 async def test_the_next_leader_goes_on_where_the_last_one_stood(open_pair: OpenPair):
-    """In real time, on stores that are shared: every second, while the leader crashes."""
+    """In real time, on shared stores: a schedule ticks every second while the leader crashes."""
     one, two = await open_pair(leader_ttl=1.0)
     await two.engine.create_schedule(spec(every=1))
 

@@ -1,4 +1,4 @@
-"""A program of users' transactions: each orders and submits, and commits every second one.
+"""A program of users' transactions: each writes an order and a job; every second one commits.
 
 ``python -m tests.faults.buyers DRIVER URL FIRST COUNT``. It is killed at any moment. What it has
 committed is in the table ``orders``, which its transactions write, too.
@@ -65,7 +65,7 @@ def buy_blocking(driver: str, url: str, first: int, count: int) -> None:
 def buy_on_sqlite(url: str, first: int, count: int) -> None:
     app, deliver = app_of(url)
     q = app.sync()
-    q.run(app.open())  # a transaction that holds the file would keep the app from it
+    q.run(app.open())  # a transaction that locks the file would keep the app from opening it
     connection = sqlite3.connect(url.removeprefix("sqlite:///"), timeout=30)
     for number in range(first, first + count):
         connection.execute("BEGIN IMMEDIATE")

@@ -18,7 +18,7 @@ URL = os.environ["JQ_DB_URL"]
 
 @app.task(name="count", timeout=30)
 async def count(number: int, ctx: Context) -> int:
-    """Increment, end the attempt, and commit: a kill may come between any two of these."""
+    """Increment, end the attempt, and commit; a kill may happen between any two steps."""
     note(ctx)
     if URL.startswith("sqlite"):
         await asyncio.sleep(random.uniform(0, 0.01))

@@ -1,4 +1,4 @@
-"""Kills around users' transactions: jobs and effects are there exactly if they were committed."""
+"""Kills around users' transactions: jobs and effects exist if and only if they were committed."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_exactly_the_committed_jobs_exist_and_run(
         await read("CREATE TABLE orders (number int)")
         first, left = 0, kills
         while first < count:
-            # A buyer that is to be killed has some transactions, in one of which the kill comes.
+            # A buyer that the test kills runs several transactions; the kill hits one of them.
             several = count - first if not left else max(2, (count - first) // (left + 1))
             buyer = await start_buyer(driver, url, first, several)
             if left:
@@ -201,7 +201,7 @@ APP = ("--app", "counting_app:app")
     indirect=["any_site_of"],
 )
 async def test_a_counter_is_exact_under_kills(any_site_of, reader_of, count: int, kills: int):
-    """``ctx.complete``: as many increments as jobs, whatever dies between increment and commit."""
+    """``ctx.complete``: as many increments as jobs, whichever process is killed."""
     moments = random.Random(SEED)
     print(f"JQ_TEST_KILL_SEED={SEED}")
     site: Site = any_site_of(servers=2, **SETTINGS)

@@ -201,10 +201,10 @@ def no_worker_holds_too_much(evidence: Evidence) -> Found:
 
 
 def no_queue_runs_too_much(evidence: Evidence) -> Found:
-    """A queue never has more jobs held than its limit, by the times of the events.
+    """No queue has more held jobs than its limit, by the times of the events.
 
-    Jobs of several transactions may be read in any order, so the order of commit says nothing here.
-    A store counts and then takes the time, so no time is shared that was not shared in the store.
+    The order of commits is not used, because jobs of several transactions may be read in any order.
+    A store counts first and then reads the time, so jobs that overlap by their times did overlap.
     """
     changes: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
     for job_id, history in evidence.histories.items():
@@ -227,7 +227,7 @@ def no_queue_runs_too_much(evidence: Evidence) -> Found:
 
 
 def starts_keep_their_rate(evidence: Evidence) -> Found:
-    """No time has more starts of a queue than its limit allows in it, and the burst."""
+    """No span of time has more starts of a queue than its rate limit and the burst allow."""
     for queue, rate in evidence.rates.items():
         starts = sorted(
             (event.at, event.job_id)

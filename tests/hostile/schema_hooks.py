@@ -69,7 +69,7 @@ def _order(queue: dict[str, Any]) -> None:
 
 
 def _limit(queue: dict[str, Any]) -> None:
-    """A period and a burst are for a rate only, and 100,000 starts in a second are the most."""
+    """Allow a period and a burst only with a rate, and at most 100,000 starts in a second."""
     rate: Any = queue.get("rate")
     if not _is_number(rate):
         for name in ("rate_period", "rate_burst"):

@@ -1,4 +1,4 @@
-"""What others can do through the console: forged forms, pages elsewhere, callers without the role.
+"""Attacks through the console: forged forms, pages of other sites, callers without the role.
 
 Texts of jobs, names and errors on its pages are in tests/console/test_texts.py.
 """
@@ -62,7 +62,7 @@ def plain(server: ServerProcess, **headers: str) -> httpx.AsyncClient:
 async def test_a_form_that_another_site_may_have_sent_is_refused(
     server: ServerProcess, known: bool
 ):
-    """With a token and a session that are right: the browser's word alone counts."""
+    """Token and session are valid, so only the browser's headers cause the refusal."""
     async with at(server) as person:
         page = await (person.log_in("ops") if known else person.open("/ui/"))
         page = await person.open("/ui/queues/default")
@@ -156,7 +156,7 @@ async def test_a_viewer_sees_no_buttons_and_is_refused_without_them(audited: Lin
 
 @pytest.mark.parametrize("path", [path for path in CHANGES if path != "/ui/login"])
 async def test_every_action_has_its_line_in_the_audit_log(audited: Lines, path: str):
-    """Those that fail, too: here most objects do not exist."""
+    """Failed actions have a line, too: here most objects do not exist."""
     async with serving() as server, at(server) as person:
         await person.log_in("ops")
         page = await person.open("/ui/")

@@ -42,6 +42,12 @@ COMMANDS = [
     ("dlq", "list", "--limit", "1"),
     ("dlq", "retry", _ID),
     ("dlq", "retry", "--all"),
+    ("schedule", "list"),
+    ("schedule", "show", "s"),
+    ("schedule", "add", "s", "q", "1", "--every", "60"),
+    ("schedule", "run-now", "s"),
+    ("schedule", "pause", "s"),
+    ("schedule", "remove", "s", "--yes"),
     ("queue", "create", "mail"),
     ("queue", "update", "mail", "--retry-profile", "producer"),
     ("queue", "list"),
@@ -90,6 +96,7 @@ class Hostile(grpc.GenericRpcHandler):
 
     def __init__(self) -> None:
         self.refuses = False
+        self.jobs: int | None = None  # on each page, and there is always a next one
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         method = descriptor_pool.Default().FindMethodByName(
@@ -97,7 +104,15 @@ class Hostile(grpc.GenericRpcHandler):
         )
         made = filled(method.output_type)
         if method.name == "RetryDeadLetters":
-            made.next_page_token = ""
+            made.next_page_token = "" if self.jobs is None else "s1"
+            made.looked_at = self.jobs or 0
+        elif method.name == "ListJobs" and self.jobs is not None:
+            made.jobs.extend([made.jobs[0]] * (self.jobs - 1))
+            del made.jobs[self.jobs :]
+        elif method.name == "ListSchedules":
+            made.next_page_token = "" if self.jobs is None else "s1"
+            made.schedules.extend([made.schedules[0]] * ((self.jobs or 1) - 1))
+            del made.schedules[1 if self.jobs is None else self.jobs :]
 
         def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             if self.refuses or method.client_streaming:  # jq-ctl submits by calls then
@@ -147,3 +162,18 @@ def test_the_last_moment_that_a_caller_may_name_is_shown_in_every_zone(
         assert display.local_time(latest)
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("command", "jobs"),
+    [("job list --limit 2", 0), ("job list --limit 2", 3), ("dlq list --limit 2", 0),
+     ("dlq retry --all", 0), ("schedule list --limit 2", 0),
+     ("schedule list --limit 2", 3)],
+)  # fmt: skip
+def test_a_server_that_always_has_a_next_page_is_left(
+    hostile: tuple[Hostile, str], command: str, jobs: int
+):
+    """Before, jq-ctl asked it for pages for ever."""
+    handler, target = hostile
+    handler.jobs = jobs
+    assert "error: the server" in said(target, *command.split())

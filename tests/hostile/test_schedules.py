@@ -1,4 +1,4 @@
-"""Who may do what with schedules, and what a caller's bad message cannot do."""
+"""Roles for schedules, and bad messages that must have no effect."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -12,12 +13,13 @@ import pytest
 
 from jobqueue.api.grpc.server import GrpcFace
 from jobqueue.core.errors import RateLimited
-from jobqueue.core.job import WorkerInfo, WorkerStatus
+from jobqueue.core.job import JobSpec, Worker, WorkerInfo, WorkerStatus
 from jobqueue.engine import worker_names
 from jobqueue.engine.engine import Engine
-from jobqueue.engine.worker_names import WorkerNames, shorten
+from jobqueue.engine.worker_names import WorkerNames, list_shortened
 from jobqueue.pb.jq.v1 import operator_pb2, types_pb2, worker_pb2, worker_pb2_grpc
 from jobqueue.stores.memory import MemoryStore
+from jobqueue.stores.memory.workers import MemoryWorkers
 from tests import patience
 from tests.api.grpc.inbox import RecordingInbox
 from tests.engine.rig import session_of
@@ -188,8 +190,7 @@ async def test_long_lists_of_names_are_shortened_in_turns(turns):
     for number in range(60):
         await store.workers.register(info(f"w{number}", 500))
     turns.count(worker_names, "_shortened")
-    found = await store.workers.all()
-    await asyncio.gather(*(shorten(found) for _ in range(4)))
+    await asyncio.gather(*(list_shortened(store.workers) for _ in range(4)))
     assert (turns.total, turns.most <= 2 * WORKERS) == (4 * 60, True)
 
 
@@ -200,8 +201,7 @@ async def test_a_large_fleet_registers_and_is_listed_in_full():
     workers = WorkerNames(store.workers)
     for number in range(2_000):
         await workers.register(info(f"w{number}", 50))
-    found = await store.workers.all()
-    assert await shorten(found) == found
+    assert await list_shortened(store.workers) == await store.workers.all()
 
 
 async def test_a_list_of_many_workers_has_less_of_each():
@@ -212,9 +212,52 @@ async def test_a_list_of_many_workers_has_less_of_each():
         (worker,) = await engine.list_workers()
         assert worker.info.types is not None
         assert worker.types_left_out == 5_000 - len(worker.info.types)
-        few = await shorten((await engine.store.workers.all()) * 1_000)
-        assert few[0].types_left_out > worker.types_left_out > 0
-        assert few[0].info.queues == ("default",)
-        assert few[0].info.types
+        for number in range(1_000):
+            await engine.store.workers.register(info(f"other{number}", 1))
+        few = next(one for one in await engine.list_workers() if one.info.id == "one")
+        assert few.types_left_out > worker.types_left_out > 0
+        assert few.info.queues == ("default",)
+        assert few.info.types
+    finally:
+        await engine.stop()
+
+
+async def test_the_names_of_all_workers_are_never_read_together(monkeypatch: pytest.MonkeyPatch):
+    """Before, each registration and each look at a waiting job read them on every server."""
+    read: list[int] = []
+    everyone, some = MemoryWorkers.all, MemoryWorkers.infos
+
+    async def all_of(self: MemoryWorkers, *, names: bool = True) -> list[Worker]:
+        assert not names
+        return await everyone(self, names=False)
+
+    async def infos(self: MemoryWorkers, worker_ids: Sequence[str]) -> list[WorkerInfo]:
+        read.append(len(worker_ids))
+        return await some(self, worker_ids)
+
+    store = MemoryStore()
+    await store.open()
+    for number in range(50):  # of other servers
+        await store.workers.register(info(f"w{number}", 500))
+    monkeypatch.setattr(MemoryWorkers, "all", all_of)
+    monkeypatch.setattr(MemoryWorkers, "infos", infos)
+    engine = Engine(store)
+    await engine.start()
+    try:
+        await engine.connect(info("mine", 500), RecordingInbox())
+        assert read == [20, 20, 10]  # its caller's names, which are counted once
+        read.clear()
+        await engine.connect(info("mine", 500, incarnation=2), RecordingInbox())
+        await engine._control.look()
+        await engine._sweeper._clear_up()
+        assert read == []
+        (job,) = await engine.submit([JobSpec(payload=b"1", type="nobody's")])
+        for _ in range(3):
+            assert "nobody's" in (await engine.get(job.job_id)).hint
+            engine._unserved.workers_changed()
+        assert read == [20, 20, 10]  # not those that are connected here, and once
+        read.clear()
+        assert len(await engine.list_workers()) == 51
+        assert max(read) <= 20
     finally:
         await engine.stop()

@@ -1,4 +1,4 @@
-"""A program that keeps its data and its jobs in one database, and what it forgets at first."""
+"""A program that keeps its data and its jobs in one database, with a newcomer's mistakes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOP, _, _, LITE, CHARGE = blocks("docs/transactions.md", "python")
 
 @pytest.mark.integration
 def test_a_shop_on_postgresql(machine: Machine, empty_postgres_dsn: str) -> None:
-    """From an empty database on: the app makes what it needs."""
+    """The database is empty at first: the app creates the schema."""
     machine.write("shop.py", SHOP)
     dsn = empty_postgres_dsn
     assert machine.succeed("python", "shop.py", SHOP_DB=dsn) == "sent 'welcome' to a@b.c\n"
@@ -37,7 +37,7 @@ def test_a_shop_on_postgresql(machine: Machine, empty_postgres_dsn: str) -> None
     elsewhere = SHOP.replace("app = JobQueue(URL)", 'app = JobQueue("memory://")')
     machine.write("elsewhere.py", elsewhere)
     memory = machine.run("python", "elsewhere.py", SHOP_DB=dsn)
-    assert "the jobs of a memory:// app are in no database" in memory.stderr
+    assert "a memory:// app keeps its jobs outside every database" in memory.stderr
 
 
 def test_a_shop_on_sqlite(machine: Machine) -> None:

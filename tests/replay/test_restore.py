@@ -80,7 +80,7 @@ async def some(open_empty: OpenEmpty) -> Driver:
 
 
 async def scheduled(driver: Driver) -> None:
-    """Four schedules: one that ticked, one that is paused, one that is new, one that is gone."""
+    """Make four schedules: one has ticked, one is paused, one is new, and one was removed."""
     schedules, now = driver.store.schedules, driver.clock.now()
     job = JobSpec(payload=b"\x00{}", queue="q", labels={"a": "b"})
     for name in ("ticked", "paused", "new", "gone"):

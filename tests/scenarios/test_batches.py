@@ -1,4 +1,4 @@
-"""Batch tasks wherever an app runs: each job of a batch is a job as any other."""
+"""Batch tasks in every topology: each job of a batch is an ordinary job."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_def_handler_takes_batches_of_single_jobs(place: Place) -> None:
 
     async with place.worker(app, concurrency=2):
         assert await place.result(await add.submit(1, 2)) == 3
-        # A payload from elsewhere is that of one job.
+        # A payload that was not submitted by the SDK is that of one job.
         assert await place.result(await app.submit("add", {"a": 3, "b": 4})) == 7
 
 

@@ -15,7 +15,7 @@ def find_chromium() -> Path | None:
 
 
 class NoServer:
-    """Stands where others have a server: nothing is started, found running or left behind."""
+    """A service without a server: there is nothing to start, find or remove."""
 
     pid = 0
 

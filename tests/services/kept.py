@@ -26,14 +26,14 @@ Key = tuple[str, str]
 
 
 class KeptLoop(asyncio.SelectorEventLoop):
-    """Goes on after it is closed, empty, with the connections that nobody uses."""
+    """A loop that stays usable after ``close``, and keeps the idle connections."""
 
     def __init__(self) -> None:
         super().__init__()
         self.idle: dict[Key, list[Any]] = defaultdict(list)
 
     def close(self) -> None:
-        """Forget what a test has left, as a loop that ends does."""
+        """Discard the tasks and callbacks that a test left on the loop."""
         state: Any = self
         state._ready.clear()
         state._scheduled.clear()
@@ -55,7 +55,7 @@ class KeptLoop(asyncio.SelectorEventLoop):
             super().close()
 
     def pids(self) -> list[int]:
-        """The processes of PostgreSQL behind the connections that nobody uses."""
+        """Return the PostgreSQL processes of the idle connections."""
         return [one.get_server_pid() for one in self._all_idle() if not one.is_closed()]
 
     def _all_idle(self) -> Iterator[Any]:
@@ -92,7 +92,7 @@ def _kept(base: type) -> type:
             return True
 
         def _is_quiet(self) -> bool:
-            """No statement runs, none was cut off, and no transaction is open."""
+            """Return True if no statement runs or was interrupted, and no transaction is open."""
             return not (
                 self.is_closed()
                 or self._stmt_exclusive_section._acquired
@@ -104,7 +104,7 @@ def _kept(base: type) -> type:
 
 
 async def connect(dsn: str, **options: Any) -> Any:
-    """Take the place of ``asyncpg.connect``."""
+    """Return a kept connection or a new one; replaces ``asyncpg.connect``."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, KeptLoop):
         return await _connect(dsn, **options)

@@ -49,7 +49,7 @@ NAMES = [
 
 @functools.cache
 def _file_with_schema() -> bytes:
-    """An SQLite file as a store leaves it that has done nothing but open it for the first time."""
+    """Return an SQLite file with the schema and no jobs, as the first opening leaves it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "new.db")
         with contextlib.closing(sqlite.connect(path)) as connection:

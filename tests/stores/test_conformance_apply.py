@@ -274,3 +274,59 @@ async def test_each_move_from_each_state_is_what_the_table_says(
     after = (await driver.edges(job.id))[job.version :]
     assert after[: len(path)] == list(path)
     assert (await driver.job(job.id)).version == job.version + len(after)
+
+
+IMPOSSIBLE = [-(2**63), -1, 0, 2**53, 2**63 - 1]  # numbers that no job has
+
+
+@pytest.mark.parametrize("lease", [1, 2**62, 2**63 - 1])
+async def test_reports_on_impossible_numbers_fail_no_others(driver: Driver, lease: int):
+    a = await driver.assigned()
+    odd = [
+        made
+        for seq in IMPOSSIBLE
+        for made in (
+            Transition.started(seq, lease),
+            Transition.succeeded(seq, lease, b"r", 0.1),
+            Transition.failed(seq, lease, "x"),
+        )
+    ]
+    *refused, last = await driver.apply(*odd, Transition.succeeded(a.seq, a.lease, b"r", 0.1))
+    assert {outcome.refusal for outcome in refused} == {Refusal.NO_SUCH_JOB}
+    assert last.applied
+    assert (await driver.job(a.id)).state is D
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 4])
+async def test_many_reports_of_one_job_are_decided_in_order(driver: Driver, wrong: int):
+    a = await driver.assigned()
+    outcomes = await driver.apply(
+        *(Transition.failed(a.seq, a.lease ^ (n + 1), "x") for n in range(wrong)),
+        Transition.started(a.seq, a.lease),
+        Transition.started(a.seq, a.lease),
+        Transition.failed(a.seq, a.lease, "boom"),
+        Transition.failed(a.seq, a.lease, "again"),
+        Transition.succeeded(a.seq, a.lease, b"r", 0.1),
+    )
+    assert [one.applied for one in outcomes] == [False] * wrong + [True, False, True, False, False]
+    job = await driver.job(a.id)
+    assert (job.state, job.error, job.attempt) == (F, "boom", 1)
+    assert await driver.edges(a.id) == [
+        (P, Reason.SUBMITTED),
+        (A, Reason.ASSIGNED),
+        (R, Reason.STARTED),
+        (F, Reason.HANDLER_FAILED),
+    ]
+    assert (await driver.store.reads.history(a.id))[-1].worker_id == "w"
+
+
+async def test_many_reports_of_one_job_may_hand_it_back(driver: Driver):
+    a = await driver.assigned()
+    outcomes = await driver.apply(
+        *(Transition.handed_back(a.seq, a.lease ^ (n + 1)) for n in range(3)),
+        *(Transition.handed_back(a.seq, a.lease) for _ in range(3)),
+    )
+    assert [one.applied for one in outcomes] == [False, False, False, True, False, False]
+    again = await driver.claim_one()
+    assert (again.id, again.attempt) == (a.id, 2)
+    await driver.succeed(again)

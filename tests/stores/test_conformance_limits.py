@@ -137,7 +137,7 @@ async def test_a_limit_holds_for_all_types_together(open_driver: OpenDriver):
     assert await driver.claim(9, types={"a"}) == []
 
 
-async def test_weights_of_priorities_share_what_a_limit_allows(open_driver: OpenDriver):
+async def test_weights_share_the_starts_of_a_limit(open_driver: OpenDriver):
     driver = await open_driver(max_running=30, priority_weights={9: 2, 0: 1})
     await driver.results(*(spec(priority=9 * (n % 2)) for n in range(80)))
     got = await driver.claim(60)

@@ -86,7 +86,7 @@ async def test_a_name_is_taken_once_and_free_after_a_removal(driver: Driver):
     assert await store.create(schedule(due=T + 1))
 
 
-async def test_of_many_who_create_one_at_once_one_succeeds(driver: Driver):
+async def test_one_of_many_concurrent_creations_succeeds(driver: Driver):
     made = await asyncio.gather(*(driver.store.schedules.create(schedule()) for _ in range(8)))
     assert made.count(True) == 1
 
@@ -114,7 +114,7 @@ async def test_a_change_needs_the_revision_before(driver: Driver):
     assert await store.get(["s"]) == [second]
 
 
-async def test_of_many_who_change_one_at_once_one_succeeds(driver: Driver):
+async def test_one_of_many_concurrent_changes_succeeds(driver: Driver):
     store = driver.store.schedules
     assert await store.create(schedule())
     done = await asyncio.gather(
@@ -125,7 +125,7 @@ async def test_of_many_who_change_one_at_once_one_succeeds(driver: Driver):
     assert found == schedule(due=T + 1 + done.index(True), revision=2)
 
 
-async def test_what_is_due_and_what_comes_next(driver: Driver):
+async def test_due_schedules_and_the_next_time_are_returned(driver: Driver):
     store = driver.store.schedules
     found = await store.due(T)
     assert (found.names, found.next_at) == ((), None)

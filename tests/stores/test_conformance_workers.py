@@ -111,7 +111,7 @@ async def test_a_heartbeat_tells_how_many_slots_are_overrun(driver: Driver):
     assert await overrun() == 2**32 - 1
     driver.store.workers.pulse("w", 1, [])
     assert await overrun() == 2**32 - 1
-    driver.store.workers.pulse("w", 2, [], overrun=5)  # another life of it
+    driver.store.workers.pulse("w", 2, [], overrun=5)  # another incarnation
     assert await overrun() == 2**32 - 1
     driver.store.workers.pulse("w", 1, [], overrun=0)
     assert await overrun() == 0
@@ -121,7 +121,7 @@ async def test_a_heartbeat_tells_how_many_slots_are_overrun(driver: Driver):
 
 
 async def test_open_breakers_are_kept_until_the_worker_registers_again(driver: Driver):
-    """They are replaced as a whole, and only by the life of the worker that is registered."""
+    """Each call replaces all breakers, and only the registered incarnation may call."""
     workers = driver.store.workers
 
     async def known() -> tuple[OpenBreaker, ...]:
@@ -134,7 +134,7 @@ async def test_open_breakers_are_kept_until_the_worker_registers_again(driver: D
     await workers.set_breakers("w", 1, breakers)
     assert await known() == breakers
     workers.pulse("w", 1, [])
-    await workers.set_breakers("w", 2, [])  # another life of it
+    await workers.set_breakers("w", 2, [])  # another incarnation
     await workers.set_breakers("nobody", 1, [])
     assert await known() == breakers
     await workers.set_breakers("w", 1, breakers[1:])
@@ -358,3 +358,31 @@ async def test_held_lists_the_leases_in_force(driver: Driver):
     }
     assert [h.lease for h in await driver.store.workers.held("v")] == [other.lease]
     assert await driver.store.workers.held("nobody") == []
+
+
+async def test_workers_are_listed_with_and_without_their_names(driver: Driver):
+    named = worker("a", types=frozenset({"mail", ""}), queues=("q", "other"), owner="fleet", link=7)
+    await driver.store.workers.register(named)
+    await driver.store.workers.register(worker("b"))
+    await driver.store.workers.set_breakers("a", 1, [OpenBreaker("mail", 3, 7.0)])
+    await driver.submit()
+    await driver.claim_one(worker_id="b")
+    full = await driver.store.workers.all()
+    assert [one.info for one in full] == [named, worker("b")]
+    short = await driver.store.workers.all(names=False)
+    assert [(one.info.queues, one.info.types) for one in short] == [((), None)] * 2
+    for one, whole in zip(short, full, strict=True):
+        one.info = whole.info
+    assert short == full
+    found = await driver.store.workers.infos(["b", "nobody", "a"])
+    assert sorted(found, key=lambda one: one.id) == [named, worker("b")]
+    assert await driver.store.workers.infos([]) == []
+
+
+async def test_the_status_of_a_worker(driver: Driver):
+    workers = driver.store.workers
+    assert await workers.status("w") is None
+    await workers.register(worker("w"))
+    assert await workers.status("w") is WorkerStatus.ONLINE
+    await workers.set_status("w", WorkerStatus.DRAINING)
+    assert await workers.status("w") is WorkerStatus.DRAINING

@@ -288,7 +288,7 @@ async def test_a_batch_starts_when_it_is_full_or_its_wait_is_over() -> None:
 
 @virtual_time
 async def test_a_batch_is_no_larger_than_the_worker() -> None:
-    """A task that is defined while the worker runs may ask for more than its slots."""
+    """A task that is defined while the worker runs may have a batch above the worker's slots."""
     host = Recorder()
     arrive = arrivals(BatchExecutor(host, Endings(1000), 2), batch=100, wait=50.0)
     arrive(0)
@@ -410,7 +410,7 @@ async def test_a_call_is_interrupted_when_all_its_jobs_are_cancelled(server: Fak
         try:
             await asyncio.sleep(LONG)
         except asyncio.CancelledError:
-            return ns  # it was told, so what it returns does not count
+            return ns  # it was cancelled, so its result does not count
         return []
 
     async with Worker(server, tasks=tasks(take, 2), concurrency=2) as worker:
@@ -506,7 +506,7 @@ async def test_a_suspect_runs_in_a_batch_of_its_own(server: FakeServer) -> None:
         beside = server.job("take", b'{"ns": 3}')
         server.hand_out([before, suspect, beside])
         assert (await server.end(beside)).move is Move.HAND_BACK
-        # What was collected before it starts at once: nothing can join it any more.
+        # The jobs collected before it start at once: no other job can join them.
         assert (await server.end(before)).move is Move.SUCCEED
         assert (await server.end(suspect)).move is Move.SUCCEED
         assert server.moves(suspect) == [Move.START, Move.SUCCEED]
@@ -567,7 +567,11 @@ def _fine(docs: list[int]) -> None: ...
         (_many, {}, "cannot have \\*args or \\*\\*kwargs"),
         (_one_result, {}, "must return a list .* expected `list[int]`, got `int`"),
         (_one_context, {}, "expected `list[Context]`, got `Context`"),
-        (_fine, {"batch": 0}, "batch: expected the most jobs of one call, 1 to 10000, got 0"),
+        (
+            _fine,
+            {"batch": 0},
+            "batch: expected the largest number of jobs in one call, 1 to 10000, got 0",
+        ),
         (_fine, {"batch": True}, "batch: expected .* got True"),
         (_fine, {"batch": 10_001}, "batch: expected .* got 10001"),
         (_fine, {"batch_wait": -1.0}, "batch_wait: must be 0 to 60 s, got -1 s"),

@@ -23,7 +23,7 @@ LONG = 600.0  # a pause that no test waits for
 
 
 class Service:
-    """What the tasks call: it may be away."""
+    """The service that the tasks call; it may be down."""
 
     def __init__(self) -> None:
         self.away: Exception | None = OSError("away")
@@ -73,7 +73,7 @@ async def test_failures_in_a_row_pause_the_task_and_no_other(
         assert open_ones(server) == [("pay", 3, False)]
         assert before + LONG <= server.breakers[0].until <= time.time() + LONG
         assert worker.breakers() == {"pay": 1}
-        late = server.deliver("pay")  # it was on its way
+        late = server.deliver("pay")  # the job was sent before the pause
         assert (await server.end(late)).move is Move.HAND_BACK
         assert (await server.end(server.deliver("other"))).result == b'"fine"'
     assert service.calls == 3
@@ -147,10 +147,10 @@ async def test_a_trial_that_fails_begins_another_pause(
         assert len(set(numbers)) == 2
 
 
-async def test_a_trial_that_nobody_answers_is_asked_for_again(
+async def test_a_trial_without_a_job_is_requested_again(
     server: FakeServer, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its job may have been lost with a stream."""
+    """The trial's job may have been lost with a stream."""
     monkeypatch.setattr(breakers, "_ASK_AGAIN", 0.1)
     async with Worker(server, tasks=tasks(service, failures=1, pause=0.1)):
         await fail(server, 1)
@@ -198,7 +198,7 @@ async def test_jobs_that_have_not_begun_are_handed_back(
         ]
 
 
-async def test_a_new_registration_is_told_what_is_open(
+async def test_open_breakers_are_sent_after_a_new_registration(
     server: FakeServer, service: Service
 ) -> None:
     async with Worker(server, tasks=tasks(service, failures=1)) as worker:

@@ -144,7 +144,7 @@ async def test_stop_delivers_the_last_reports(server: FakeServer) -> None:
 async def test_stop_delivers_the_reports_of_a_sender_that_was_cancelled(
     server: FakeServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`asyncio.run` cancels every task at its end, and a worker stops then: it waited for 60 s."""
+    """``asyncio.run`` cancels every task at its end; a worker that stops then must still report."""
     server.refuse = lambda report: len(server.calls) > 1  # the first answer was lost
 
     async def quick() -> None: ...

@@ -1,5 +1,7 @@
-"""Code declares its schedules. Where the server is too old, workers submit the ticks themselves:
-one job each, whoever submits it, and whatever the clock does."""
+"""Code declares its schedules. If the server is too old, workers submit the ticks themselves.
+
+Each tick is one job, for any number of workers, and after any step of the clock.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ BURST = 10  # refusals of one address in quick succession that the server answer
 RATE = 0.5  # further refusals of the address per second that are answered at once
 HOLD = 3.0  # seconds that the server delays the answer to any other refusal
 MAX_HELD = 100  # most delayed answers, of all addresses; further answers are not delayed
-_MAX_ADDRESSES = 10_000
+_MAX_ORIGINS = 10_000
 
 
 @dataclass(slots=True)
@@ -83,13 +83,45 @@ class RoleMissing(PermissionDenied):
 
 
 class _Origin:
-    """Counts the refusals of one address, or of one known caller."""
+    """Counts the events of one address, or of one known caller."""
 
     __slots__ = ("bucket", "unlogged")
 
-    def __init__(self, now: float) -> None:
-        self.bucket = TokenBucket(RATE, BURST, now)
-        self.unlogged = 0  # refusals since the last audit line
+    def __init__(self, rate: float, burst: int, now: float) -> None:
+        self.bucket = TokenBucket(rate, burst, now)
+        self.unlogged = 0  # events since the last line
+
+
+class LineLimit:
+    """Limits the log lines about events that callers cause, and counts the events without a line.
+
+    Each origin, an address or a caller, has ``burst`` lines at once, then ``rate`` in a second.
+    """
+
+    def __init__(self, rate: float, burst: int, clock: Clock | None = None) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._clock = clock or MonotonicClock()
+        self._origins: OrderedDict[str, _Origin] = OrderedDict()
+
+    def due(self, name: str) -> int:
+        """Count an event of an origin, and return the number of events that its line stands for.
+
+        These are this event and those before it that got no line. Return 0 if this event gets none.
+        """
+        now = self._clock.now()
+        origin = self._origins.get(name)
+        if origin is None:
+            origin = self._origins[name] = _Origin(self._rate, self._burst, now)
+            if len(self._origins) > _MAX_ORIGINS:
+                self._origins.popitem(last=False)
+        else:
+            self._origins.move_to_end(name)
+        origin.unlogged += 1
+        if not origin.bucket.take(1, now):
+            return 0
+        count, origin.unlogged = origin.unlogged, 0
+        return count
 
 
 class Refusals:
@@ -98,38 +130,25 @@ class Refusals:
     def __init__(self, clock: Clock | None = None) -> None:
         self.on_failure: Callable[[str], None] | None = None
         """The server calls this function for each refused credential, with the name of the API."""
-        self._clock = clock or MonotonicClock()
-        self._origins: OrderedDict[str, _Origin] = OrderedDict()
+        self._lines = LineLimit(RATE, BURST, clock)
         self._held = 0
 
     async def note(self, error: JobQueueError, address: str, action: str, face: str) -> None:
         """Log and count a refusal. Wait until the server may send the refusal to the caller."""
         if isinstance(error, RoleMissing):
-            origin, caller = self._origin(error.caller.account), error.caller
+            origin, caller = error.caller.account, error.caller
         elif isinstance(error, Unauthenticated):
             if self.on_failure is not None:
                 self.on_failure(face)
-            origin, caller = self._origin(network(address)), Caller("", frozenset())
+            origin, caller = network(address), Caller("", frozenset())
         else:
             return
-        origin.unlogged += 1
-        if origin.bucket.take(1, self._clock.now()):
+        if count := self._lines.due(origin):
             caller = Caller(caller.name, caller.roles, address)
-            write(caller, action, "", error.code.value, count=origin.unlogged)
-            origin.unlogged = 0
+            write(caller, action, "", error.code.value, count=count)
         elif not caller.name and self._held < MAX_HELD:
             self._held += 1
             try:
                 await asyncio.sleep(HOLD)
             finally:
                 self._held -= 1
-
-    def _origin(self, name: str) -> _Origin:
-        origin = self._origins.get(name)
-        if origin is None:
-            origin = self._origins[name] = _Origin(self._clock.now())
-            if len(self._origins) > _MAX_ADDRESSES:
-                self._origins.popitem(last=False)
-        else:
-            self._origins.move_to_end(name)
-        return origin

@@ -118,12 +118,12 @@ class Keyring:
                 found = known
         return None if found is None else Caller(found.name, found.roles)
 
-    def with_mark(self, mark: Callable[[bytes], str], wanted: str) -> Caller | None:
-        """Return the caller of the key whose hash has the mark ``wanted``; None if no key has it.
+    def with_tag(self, tag: Callable[[bytes], str], wanted: str) -> Caller | None:
+        """Return the caller whose API key has the tag ``wanted``; None if no key has it.
 
-        ``mark`` computes the mark of a hash.
+        ``tag`` computes the tag of a key from the key's hash.
         """
         for known in self._keys:
-            if hmac.compare_digest(mark(known.digest), wanted):
+            if hmac.compare_digest(tag(known.digest), wanted):
                 return Caller(known.name, known.roles)
         return None

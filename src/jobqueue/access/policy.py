@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from jobqueue.access.audit import Refusals, RoleMissing
 from jobqueue.access.callers import EVERY_ROLE, Caller, Role, parse_roles
 from jobqueue.access.keyring import Keyring, key_digest
-from jobqueue.access.sessions import Sessions
+from jobqueue.access.sessions import ConsoleSessions
 from jobqueue.access.tokens import HOW_TO_SHOW, MAX_TOKEN_BYTES, TokenVerifier, not_valid
 from jobqueue.core.errors import InvalidArgument, Unauthenticated
 
@@ -34,8 +34,8 @@ class Shown:
     session: str = field(default="", repr=False)  # the cookie of the console
 
     @property
-    def guesses(self) -> bool:
-        """Return True if there is a key or a token, which may be a guess."""
+    def may_be_guess(self) -> bool:
+        """Return True if the call has an API key or a token, which may be a guess."""
         return bool(self.authorization or self.api_key)
 
     def secret(self) -> str | None:
@@ -75,7 +75,7 @@ class Access:
         tokens: TokenVerifier | None = None,
         certificates: bool = False,
         certificate_roles: Mapping[str, frozenset[Role]] | None = None,
-        sessions: Sessions | None = None,
+        sessions: ConsoleSessions | None = None,
     ) -> None:
         """Set the means of authentication.
 
@@ -86,7 +86,7 @@ class Access:
         self._tokens = tokens
         self._certificates = certificates
         self._certificate_roles = certificate_roles or {}
-        self.sessions = sessions or Sessions()
+        self.sessions = sessions or ConsoleSessions()
         self.refusals = Refusals()
 
     @property
@@ -133,16 +133,23 @@ class Access:
         return Caller(caller.name, caller.roles, shown.address)
 
     def _of_session(self, shown: Shown) -> Caller | None:
-        """Return the caller of a session. If it is over, return None if there is a certificate."""
+        """Return the caller that the session cookie names.
+
+        If the session is not valid, return None if the call has a client certificate; otherwise
+        raise Unauthenticated.
+        """
         try:
             session = self.sessions.read(shown.session)
             if not session.key:
                 if self._tokens is None:
-                    raise Unauthenticated("this server takes no tokens: log in with an API key")
+                    raise Unauthenticated(
+                        "the session began with a token, which this server no longer takes: log in"
+                        " with an API key"
+                    )
                 return Caller(session.name, session.roles)
-            caller = self._keys.with_mark(self.sessions.mark, session.key)
+            caller = self._keys.with_tag(self.sessions.tag, session.key)
             if caller is None:
-                raise Unauthenticated("the session's API key was removed: log in with another")
+                raise Unauthenticated("the session's API key was removed: log in with another key")
             return caller
         except Unauthenticated:
             if self._certificates and shown.certificate:

@@ -24,7 +24,7 @@ class BudgetKind(enum.Enum):
     # Fewer than other streams: half a message of each may be in memory uncounted.
     SUBMIT_STREAM = "submit stream"
     WATCH = "watch"  # a stream of unknown callers; its budget is separate from the others
-    PAGE = "page"  # an open page of the console, which takes no stream from workers and clients
+    PAGE = "page"  # the stream of an open console page; its budget is separate from the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ RULES: dict[str, Rule] = {
     "job.submit_stream": Rule(
         _CLIENT, BudgetKind.SUBMIT_STREAM, {"specs": MAX_BATCH, "specs.labels": MAX_LABELS}
     ),
-    # Like job.submit, through the console: the audit log names the person.
+    # A submit through the console. Unlike job.submit, it is in the audit log.
     "job.submit_by_hand": Rule(_CLIENT, changes=True),
     "job.read": Rule(_READER, reads=True),
     "job.result": Rule(_READER, reads=True),

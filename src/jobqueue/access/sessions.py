@@ -30,11 +30,11 @@ _PORT = re.compile(rb":([0-9]{1,5})$")
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """Holds what a session says of its caller.
+class ConsoleSession:
+    """Describes the caller of a session.
 
-    ``key`` is the mark of the API key that began the session. It is empty if a token began it;
-    then ``roles`` are the roles in the token.
+    ``key`` is the tag of the API key with which the caller logged in. After a login with a token,
+    ``key`` is empty and ``roles`` are the roles in the token.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Session:
     ends: float
 
 
-class Sessions:
-    """Signs sessions, and the tokens of forms that only the server's own pages know."""
+class ConsoleSessions:
+    """Signs sessions, and the form tokens that only the server's own pages contain."""
 
     def __init__(self, secret: bytes = b"", clock: Clock | None = None) -> None:
         """Set the secret. Without one, sessions are valid until this process ends."""
@@ -55,43 +55,47 @@ class Sessions:
         self._secret = secret or os.urandom(MIN_SECRET_BYTES)
         self._clock = clock or SystemClock()
 
-    def mark(self, digest: bytes) -> str:
+    def tag(self, digest: bytes) -> str:
         """Return a text that identifies the hash of an API key without showing it."""
         return self._sign(b"key", digest)[:32]
 
     def begin(
         self, name: str, roles: Iterable[Role], *, digest: bytes | None, ends: float = math.inf
     ) -> str:
-        """Return the text of a new session.
+        """Return the text of a new session, for the session cookie.
 
-        ``digest`` is the hash of the API key, and None for a token, which ``ends`` at that time.
+        ``digest`` is the hash of the caller's API key, or None after a login with a token. ``ends``
+        is the time when the token expires; the session ends no later.
         """
         content = {
             "name": name,
             "roles": sorted(roles) if digest is None else [],
-            "key": "" if digest is None else self.mark(digest),
+            "key": "" if digest is None else self.tag(digest),
             "ends": min(ends, self._clock.now() + LONGEST),
             "id": os.urandom(12).hex(),
         }
         body = base64.urlsafe_b64encode(json.dumps(content).encode()).rstrip(b"=")
         return f"{body.decode()}.{self._sign(b'session', body)}"
 
-    def read(self, text: str) -> Session:
-        """Return a session. Raise Unauthenticated if it is not signed here, or is over."""
+    def read(self, text: str) -> ConsoleSession:
+        """Return the session in a cookie's text.
+
+        Raise Unauthenticated if the session was not signed with this secret, or has expired.
+        """
         body, _, signature = text.partition(".")
         raw = body.encode("ascii", "replace")
         if not hmac.compare_digest(
             self._sign(b"session", raw), signature.encode("ascii", "replace").decode()
         ):
             raise Unauthenticated(
-                "the session is not one of this server: log in again (auth.session_secret makes"
-                " sessions outlive a restart, and valid on several servers)"
+                "this server did not sign the session: log in again (with auth.session_secret,"
+                " sessions outlive a restart, and are valid on all servers with the same secret)"
             )
         content = json.loads(base64.urlsafe_b64decode(raw + b"=" * (-len(raw) % 4)))
         if self._clock.now() >= content["ends"]:
-            raise Unauthenticated("the session is over: log in again")
+            raise Unauthenticated("the session has expired: log in again")
         roles = frozenset(role for role in Role if role in content["roles"])
-        return Session(content["name"], roles, content["key"], content["ends"])
+        return ConsoleSession(content["name"], roles, content["key"], content["ends"])
 
     def form_token(self, name: str, session: str) -> str:
         """Return the token for the forms of a caller's pages.
@@ -101,7 +105,7 @@ class Sessions:
         return self._sign(b"form", f"{name}\0{session}".encode(errors="replace"))
 
     def knows_form(self, name: str, session: str, token: str) -> bool:
-        """Return True if the token is that of the caller's forms."""
+        """Return True if ``token`` is the form token of this caller and session."""
         expected = self.form_token(name, session)
         return hmac.compare_digest(expected, token.encode("ascii", "replace").decode())
 
@@ -119,7 +123,7 @@ def cookie_name(host: bytes) -> str:
 
 
 def session_in(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """Return the text of the session in a request's cookies; empty if there is none."""
+    """Return the session cookie's text from a request's headers; empty if it has none."""
     host, cookies = b"", b""
     for name, value in headers:
         if name == b"host":

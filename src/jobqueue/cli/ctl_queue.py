@@ -79,10 +79,12 @@ OPTIONS: dict[str, Any] = {
     "rate": Annotated[
         int | None, typer.Option(min=0, help="The most starts in a rate period; 0 = no limit.")
     ],
-    "rate_period": _seconds("The time of --rate; default: 1 second."),
+    "rate_period": _seconds("The time in which --rate jobs may start; default: 1 second."),
     "rate_burst": Annotated[
         int | None,
-        typer.Option(min=0, help="Starts at once after a pause; default: those of a second."),
+        typer.Option(
+            min=0, help="The most starts at once after a pause; default: as many as in 1 second."
+        ),
     ],
 }
 """The option of each setting of a queue."""

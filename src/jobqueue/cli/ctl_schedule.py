@@ -138,7 +138,7 @@ def list_schedules(
     chosen: CliSession,
     limit: Annotated[int, typer.Option(min=1, help="The most schedules to list.")] = 1000,
     page_token: Annotated[
-        str, typer.Option(metavar="TOKEN", help="Begin after this one, from an earlier answer.")
+        str, typer.Option(metavar="TOKEN", help="Continue an earlier list: the token at its end.")
     ] = "",
 ) -> None:
     """List schedules by name, with their last and next ticks."""
@@ -203,7 +203,7 @@ def show(chosen: CliSession, name: Name) -> None:
         print_json(_document(found))
         return
     spec, state, job = found.spec, found.state, found.spec.job
-    limit = "as the server is set" if spec.catch_up is None else duration(spec.catch_up)
+    limit = "the server's setting" if spec.catch_up is None else duration(spec.catch_up)
     fields = [
         ("Schedule", found.name),
         ("State", _state(found)),

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Decode = Callable[[Job], Any]
 
 
-class Run(Protocol):
+class RunCoroutine(Protocol):
     """Runs a coroutine on the event loop of the app, and returns its result."""
 
     def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> Coroutine[Any, Any, T]: ...
@@ -108,7 +108,7 @@ class Sender:
             self._settled.update(queues)
 
     async def send(
-        self, spec: JobSpec, decode: Decode, connection: object = None, run: Run = awaited
+        self, spec: JobSpec, decode: Decode, connection: object = None, run: RunCoroutine = awaited
     ) -> JobHandle[Any]:
         """Submit one job and return its handle; raise the error if the job is refused.
 
@@ -130,7 +130,7 @@ class Sender:
         specs: Sequence[JobSpec],
         decode: Decode,
         connection: object = None,
-        run: Run = awaited,
+        run: RunCoroutine = awaited,
     ) -> list[JobHandle[Any]]:
         """Submit jobs in as few requests as their size allows, and return their handles.
 
@@ -161,7 +161,7 @@ class Sender:
         return [handle for handle in handles if handle is not None]
 
     async def _deliver_within(
-        self, port: Port, specs: Sequence[JobSpec], connection: object, run: Run
+        self, port: Port, specs: Sequence[JobSpec], connection: object, run: RunCoroutine
     ) -> list[SubmitResult]:
         """Submit jobs in a user's transaction. If a declared queue is missing, create it first."""
         if port is not self._shared:  # inline mode has its jobs in memory, and runs them at once
@@ -173,8 +173,8 @@ class Sender:
             if not may_write:
                 raise InvalidArgument(
                     "connection",
-                    "its transaction keeps the app from opening the file: open the app before, as"
-                    " `await app.open()` or `q.run(app.open())`",
+                    "its transaction locks the file, so the app cannot open it: open the app before"
+                    " the transaction begins, as `await app.open()` or `q.run(app.open())`",
                 )
             await run(self._shared.call(_nothing))
         results = await self._transactions.submit(own, specs)

@@ -173,7 +173,7 @@ class Task(Generic[F_co, S_co]):
     def options(self, *, connection: object = None, **said: Unpack[SubmitSaid]) -> Task[F_co, S_co]:
         """Return a copy of this task that submits jobs with the given options (``SubmitSaid``).
 
-        With ``connection``, ``submit`` is as if it were called with it.
+        With ``connection``, ``submit`` writes its jobs in the transaction of that connection.
         """
         overrides = submit_options(**said).over(self._overrides)
         return Task(self.definition, self._sender, overrides, self.connection_of(connection))
@@ -193,7 +193,7 @@ class Task(Generic[F_co, S_co]):
         return self._connection
 
     def connection_of(self, connection: object) -> object:
-        """Return the connection, or else that of ``options``, or None."""
+        """Return ``connection`` if it is given, else the connection of ``options``, else None."""
         return self._connection if connection is None else connection
 
     def spec(self, *args: Any, **kwargs: Any) -> JobSpec:
@@ -260,7 +260,8 @@ class TaskDecorator:
     ``abort_on`` are never retried, even if they are in ``retry_on``.
 
     ``breaker=Breaker(failures=10, pause=30)`` pauses the task in a worker process whose attempts
-    failed 10 times in a row: for 30 seconds the process takes no jobs of it, then it tries one.
+    failed 10 times in a row: for 30 seconds the process takes no jobs of the task, then it tries
+    one job.
 
     ``batch=100`` collects up to 100 jobs for one call of the function, which gets a list in place
     of each argument, and returns a list with a result or an exception for each job. A call waits at
@@ -288,8 +289,8 @@ class TaskDecorator:
 
     # Overloads for type checkers, in order. 1 and 2: the first or last parameter accepts anything;
     # it might be a Context, so the task is untyped. 3 and 4: the Context is first. 5 and 6: the
-    # Context is last; arguments only by position. 7 and 8: no Context. 9 and 10: the call with
-    # options, without and with batches.
+    # Context is last; arguments only by position. 7 and 8: no Context. 9: the decorator is called
+    # with options. 10: the same for a batch task.
     @overload
     def __call__(
         self, fn: Callable[Concatenate[_Unknown, P], Any], /

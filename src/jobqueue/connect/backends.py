@@ -74,8 +74,8 @@ def create_store(
     With ``create=False``, opening the store fails if it does not exist. ``locks`` and ``pool_size``
     apply to PostgreSQL only. ``partitions`` applies to Redis only: it is the number of partitions
     of the Kafka topic through which workers learn of their jobs, or 0 without such a topic.
-    ``max_payload_bytes`` applies to PostgreSQL only: a server's limit, which the functions for
-    users' own transactions shall have, too; None leaves them theirs.
+    ``max_payload_bytes`` applies to PostgreSQL only: it becomes the payload limit of the SQL
+    functions for users' own transactions; None leaves their limit unchanged.
     ``field`` is the setting's name in errors.
     """
     address = parse_url(url, field, STORES)

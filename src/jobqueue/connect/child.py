@@ -1,4 +1,4 @@
-"""Run handlers in a process of a worker, where they can join transactions of their own."""
+"""Run handlers in a worker's child process, with ``Context.complete`` on their connections."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Submit jobs and end attempts inside a transaction of the user's own, on the user's connection.
 
-Each driver has an adapter. A connection is recognised by its class, and a driver that the program
-has not imported cannot have made it, so nothing is imported here for that.
+Each driver has an adapter, which is chosen by the connection's class. No driver is imported for
+that: a driver that the program has not imported cannot have made the connection.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _COMPLETE = (
     " CAST({} AS text), CAST({} AS float8))"
 )
 _NO_SCHEMA, _NO_FUNCTION, _NO_RIGHT = "3F000", "42883", "42501"
-# Only a server knows its callers, so no key has an owner here.
+# The database does not know the callers of servers, so a key has no owner here.
 _FIELDS = tuple(one.name for one in fields(JobSpec) if one.name != "key_owner")
 
 Row = Sequence[Any]
@@ -61,14 +61,14 @@ def _not_begun(how: str, why: str = "") -> InvalidArgument:
     )
 
 
-class Database(Protocol):
+class UserDatabase(Protocol):
     """A user's connection to PostgreSQL, through its driver."""
 
     blocking: bool
     """True if a call blocks the thread, and must be made in the thread of the connection."""
 
     async def fetch(self, statement: str, *values: object) -> Sequence[Row]:
-        """Run a statement in the user's transaction. ``{}`` in it stands for each of the values."""
+        """Run a statement in the user's transaction. Each ``{}`` in it stands for one value."""
         ...
 
 
@@ -86,7 +86,7 @@ class _Asyncpg:
         return rows
 
 
-def _asyncpg(module: Any, connection: Any) -> Database | None:
+def _asyncpg(module: Any, connection: Any) -> UserDatabase | None:
     kinds = (module.Connection, module.pool.PoolConnectionProxy)
     return _Asyncpg(connection) if isinstance(connection, kinds) else None
 
@@ -122,7 +122,7 @@ def _check_psycopg(connection: Any) -> None:
         raise _not_begun("with connection.transaction():")
 
 
-def _psycopg(module: Any, connection: Any) -> Database | None:
+def _psycopg(module: Any, connection: Any) -> UserDatabase | None:
     if isinstance(connection, module.AsyncConnection):
         return _AsyncPsycopg(connection, module.rows.tuple_row)
     if isinstance(connection, module.Connection):
@@ -138,7 +138,9 @@ class _Alchemy:
 
     async def fetch(self, statement: str, *values: object) -> Sequence[Row]:
         connection = self._connection
-        if not hasattr(connection, "exec_driver_sql"):  # a session, which begins by itself
+        if not hasattr(
+            connection, "exec_driver_sql"
+        ):  # a session, which begins its transaction itself
             connection = connection.connection()
         _check_alchemy(connection)
         return list(connection.execute(*_alchemy_call(statement, values)).all())
@@ -160,7 +162,7 @@ def _check_alchemy(connection: Any) -> None:
     if dialect.name != "postgresql":
         raise InvalidArgument("connection", f"is to {dialect.name}; allowed: {SUPPORTED}")
     level = connection.get_execution_options().get("isolation_level")
-    # Where the engine was created with it, there is no public name for it.
+    # The level of ``create_engine`` has no public name.
     level = level or getattr(dialect, "_on_connect_isolation_level", None)
     if level == "AUTOCOMMIT":
         raise _not_begun("with engine.begin() as connection:", "has the level AUTOCOMMIT and ")
@@ -173,7 +175,7 @@ def _alchemy_call(statement: str, values: Sequence[object]) -> tuple[Any, dict[s
     return text(statement.format(*(f":{name}" for name in named))), named
 
 
-def _sqlalchemy(module: Any, connection: Any) -> Database | None:
+def _sqlalchemy(module: Any, connection: Any) -> UserDatabase | None:
     from sqlalchemy import orm
     from sqlalchemy.ext import asyncio as ext
 
@@ -204,7 +206,7 @@ class _Django:
         return rows
 
 
-def _django(module: Any, connection: Any) -> Database | None:
+def _django(module: Any, connection: Any) -> UserDatabase | None:
     from django.utils.connection import ConnectionProxy
 
     if isinstance(connection, module.BaseDatabaseWrapper | ConnectionProxy):
@@ -214,7 +216,7 @@ def _django(module: Any, connection: Any) -> Database | None:
 
 @dataclass(frozen=True, slots=True)
 class SqliteFile:
-    """A user's connection to an SQLite file. The store's own code writes on it."""
+    """A user's connection to an SQLite file. The code of the SQLite store writes on it."""
 
     connection: sqlite3.Connection
 
@@ -223,7 +225,7 @@ def _sqlite(module: Any, connection: Any) -> SqliteFile | None:
     return SqliteFile(connection) if isinstance(connection, module.Connection) else None
 
 
-Recognised = Database | SqliteFile
+Recognised = UserDatabase | SqliteFile
 _DRIVERS: Sequence[tuple[str, Callable[[Any, Any], Recognised | None]]] = (
     ("asyncpg", _asyncpg),
     ("psycopg", _psycopg),
@@ -271,9 +273,10 @@ def check_thread(own: Recognised, *, blocking: bool) -> None:
 
 
 class OwnTransactions:
-    """Submits jobs and ends attempts in users' transactions, for an app or a worker with this URL.
+    """Submits jobs and ends attempts in users' transactions, for an app or a worker.
 
-    Without a URL, the place of the jobs is not known, and only the database can refuse.
+    ``url`` names the store of the jobs. Without it, this class cannot check that a connection is to
+    that store, and leaves the refusal to the database.
     """
 
     child_module = "jobqueue.connect.child"
@@ -298,9 +301,9 @@ class OwnTransactions:
         if self._scheme in ("memory", "redis"):
             raise InvalidArgument(
                 "connection",
-                f"the jobs of a {self._scheme}:// app are in no database that a transaction could"
-                " include: submit without a connection. An app on postgresql:// or sqlite:// can,"
-                " and one on grpc:// whose servers keep their jobs there",
+                f"cannot be used, because a {self._scheme}:// app keeps its jobs outside every"
+                " database: submit without a connection, or use an app on postgresql:// or"
+                " sqlite://, or on grpc:// with servers on PostgreSQL",
             )
         found = recognised(connection)
         is_file = isinstance(found, SqliteFile)
@@ -309,7 +312,7 @@ class OwnTransactions:
             raise InvalidArgument(
                 "connection",
                 f"is to {there}, and the app's jobs are in {self._scheme}://: give a connection to"
-                " the database that the app names",
+                " the app's own database",
             )
         return found
 
@@ -328,7 +331,7 @@ class OwnTransactions:
             return self._submit_to_file(own.connection, specs)
         results: dict[int, SubmitResult] = {}
         for n, spec in enumerate(specs):
-            try:  # what JSON cannot say is told here; the limit of payloads is the database's
+            try:  # refuse what JSON cannot hold; the database checks the size of payloads
                 check_spec(spec, len(spec.payload) or 1)
             except InvalidArgument as error:
                 results[n] = SubmitResult.refused(error)
@@ -389,7 +392,7 @@ def _result(
     return SubmitResult.refused(InvalidArgument(field or "job", message or status))
 
 
-async def _fetched(database: Database, statement: str, *values: object) -> Sequence[Row]:
+async def _fetched(database: UserDatabase, statement: str, *values: object) -> Sequence[Row]:
     try:
         return await database.fetch(statement, *values)
     except JobQueueError:
@@ -399,14 +402,15 @@ async def _fetched(database: Database, statement: str, *values: object) -> Seque
         if state in (_NO_SCHEMA, _NO_FUNCTION):
             raise InvalidArgument(
                 "connection",
-                "its database has no job queue with the functions of this version (schema jq): give"
-                " a connection to the job queue's own database. There, a jq-server or app of this"
-                " version that starts creates them",
+                "its database lacks the functions of this version (schema jq): give a connection to"
+                " the job queue's own database, and start a jq-server or an app of this version on"
+                " it once, which creates them",
             ) from error
         if state == _NO_RIGHT:
             raise PermissionDenied(
-                "connection: its role may not do this: GRANT USAGE ON SCHEMA jq TO the role, and"
-                " GRANT EXECUTE ON FUNCTION jq.submit_jobs (for ctx.complete: jq.complete)"
+                "connection: its role may not call the functions of the schema jq: GRANT USAGE ON"
+                " SCHEMA jq, and GRANT EXECUTE ON FUNCTION jq.submit_jobs (for ctx.complete:"
+                " jq.complete), TO the role"
             ) from error
         raise
 

@@ -173,9 +173,10 @@ class Link(Protocol):
         """
 
     def set_breakers(self, breakers: Sequence[OpenBreaker]) -> None:
-        """Take no jobs of these types, except one job for each new trial.
+        """Tell the server which types this worker has paused.
 
-        The breakers replace those of the last call. They count before all reports and grants of
+        The server assigns it no jobs of these types, except one job for each new trial. The
+        breakers replace those of the last call, and apply before the reports and free slots of
         later calls. A server of an earlier version ignores them.
         """
 

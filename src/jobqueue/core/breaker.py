@@ -1,6 +1,6 @@
 """Decide when a worker stops taking the jobs of a task that keeps failing: a circuit breaker.
 
-The functions and classes here are pure: they know neither time nor workers.
+The functions and classes here are pure: they read no clock and know no workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jobqueue.core.lifecycle import Move
 MAX_FAILURES = 10_000
 MIN_PAUSE = 0.1
 MAX_PAUSE = 86_400.0
-MAX_OPEN = 1_000  # open breakers that a worker may tell of: as many as it may have types
+MAX_OPEN = 1_000  # open breakers that a worker may report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,12 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True)
 class OpenBreaker:
-    """The breaker of one type that a worker has open, as the worker tells its server."""
+    """An open breaker of a worker: a type whose jobs the worker does not take at present."""
 
     type: str
     failures: int  # failed attempts in a row
     until: float  # when one job is tried, in seconds since the epoch by the worker's clock
-    trial: int = 0  # not 0: the number of the try for which the worker takes one job
+    trial: int = 0  # the number of the trial for which the worker takes one job; 0: no trial
 
     def document(self) -> list[object]:
         """Return the values as stores keep them, in JSON."""
@@ -64,33 +64,33 @@ class OpenBreaker:
 
 
 def read_breakers(rows: Sequence[Sequence[object]]) -> tuple[OpenBreaker, ...]:
-    """Return open breakers from what ``OpenBreaker.document`` returned for each."""
+    """Return the open breakers of stored rows, as ``OpenBreaker.document`` made them."""
     return tuple(
         OpenBreaker(str(row[0]), int(str(row[1])), float(str(row[2])), int(str(row[3])))
         for row in rows
     )
 
 
-class Verdict(enum.Enum):
-    """What the end of an attempt says about the things that its task depends on."""
+class AttemptVerdict(enum.Enum):
+    """The meaning of an attempt's end for the breaker of its task."""
 
-    FAILED = "failed"
-    WORKS = "works"
-    NOTHING = "nothing"
+    FAILED = "failed"  # counts as a failure
+    WORKS = "works"  # ends the failures in a row
+    NOTHING = "nothing"  # does not count
 
 
-def verdict(move: Move, *, retryable: bool, deliberate: bool) -> Verdict:
-    """Return what a report of an attempt's end says.
+def verdict(move: Move, *, retryable: bool, deliberate: bool) -> AttemptVerdict:
+    """Return the verdict on the end of an attempt.
 
-    A timeout, and a failure that may be retried, count against the task. ``deliberate`` is True if
-    the handler asked for its retry: a task that looks whether something is ready does not fail.
-    A failure that is not retried (``Abort``, wrong arguments) is the fault of its own job.
+    A timeout, and a failure that may be retried, count as failures of the task. ``deliberate`` is
+    True if the handler asked for its retry (``RetryLater``), which is no failure. A failure that is
+    not retried (``Abort``, wrong arguments) is the fault of its own job, and does not count.
     """
     if move is Move.SUCCEED:
-        return Verdict.WORKS
+        return AttemptVerdict.WORKS
     if move is Move.TIME_OUT or (move is Move.FAIL and retryable and not deliberate):
-        return Verdict.FAILED
-    return Verdict.NOTHING
+        return AttemptVerdict.FAILED
+    return AttemptVerdict.NOTHING
 
 
 class Phase(enum.Enum):
@@ -98,7 +98,7 @@ class Phase(enum.Enum):
 
     CLOSED = "closed"  # all jobs are taken
     OPEN = "open"  # no jobs are taken, until the pause is over
-    TRIAL = "trial"  # one job is taken, and decides
+    TRIAL = "trial"  # one job is taken, whose end decides
 
 
 @dataclass(slots=True)
@@ -108,8 +108,8 @@ class Circuit:
     breaker: Breaker
     phase: Phase = Phase.CLOSED
     failures: int = 0  # in a row
-    trial: int = 0  # the number of tries
-    tried: int | None = None  # the lease of the job that decides, from its arrival on
+    trial: int = 0  # the number of the latest trial
+    tried: int | None = None  # the lease of the trial's job, once it has arrived
 
     def admits(self, lease: int) -> bool:
         """Return True if the job with this lease may run; in a trial, the first one may."""
@@ -117,15 +117,15 @@ class Circuit:
             self.tried = lease
         return self.phase is Phase.CLOSED or self.tried == lease
 
-    def ended(self, lease: int, said: Verdict) -> bool:
-        """Take the end of an attempt into account. Return True if the phase or the trial changed.
+    def ended(self, lease: int, said: AttemptVerdict) -> bool:
+        """Count the end of an attempt. Return True if the phase or the trial changed.
 
-        While the circuit is not closed, only the job that decides counts.
+        While the circuit is not closed, only the trial's job counts.
         """
         if self.phase is Phase.CLOSED:
-            if said is Verdict.WORKS:
+            if said is AttemptVerdict.WORKS:
                 self.failures = 0
-            elif said is Verdict.FAILED:
+            elif said is AttemptVerdict.FAILED:
                 self.failures += 1
                 if self.failures >= self.breaker.failures:
                     self.phase = Phase.OPEN
@@ -134,17 +134,20 @@ class Circuit:
         if lease != self.tried:
             return False
         self.tried = None
-        if said is Verdict.WORKS:
+        if said is AttemptVerdict.WORKS:
             self.phase, self.failures = Phase.CLOSED, 0
-        elif said is Verdict.FAILED:
+        elif said is AttemptVerdict.FAILED:
             self.phase = Phase.OPEN
             self.failures += 1
         else:
-            self.trial += 1  # it said nothing: another job decides
+            self.trial += 1  # this job decided nothing, so another one is tried
         return True
 
     def try_one(self) -> bool:
-        """Begin a trial, or a new one if no job has come for it. Return False if neither."""
+        """Begin a trial. If no job has come for the latest trial, begin another.
+
+        Return False if the circuit is closed, or the trial's job has come.
+        """
         if self.phase is Phase.CLOSED or self.tried is not None:
             return False
         self.phase = Phase.TRIAL
@@ -153,7 +156,7 @@ class Circuit:
 
 
 def why_paused(one: OpenBreaker, now: float) -> str:
-    """Return, for people, why no worker takes the jobs of a type whose breakers are all open."""
+    """Return the reason, for people, why no worker takes a type: all its breakers are open."""
     jobs = f"type {one.type!r}" if one.type else "jobs without a type"
     failed = f"after {one.failures} failed attempts in a row"
     if one.trial or one.until <= now:

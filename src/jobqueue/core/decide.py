@@ -189,7 +189,7 @@ def repeated(spec: JobSpec, original: str, fingerprint: bytes) -> SubmitResult:
 
 
 def key_held(spec: JobSpec) -> SubmitResult:
-    """Return the result of a submit whose key an open transaction may take or leave free."""
+    """Return the refusal of a submit whose key an open transaction holds."""
     return SubmitResult.refused(
         KeyHeld(
             f"idempotency_key: {spec.key!r} is in use by a database transaction that has not ended;"

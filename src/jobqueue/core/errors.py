@@ -90,7 +90,7 @@ def no_such_job(job_id: str) -> NotFound:
 def being_changed(job_id: str) -> Conflict:
     return Conflict(
         f"job {job_id} cannot be changed now: a database transaction that has not ended, perhaps"
-        " one of its handler, is changing it; try again"
+        " one of the job's handler, is changing it; try again when that transaction has ended"
     )
 
 
@@ -192,7 +192,7 @@ class Unreachable(Unavailable):
 class KeyHeld(Unavailable):
     """Reports that an open transaction of another program holds the idempotency key.
 
-    The job was not submitted. Whether the key becomes free is known when that transaction ends.
+    The job was not submitted. When that transaction ends, the key is either taken or free.
     """
 
 

@@ -30,7 +30,7 @@ class DeadLetterGroup:
     type: str
     reason: Reason
     error: str  # the first line, with … in place of numbers and ids
-    part: str  # a text that all errors of the group contain; empty: no condition
+    part: str  # a text that all errors of the group contain; empty: there is none
     jobs: int = 0
     queues: list[str] = field(default_factory=list)  # at most ten
     first_at: float  # when the oldest and the newest of them were given up

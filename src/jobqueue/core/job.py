@@ -608,7 +608,7 @@ MAX_ERROR_HEAD = 400  # characters of an error in a DeadLetterCause
 
 @dataclass(slots=True, kw_only=True)
 class DeadLetterCause:
-    """The part of a dead letter that tells why it is one, without payload and result."""
+    """The cause of a dead letter, without the payload and the result of the job."""
 
     seq: int
     version: int

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 
 SECOND = 1.0
-ROUNDING = 1e-6  # seconds; a time that was stored may differ by that
+ROUNDING = 1e-6  # seconds by which a stored time may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Rate:
         return max(0.0, self._missing(full_at, now) - (self.burst - 1) * self.interval)
 
     def outdated(self, full_at: float, now: float) -> bool:
-        """Return True if the time is further away than an empty bucket needs.
+        """Return True if ``full_at`` is later than an empty bucket of this limit needs.
 
-        This happens when the limit was changed. The state must be written anew, so that it begins
-        to fill.
+        This happens after a change of the limit. The state must then be written anew, or the bucket
+        would not fill.
         """
         return full_at - now > self.burst * self.interval + ROUNDING
 
@@ -81,7 +81,7 @@ class Limits:
 
 
 class Allowance:
-    """Counts the starts that one limit of jobs and one limit of starts still allow in a write."""
+    """Counts the starts that the limits of a queue still allow within one write."""
 
     __slots__ = ("_before", "_most", "_now", "_rate", "_running", "started")
 

@@ -49,7 +49,7 @@ class QueueSettings:
     max_running: int | None = None  # jobs that workers hold at the same time; None = no limit
     rate: int | None = None  # starts in ``rate_period``; None = no limit
     rate_period: float | None = None  # None = 1
-    rate_burst: int | None = None  # starts at once after a pause; None = those of a second
+    rate_burst: int | None = None  # starts at once after a pause; None = as many as in a second
 
     @property
     def limits(self) -> Limits | None:
@@ -182,7 +182,7 @@ SETTINGS: Mapping[str, Setting] = {
 _RATES = {"rate": ("rate_period", "rate_burst")}
 """The settings that mean something only together with a rate limit, by the name of the limit."""
 _NONE_BY_ZERO = ("priority_weights", "max_running", "rate", "rate_burst")
-"""The settings for which an empty value means the same as None: the queue has no such limit."""
+"""The settings for which 0 means the same as None: the queue has no such limit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -303,7 +303,7 @@ class QueueUpdate:
 
 
 def _normal(values: dict[str, Any], said: Collection[str]) -> dict[str, Any]:
-    """Replace empty values by None where that means the same, and complete the end of a rate limit.
+    """Replace 0 by None where 0 means no limit, and remove the details of a rate limit that ends.
 
     ``said`` are the settings that an operator gave. A queue that loses its rate limit also loses
     the limit's other settings, unless the operator gave them, which is an error.

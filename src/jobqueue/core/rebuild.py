@@ -99,10 +99,10 @@ class Figures:
 
 @dataclass(slots=True)
 class RebuiltSchedule:
-    """Collects the records of one schedule. The number of a record says which one is later."""
+    """Collects the records of one schedule. A later record has a higher number."""
 
     name: str
-    definition: ScheduleEvent | None = None  # the latest with the whole schedule
+    definition: ScheduleEvent | None = None  # the latest record with the whole schedule
     latest: ScheduleEvent | None = None
     removed: int = 0  # the number of the latest removal
 

@@ -17,7 +17,7 @@ _MAX_EXPONENT = 64
 
 
 class Jitter(enum.Enum):
-    """How chance changes a wait, so that jobs that failed together retry at different times."""
+    """The random change of a wait, so that jobs that failed together retry at different times."""
 
     NONE = "none"
     ADDED = "added"  # adds a share to the capped wait; the sum may exceed the cap

@@ -4,7 +4,8 @@ A *tick* is one fire time of a schedule. The leader submits the job of each tick
 the tick in the store. The functions of this module decide which ticks are submitted, which are
 skipped, and what is recorded; they read no clock and no store.
 
-All times are whole seconds since the epoch, so that no message or document changes them.
+All times are whole seconds since the epoch, so that no conversion to a message or a document
+changes them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MOMENT = 0.001
 
 
 class Timing(Protocol):
-    """Computes the fire times of a schedule. ``Cron`` and ``Interval`` implement it."""
+    """Computes the fire times of a schedule. ``Cron`` and ``FixedInterval`` implement it."""
 
     def next(self, after: float) -> float:
         """Return the first fire time later than ``after``."""
@@ -47,7 +48,7 @@ class Timing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class FixedInterval:
     """Fires at every multiple of ``seconds`` since the epoch.
 
     The fire times do not depend on when a schedule was created, so every process computes the same
@@ -72,7 +73,7 @@ class Overlap(enum.StrEnum):
 
 
 class Source(enum.StrEnum):
-    """Says who made a schedule."""
+    """The origin of a schedule: code or an operator."""
 
     CODE = "code"  # a worker declared it, from ``@app.task(cron=...)`` or ``app.periodic``
     OPERATOR = "operator"
@@ -84,11 +85,11 @@ class ScheduleSpec:
 
     name: str
     job: JobSpec
-    cron: str = ""  # five fields or a shorthand; empty: ``every`` is given
+    cron: str = ""  # five fields or a shorthand; empty if ``every`` is given
     every: int | None = None  # seconds
     timezone: str = "UTC"  # of ``cron``
     overlap: Overlap = Overlap.ALLOW
-    catch_up: float | None = None  # seconds; None: as the server is configured
+    catch_up: float | None = None  # seconds; None: the server's setting
 
     @property
     def timing(self) -> Timing:
@@ -108,7 +109,10 @@ class ScheduleSpec:
         )
 
     def check(self) -> None:
-        """Raise InvalidArgument unless all fields but those of the job are valid."""
+        """Raise InvalidArgument if a field is not valid.
+
+        Of the job, only the rules that apply to jobs of schedules are checked.
+        """
         check_schedule_name(self.name)
         _ = self.timing
         if self.catch_up is not None and not 0 <= self.catch_up <= MAX_EVERY:  # NaN, too
@@ -150,12 +154,12 @@ def timing_of(cron: str, every: int | None, timezone: str) -> Timing:
         )
     if timezone != "UTC":
         raise InvalidArgument("timezone", "is only allowed together with cron")
-    return Interval(every)
+    return FixedInterval(every)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleState:
-    """What has become of a schedule so far, and what comes next."""
+    """The last ticks of a schedule, and its next tick."""
 
     paused: bool = False
     next_at: float | None = None  # the next tick to submit or to skip; None while paused
@@ -220,8 +224,8 @@ def too_many_schedules() -> Conflict:
 def create(spec: ScheduleSpec, source: Source, now: float, catch_up: float) -> Schedule:
     """Return a new schedule.
 
-    One that code declares also counts its newest tick as missed if that is at most ``catch_up``
-    seconds old: an earlier version, or a store that was lost, may have left it out.
+    A schedule that code declares also counts its newest tick as missed, if that tick is at most
+    ``catch_up`` seconds old: an earlier version, or a lost store, may not have submitted it.
     """
     timing, now = spec.timing, math.floor(now)
     next_at = timing.next(now)
@@ -239,7 +243,7 @@ def create(spec: ScheduleSpec, source: Source, now: float, catch_up: float) -> S
 def redefine(schedule: Schedule, spec: ScheduleSpec, now: float) -> Schedule | None:
     """Return the schedule with a new definition, or None if the definition is the same.
 
-    A paused schedule stays paused. Other fire times begin after ``now``.
+    A paused schedule stays paused. New fire times begin after ``now``.
     """
     before = schedule.spec
     if spec == before:
@@ -253,7 +257,7 @@ def redefine(schedule: Schedule, spec: ScheduleSpec, now: float) -> Schedule | N
 
 
 def pause(schedule: Schedule, now: float) -> Schedule | None:
-    """Return the schedule paused, or None if it is paused already. A tick that waits is dropped."""
+    """Return the schedule paused, or None if it is paused already. A waiting tick is skipped."""
     state = schedule.state
     if state.paused:
         return None
@@ -266,7 +270,7 @@ def pause(schedule: Schedule, now: float) -> Schedule | None:
 def resume(schedule: Schedule, now: float) -> Schedule | None:
     """Return the schedule resumed, or None if it is not paused.
 
-    The ticks of the pause are not made up for.
+    The ticks of the pause are not submitted.
     """
     if not schedule.state.paused:
         return None
@@ -298,7 +302,7 @@ class TickRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TickPlan:
     """The ticks to submit now, in order, and the state after all of them were submitted."""
 
     ticks: tuple[float, ...]
@@ -306,7 +310,7 @@ class Plan:
     notes: tuple[str, ...] = ()  # missed ticks and changes of the clock, for the log
 
 
-def plan(schedule: Schedule, now: float, rules: TickRules, *, busy: bool) -> Plan:
+def plan(schedule: Schedule, now: float, rules: TickRules, *, busy: bool) -> TickPlan:
     """Decide which ticks of a schedule are submitted now.
 
     ``busy`` says that the schedule's last job is unfinished. Every tick that is late by at most
@@ -316,7 +320,7 @@ def plan(schedule: Schedule, now: float, rules: TickRules, *, busy: bool) -> Pla
     """
     spec, state = schedule.spec, schedule.state
     if state.next_at is None:
-        return Plan((), state)
+        return TickPlan((), state)
     timing = spec.timing
     upcoming = timing.next(now)
     notes: list[str] = []
@@ -332,7 +336,7 @@ def plan(schedule: Schedule, now: float, rules: TickRules, *, busy: bool) -> Pla
         due, state = _due(state, state.next_at, timing, now, rules.grace, rules.limit(spec), notes)
         state = replace(state, next_at=upcoming)
     ticks, state = _without_overlap(spec.overlap, state, due, busy)
-    return Plan(tuple(ticks), state, tuple(notes))
+    return TickPlan(tuple(ticks), state, tuple(notes))
 
 
 def _due(
@@ -344,7 +348,7 @@ def _due(
     limit: float,
     notes: list[str],
 ) -> tuple[list[float], ScheduleState]:
-    """Return the ticks from ``first`` to ``now`` that are on time or made up for."""
+    """Return the ticks to submit: all that are on time, or else the newest missed tick."""
     edge = now - grace - _MOMENT  # earlier ticks count as missed
     due: list[float] = []
     tick = first if first > edge else timing.next(edge)
@@ -355,7 +359,7 @@ def _due(
         return due, state
     newest = max(first, timing.previous(edge))
     skipped = count_ticks(timing, first, newest)
-    why = "missed: only the newest tick is made up for"
+    why = "missed: of missed ticks only the newest may be submitted"
     if not due and now - newest <= limit:
         due = [newest]
         skipped -= 1
@@ -371,7 +375,7 @@ def _due(
 def _without_overlap(
     overlap: Overlap, state: ScheduleState, due: list[float], busy: bool
 ) -> tuple[list[float], ScheduleState]:
-    """Return the ticks that the overlap policy allows to submit now."""
+    """Return the ticks that the overlap policy lets the leader submit now, and the new state."""
     waiting = state.waiting_at
     if overlap is not Overlap.QUEUE and waiting is not None:  # the policy was changed
         due = [waiting, *due]
@@ -432,11 +436,11 @@ class TickOutcome:
 
     @property
     def final(self) -> bool:
-        """Return True if another try cannot have another result."""
+        """Return True if another submit of the tick would have the same result."""
         return self.error is None or isinstance(self.error, InvalidArgument)
 
 
-def settle(before: ScheduleState, made: Plan, outcomes: Sequence[TickOutcome]) -> ScheduleState:
+def settle(before: ScheduleState, made: TickPlan, outcomes: Sequence[TickOutcome]) -> ScheduleState:
     """Return the state to record after the ticks of a plan were submitted, in order.
 
     A tick that is refused for now is due again, and so are the ticks after it.
@@ -458,5 +462,5 @@ def settle(before: ScheduleState, made: Plan, outcomes: Sequence[TickOutcome]) -
 
 
 def read_fields(record: type[Any], said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that a stored document has, without those of newer versions."""
+    """Return the fields of ``record`` in a stored document, without fields of newer versions."""
     return {one.name: said[one.name] for one in fields(record) if one.name in said}

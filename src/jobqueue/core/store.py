@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.job import (
+    MAX_HISTORY,
     Assignment,
     ComponentHealth,
     DeadLetterCause,
@@ -210,7 +211,7 @@ class TermEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the event stream lags behind the store."""
+    """The lag of the event stream behind the store."""
 
     events: int  # not yet published
     seconds: float  # the age of the oldest unpublished event; 0 if all are published
@@ -240,8 +241,8 @@ class JobStore(Protocol):
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         """Accept or refuse each job on its own, then fill the claims, all in one write.
 
-        A refused job is not stored, and has no effect on the other jobs. KeyHeld refuses a job for
-        the moment, because an open transaction of another program has its key.
+        A refused job is not stored, and has no effect on the other jobs. KeyHeld means that an open
+        transaction of another program holds the job's key; the job may be submitted again.
         """
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
@@ -304,8 +305,10 @@ class JobReads(Protocol):
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         """Return a page of jobs by their time of creation, without their results."""
 
-    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
-        """Return the newest events of a job, at most MAX_HISTORY, oldest first.
+    async def history(
+        self, job_id: str, before: int | None = None, limit: int = MAX_HISTORY
+    ) -> list[Event]:
+        """Return the newest events of a job, at most ``limit``, oldest first.
 
         With ``before``, only events before that version are returned.
         """
@@ -374,7 +377,7 @@ class QueueStore(Protocol):
         """
 
     async def limit_states(self, queue: str | None = None) -> list[LimitState]:
-        """Return the state of the limits of one queue, or of all queues, that has limits."""
+        """Return the state of the limits of each queue that has limits, or of one such queue."""
 
 
 class WorkerStore(Protocol):
@@ -423,7 +426,7 @@ class WorkerStore(Protocol):
     ) -> None:
         """Record the open breakers of a worker, in place of those recorded before.
 
-        Nothing happens if this incarnation is not registered. A registration removes them.
+        Nothing happens if this incarnation is not registered. A registration removes the breakers.
         """
 
     async def held(self, worker_id: str | None = None) -> list[Held]:
@@ -435,8 +438,18 @@ class WorkerStore(Protocol):
         Return False if the worker is not known, or if ``may_become`` forbids the status.
         """
 
-    async def all(self) -> list[Worker]:
-        """Return every known worker, sorted by id."""
+    async def all(self, *, names: bool = True) -> list[Worker]:
+        """Return every known worker, sorted by id.
+
+        Workers may name millions of queues and types. With ``names`` False these are left out:
+        ``info.queues`` is empty, and ``info.types`` is None.
+        """
+
+    async def infos(self, worker_ids: Sequence[str]) -> list[WorkerInfo]:
+        """Return the registrations of these workers in any order, without unknown workers."""
+
+    async def status(self, worker_id: str) -> WorkerStatus | None:
+        """Return the status of a worker, or None if the worker is not known."""
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
         """Set workers OFFLINE that sent no heartbeat for ``silent_for`` seconds.

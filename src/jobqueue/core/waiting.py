@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,8 +32,10 @@ JOB = 4  # items in a job with its labels, or in a queue with its counters
 WORKER = 50  # items in a worker with its list of types
 LONG = 16 * 1024  # bytes; a longer message has so many items that its conversion takes turns
 _FEW = 50  # items that are converted at once, without waiting for a turn
+_ITEM_BYTES = 10 * 1024  # bytes of a large item that count as one item
 _SIDE_BY_SIDE = 4  # accounts that may convert items in one round
 _LONG_ROUND = 0.1  # seconds
+_LAST_ANSWER = 1.0  # seconds in which the work of a caller that has left may end
 
 account: ContextVar[str] = ContextVar("jobqueue_account", default="")
 """The account (the caller) for which the current task works; a face sets it for each call."""
@@ -127,8 +130,9 @@ class Recent(Generic[T]):
             known = self._known
             fresh = RECENT if self._fresh is None else self._fresh
             if known is None or time.monotonic() - known[0] > fresh:
-                asked = time.monotonic()
-                known = self._known = (asked, await self._ask())
+                answer = await self._ask()
+                # From the end of the read: callers that waited for a slow one share its answer.
+                known = self._known = (time.monotonic(), answer)
             return known[1]
 
     def forget(self) -> None:
@@ -252,6 +256,82 @@ def cancel_requested() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+async def to_its_end(work: Coroutine[Any, Any, T]) -> tuple[T, bool]:
+    """Return the result of ``work``, and True if the caller was cancelled meanwhile.
+
+    Work on a connection that has begun is not interrupted, unless it takes long. An interrupted
+    statement costs its connection, and callers begin and give up calls as fast as they like.
+    """
+    if not account.get():  # the process itself gives up only when it stops
+        return await work, False
+    task = asyncio.create_task(work)
+    task.add_done_callback(_note_end)
+    try:
+        return await asyncio.shield(task), False
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait([task], timeout=_LAST_ANSWER)
+        if not done:
+            task.cancel()
+            raise
+        if task.cancelled() or task.exception() is not None:
+            raise
+        return task.result(), True
+
+
+def _note_end(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # its caller may have left
+
+
+class FairSemaphore:
+    """Limits concurrent work as ``asyncio.Semaphore`` does, but accounts (callers) take turns.
+
+    However many tasks of one account wait, a task of another account waits for one of them at most.
+    Work of the process itself, which belongs to no account, has every second turn.
+    """
+
+    def __init__(self, places: int = 1) -> None:
+        self._free = places
+        self._last = ""  # the account that had the last turn
+        # The waiting tasks of each account; the account whose turn is next comes first.
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def acquire(self) -> None:
+        """Wait for a place and take it."""
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(account.get(), deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it got the place when it was cancelled
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Give a place back."""
+        while self._waiting:
+            whose = "" if self._last and "" in self._waiting else next(iter(self._waiting))
+            line = self._waiting.pop(whose)
+            while line:
+                turn = line.popleft()
+                if not turn.done():  # else its task has given up
+                    self._last = whose
+                    if line:
+                        self._waiting[whose] = line  # behind the other accounts
+                    turn.set_result(None)
+                    return
+        self._free += 1
+
+    async def __aenter__(self) -> None:
+        await self.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+
 async def in_turns(work: Callable[[T], R], items: Sequence[T], weight: int = 1) -> list[R]:
     """Return ``[work(item) for item in items]``, and let the loop's other tasks run in between.
 
@@ -266,6 +346,34 @@ async def in_turns(work: Callable[[T], R], items: Sequence[T], weight: int = 1) 
         await turn(size * weight)
         done += [work(item) for item in islice(left, size)]
     return done
+
+
+def items_of(size: int) -> int:
+    """Return how many items of a turn a text of ``size`` bytes counts as."""
+    return min(TURN, 1 + size // _ITEM_BYTES)
+
+
+async def in_turns_by_size(
+    work: Callable[[T], R], items: Sequence[T], size: Callable[[T], int]
+) -> list[R]:
+    """Return the results as ``in_turns`` does, for items that may be very large.
+
+    ``size`` returns the bytes of an item. A large item counts as many items of a turn.
+    """
+    done: list[R] = []
+    part: list[T] = []
+    taken = 0
+    for item in items:
+        more = items_of(size(item))
+        if taken + more > TURN:
+            await turn(taken)
+            done += map(work, part)
+            part, taken = [], 0
+        part.append(item)
+        taken += more
+    if taken > _FEW:
+        await turn(taken)
+    return [*done, *map(work, part)]
 
 
 async def turn(size: int = TURN) -> None:

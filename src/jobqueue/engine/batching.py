@@ -69,6 +69,7 @@ class Batcher(Generic[Call, Answer]):
             await asyncio.wait(self._tasks)
 
     async def _run(self) -> None:
+        account.set("")  # the batches of this task have calls of all accounts
         try:
             while batch := self._take():
                 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import Worker, WorkerStatus
@@ -14,6 +15,7 @@ from jobqueue.engine.sessions import Session
 
 _log = logging.getLogger("jobqueue.engine.control")
 _PAUSE = 0.05  # between two reads, so that many changes cause one read
+_SHARE, _LONGEST_PAUSE = 4, 2.0  # the pause as a multiple of the duration of a read, and its limit
 _AFTER_FAILURE = 1.0
 
 
@@ -42,9 +44,12 @@ class Control(Background):
         while True:
             await self._wake.wait()
             self._wake.clear()
+            began = time.monotonic()
             pause = _PAUSE
             try:
                 await self.look()
+                # Callers may cause changes as fast as they like, and a look may read much.
+                pause = max(_PAUSE, min(_LONGEST_PAUSE, _SHARE * (time.monotonic() - began)))
             except JobQueueError as error:
                 pause = _AFTER_FAILURE
                 _log.debug(
@@ -68,7 +73,8 @@ class Control(Background):
         # Copied before the store is read, because its answer lacks later deliveries and changes.
         tells = {session: session.tells for session in sessions}
         delivered = {lease: session for session in sessions for lease in session.held}
-        workers = {worker.info.id: worker for worker in await self._workers.all()}
+        known = await self._workers.all(names=False)
+        workers = {worker.info.id: worker for worker in known}
         held = await self._workers.held()
         for session in sessions:
             if self._scheduler.sessions.get(session.info.id) is session:

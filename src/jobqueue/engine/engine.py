@@ -26,7 +26,6 @@ from jobqueue.core.errors import (
 from jobqueue.core.explain import Explanation
 from jobqueue.core.ids import new_job_ids, new_lease, parse_job_id
 from jobqueue.core.job import (
-    MAX_HISTORY,
     Cancellation,
     Event,
     Job,
@@ -67,7 +66,7 @@ from jobqueue.engine.health import leader_check, store_check, stream_check
 from jobqueue.engine.held_back import HeldBackJobs
 from jobqueue.engine.links import ENDING, EngineLink, Pulses, ReportCall
 from jobqueue.engine.operator import OperatorCalls
-from jobqueue.engine.paging import Pages
+from jobqueue.engine.paging import AccountLines, Pages
 from jobqueue.engine.roster import Roster
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.schedules import ScheduleCalls
@@ -82,10 +81,16 @@ from jobqueue.engine.worker_names import WorkerNames
 T = TypeVar("T")
 _log = logging.getLogger("jobqueue.engine")
 _LANES = 2  # batches in progress, if the store's writes run in parallel
-_KEY_PATIENCE = 4.0  # seconds
+# Bytes of a payload or result that count as a job in a batch. A batch of the largest payloads would
+# keep all callers waiting whose small jobs are in it.
+_JOB_BYTES = 4 * 1024
+_KEY_PATIENCE = 4.0  # seconds for which a submit with a held key is repeated
 _KEY_PAUSES = 0.05, 0.5
-_LOCKED_TRIES = 4  # each waits a moment in the store
+_LOCKED_TRIES = 4  # changes of a locked job; the store waits a moment in each
 _CANCEL_TRIES = 10  # a job can change between the read and the write, but not for ever
+# The most transitions, and bytes of their texts, that a watch keeps while its caller does not read.
+_WATCHED = 20
+_WATCHED_BYTES = 16 * 1024
 
 
 class Engine(OperatorCalls, ScheduleCalls):
@@ -118,6 +123,7 @@ class Engine(OperatorCalls, ScheduleCalls):
         self._watchers = Watchers(store.reads)
         self._worker_names = WorkerNames(store.workers)
         self._pages = Pages(store.reads)
+        self._watches = AccountLines()
         self._started = False
         self._writing: set[asyncio.Task[Any]] = set()
 
@@ -133,12 +139,12 @@ class Engine(OperatorCalls, ScheduleCalls):
         await self._store.open()
         lanes = _LANES if self._store.parallel else 1
         self._submits: Batcher[Sequence[NewJob], list[SubmitResult]] = Batcher(
-            self._flush_submits, limit=self._settings.submit_group, weigh=len, lanes=lanes
+            self._flush_submits, limit=self._settings.submit_group, weigh=_jobs_weight, lanes=lanes
         )
         self._reports: Batcher[ReportCall, list[bool]] = Batcher(
             self._flush_reports,
             limit=self._settings.report_group,
-            weigh=lambda call: len(call.reports),
+            weigh=_reports_weight,
             lanes=lanes,
         )
         self._roster: Roster | None = None
@@ -313,7 +319,7 @@ class Engine(OperatorCalls, ScheduleCalls):
         return [result for result in results if result is not None]
 
     async def _write_jobs(self, jobs: Sequence[NewJob]) -> list[SubmitResult]:
-        """Submit jobs in a batch. Wait a while for the keys that open transactions have."""
+        """Submit jobs in a batch. Repeat the jobs whose keys open transactions hold for a while."""
         answers = await self._submits.add(jobs)
         held = _held(answers)
         if not held:
@@ -324,7 +330,7 @@ class Engine(OperatorCalls, ScheduleCalls):
             await pause.wait()
             try:
                 again = await self._submits.add([jobs[n] for n in held])
-            except JobQueueError as error:  # the others are written
+            except JobQueueError as error:  # only the repeated jobs; the others are written
                 again = [SubmitResult.refused(error)] * len(held)
             for n, answer in zip(held, again, strict=True):
                 answers[n] = answer
@@ -464,17 +470,18 @@ class Engine(OperatorCalls, ScheduleCalls):
         try:
             while True:
                 watcher.begin()
-                end = version + MAX_HISTORY + 1  # a long history is read in parts
-                events = await self._store.reads.history(job_id, end)
+                end = version + _WATCHED + 1  # a long history is read in parts
+                async with self._watches.line():  # a caller may watch a job thousands of times
+                    events = await self._store.reads.history(job_id, end, _WATCHED)
                 if not events:
                     raise no_such_job(job_id)
                 ended = events[-1].to_state in TERMINAL
-                news = deque(event for event in events if event.version > version)
-                del events  # frees the old events
+                news, whole = _first_of([one for one in events if one.version > version])
+                del events  # the others must not stay in memory while the caller reads nothing
                 while news:
                     version = news[0].version
                     yield news.popleft()
-                if version + 1 == end:
+                if not whole or version + 1 == end:
                     continue
                 if ended:
                     return
@@ -501,16 +508,16 @@ class Engine(OperatorCalls, ScheduleCalls):
             error = f"worker {info.id} was started anew"
             await self._apply([Transition.worker_lost(one.seq, one.lease, error) for one in lost])
         session = Session(info, inbox)
-        known = {worker.info.id: worker.status for worker in await self._store.workers.all()}
-        if known.get(info.id, WorkerStatus.ONLINE) is not WorkerStatus.ONLINE:
+        status = await self._store.workers.status(info.id)
+        if status not in (None, WorkerStatus.ONLINE):
             session.open = False  # an operator drained the worker before it connected
-            session.told = known[info.id]
+            session.told = status
         # Leases from another server, or from the worker's last connection, are part of its load.
         session.held.update(one.lease for one in await self._store.workers.held(info.id))
         session.inherited = frozenset(session.held)
         replaced = self._scheduler.sessions.add(session)
         if replaced is not None:
-            replaced.open = False
+            replaced.close()
             self._scheduler.wake()  # if it has fewer types now, a fallback may take the others
         self._unserved.workers_changed()
         return EngineLink(
@@ -660,13 +667,34 @@ class Engine(OperatorCalls, ScheduleCalls):
             self._watchers.written(outcomes)
 
 
+def _jobs_weight(jobs: Sequence[NewJob]) -> int:
+    return len(jobs) + sum([len(job.spec.payload) for job in jobs]) // _JOB_BYTES
+
+
+def _reports_weight(call: ReportCall) -> int:
+    results = [len(report.result) for report in call.reports if report.result]
+    return len(call.reports) + sum(results) // _JOB_BYTES
+
+
+def _first_of(events: Sequence[Event]) -> tuple[deque[Event], bool]:
+    """Return the first events, with about _WATCHED_BYTES of text, and True if these are all."""
+    first: deque[Event] = deque()
+    size = 0
+    for event in events:
+        size += len(event.detail)
+        if first and size > _WATCHED_BYTES:
+            return first, False
+        first.append(event)
+    return first, True
+
+
 def _note_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and task.exception() is not None:
         _log.debug("a write of transitions failed: %s", task.exception())  # the caller got it, too
 
 
 def _held(answers: Sequence[SubmitResult]) -> list[int]:
-    """Return the places of jobs whose keys open transactions of other programs have."""
+    """Return the places of the jobs whose keys open transactions of other programs hold."""
     return [n for n, one in enumerate(answers) if isinstance(one.error, KeyHeld)]
 
 

@@ -132,7 +132,7 @@ class EngineLink:
         for one in breakers:
             if not 0 <= one.until <= LATEST:  # NaN is refused, too
                 raise InvalidArgument("breakers.until", "must be a time before the year 10000")
-        # Other types are left out, so the names are bounded as those of the registration are.
+        # Types that the worker did not register are left out, so names need no further bound.
         known = self._session.info.types or frozenset()
         kept = tuple({one.type: one for one in breakers if one.type in known}.values())
         self._scheduler.set_breakers(self._session, kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from jobqueue.core.errors import (
@@ -42,7 +43,7 @@ from jobqueue.engine.held_back import HeldBackJobs
 from jobqueue.engine.scheduler import Scheduler
 from jobqueue.engine.settings import EngineSettings
 from jobqueue.engine.unserved import Unserved
-from jobqueue.engine.worker_names import shorten
+from jobqueue.engine.worker_names import list_shortened
 
 _FORCE_CHUNK = 1_000
 # Dead letters that one call reads, so that the call returns within its caller's timeout.
@@ -142,7 +143,7 @@ class OperatorCalls:
         await self._held_back.complete(found)
 
     async def list_workers(self) -> list[Worker]:
-        return await shorten(await self._store.workers.all())
+        return await list_shortened(self._store.workers)
 
     async def drain_worker(self, worker_id: str) -> None:
         await self._set_worker_status(worker_id, WorkerStatus.DRAINING)
@@ -167,14 +168,15 @@ class OperatorCalls:
             )
 
     async def _worker_status(self, worker_id: str) -> WorkerStatus:
-        for worker in await self._store.workers.all():
-            if worker.info.id == worker_id:
-                if worker.status is WorkerStatus.OFFLINE:
-                    raise Conflict(
-                        f"worker {worker_id!r} is OFFLINE: it sent no heartbeat for too long"
-                    )
-                return worker.status
-        raise NotFound(f"worker_id: there is no worker {worker_id!r}")
+        status = None
+        with suppress(InvalidArgument):  # no worker has such an id, and some stores cannot read it
+            admission.check_worker_id(worker_id)
+            status = await self._store.workers.status(worker_id)
+        if status is None:
+            raise NotFound(f"worker_id: there is no worker {worker_id[:120]!r}")
+        if status is WorkerStatus.OFFLINE:
+            raise Conflict(f"worker {worker_id!r} is OFFLINE: it sent no heartbeat for too long")
+        return status
 
     async def retry(self, job_id: str) -> Job:
         job = await self.get(job_id)
@@ -236,7 +238,7 @@ class OperatorCalls:
 
         async def delete(letter: DeadLetterCause) -> None:
             try:
-                # With the version: a job that was retried meanwhile is not deleted.
+                # The version is given, so a job that was retried meanwhile is not deleted.
                 state = await self._store.upkeep.delete_job(letter.id, version=letter.version)
                 if state in TERMINAL:
                     ended.append(letter.seq)

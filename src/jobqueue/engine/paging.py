@@ -27,10 +27,30 @@ _MOST = TURN // _READ  # jobs in one portion
 _FIELDS = 256  # about the bytes of a job without its texts and contents
 
 
-class Pages:
+class AccountLines:
+    """Holds a lock for each account, so that the account has one read of a kind at a time."""
+
+    def __init__(self) -> None:
+        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def line(self) -> AbstractAsyncContextManager[None]:
+        """Return the lock for the reads of the current account.
+
+        Reads of the process itself belong to no account and need no lock.
+        """
+        whose = account.get()
+        if not whose:
+            return nullcontext()
+        line = self._lines.get(whose)
+        if line is None:
+            line = self._lines[whose] = asyncio.Lock()
+        return line
+
+
+class Pages(AccountLines):
     def __init__(self, reads: JobReads) -> None:
+        super().__init__()
         self._reads = reads
-        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by account
 
     async def newest(self, wanted: JobFilter, limit: int) -> Page:
         """Return the next page of jobs, newest first.
@@ -63,19 +83,6 @@ class Pages:
         async with self.line():
             await turn(min(wanted.limit, _MOST) * _READ)
             return await self._reads.list_by_time(wanted)
-
-    def line(self) -> AbstractAsyncContextManager[None]:
-        """Return the lock for the reads of the current account.
-
-        Reads of the process itself belong to no account and need no lock.
-        """
-        whose = account.get()
-        if not whose:
-            return nullcontext()
-        line = self._lines.get(whose)
-        if line is None:
-            line = self._lines[whose] = asyncio.Lock()
-        return line
 
 
 def job_bytes(job: Job) -> int:

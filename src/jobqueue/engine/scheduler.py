@@ -6,7 +6,6 @@ New jobs and free slots start a claim at once. The scheduler polls the store onl
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import math
 import time
@@ -206,8 +205,7 @@ class Scheduler:
         if session is not None:
             session.open = False
             self.remove(session)
-            # The link may keep the session for a long time: free the memory of its lists.
-            session.info = dataclasses.replace(session.info, queues=(), types=None)
+            session.close()
 
     def remove(self, session: Session) -> None:
         """Remove the session of a worker that left, so that fallbacks may serve its queues."""
@@ -301,9 +299,9 @@ class Scheduler:
                 self._wake.set()  # the sleep may have to be shorter
 
     def _open(self) -> float:
-        """Record that the queues whose rate limit allows a start by now may have claimable jobs.
+        """Record news of the queues whose rate limit allows a start again.
 
-        Return the time when the next queue follows.
+        Return the time when the rate limit of another queue does.
         """
         now = time.monotonic()
         if opened := [queue for queue, at in self._opens.items() if at <= now]:

@@ -68,7 +68,7 @@ class Session:
 
     @property
     def types(self) -> frozenset[str] | None:
-        """Return the types of jobs that the worker takes at present: not those of open breakers."""
+        """Return the types that the worker takes at present, without those of open breakers."""
         known = self.info.types
         if not self.breakers or known is None:
             return known
@@ -96,6 +96,17 @@ class Session:
             self._named, self._queues = other._named, other._queues
         if other.info.types is not self.info.types and other.info.types == self.info.types:
             self.info = dataclasses.replace(self.info, types=other.info.types)
+
+    def close(self) -> None:
+        """Promise no more slots of this session, and forget the names of its queues and types.
+
+        Its link may keep it for a long time, and a worker may name thousands.
+        """
+        self.open = False
+        self.info = dataclasses.replace(self.info, queues=(), types=None)
+        self._named, self._queues = (), _NOTHING
+        self.breakers, self.trials = (), set()
+        self._known = self._types = None
 
     @property
     def offers(self) -> bool:
@@ -240,14 +251,14 @@ class Sessions:
                             trials.setdefault(only, []).append((session, one))
                             free -= 1
                 if session.breakers and not scope[2]:
-                    continue  # it has paused all its types
+                    continue  # the worker has paused all its types
                 if free > 0 and not skip(scope):
                     groups.setdefault(scope, []).append((session, free))
         claims: list[Claim] = []
         scopes: list[Scope] = []
         promised: dict[Session, int] = {}
         tried: list[tuple[Session, OpenBreaker]] = []
-        left_out = bool(trials)  # their slots are for other jobs if there is none to try
+        left_out = bool(trials)  # if there is no job to try, the slots are for other jobs
         names = 0
         turns = sorted(groups, key=lambda scope: _turn(scope, groups[scope]))
         if self._delayed:

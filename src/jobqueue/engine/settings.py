@@ -20,7 +20,8 @@ class Dispatch(enum.Enum):
     ELSEWHERE = "elsewhere"  # other processes assign them, and also lead and sweep
 
 
-_TAKE_OVER, _LONGEST_GRACE = 1.5, 300.0  # of a leader's life: the time without a leader; seconds
+_TAKE_OVER = 1.5  # terms that a new leader may need to take over
+_LONGEST_GRACE = 300.0  # seconds
 DONE_KEPT = 7 * 86_400.0
 """The default number of seconds for which DONE jobs are kept."""
 
@@ -55,7 +56,7 @@ class EngineSettings:
 
     @property
     def ticks(self) -> TickRules:
-        """Return how late a tick may be. A tick that waited for a new leader is still on time."""
+        """Return the limits of late ticks. A tick that waited for a new leader is still on time."""
         grace = max(ON_TIME, min(_TAKE_OVER * self.leader_ttl, _LONGEST_GRACE))
         return TickRules(self.catch_up, self.key_ttl, grace)
 

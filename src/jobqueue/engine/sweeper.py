@@ -229,7 +229,7 @@ class Sweeper(Background):
         """
         # Read leases before workers, so that the workers of all these leases are read, too.
         held = await self._store.workers.held()
-        workers = await self._store.workers.all()
+        workers = await self._store.workers.all(names=False)
         gone = [worker for worker in workers if worker.status is WorkerStatus.OFFLINE]
         present = {worker.info.id for worker in workers}.difference(one.info.id for one in gone)
         lost = [

@@ -24,10 +24,10 @@ from jobqueue.core.observer import reach
 from jobqueue.core.schedule import (
     MAX_SCHEDULES,
     Overlap,
-    Plan,
     Schedule,
     ScheduleState,
     TickOutcome,
+    TickPlan,
     TickRules,
     plan,
     settle,
@@ -37,9 +37,9 @@ from jobqueue.core.waiting import Background, GrowingPause, is_set_within
 
 _log = logging.getLogger("jobqueue.engine.schedules")
 _LOOK = 5.0  # the longest pause: a hint may be lost, and the clock may be set
-_STANDBY = 0.25  # between two looks of a standby, which ask only this process
+_STANDBY = 0.25  # between two looks of a standby, which read nothing from the store
 _POLL = 0.5  # between two looks while a tick waits for the end of a job
-_SHORTEST = 0.001  # because a timer may end a little too early
+_SHORTEST = 0.001  # the shortest pause, because a timer may end a little too early
 _FIRST_RETRY, _LONGEST_RETRY = 1.0, 10.0
 _TOGETHER = 100  # schedules in one write
 _FREQUENT = 60  # seconds: the jobs of more frequent schedules are logged for debugging only
@@ -178,25 +178,26 @@ class Ticker(Background):
         done = await self._schedules.advance(changed, term)
         before = {one.name: one.state for one in schedules}
         for one, recorded in zip(changed, done, strict=True):
-            # If it was changed meanwhile, the next look reads it again; keys prevent a second job.
+            # A schedule that was changed meanwhile is read again by the next look. The tick's key
+            # prevents a second job.
             looked.advanced |= not recorded or one.state.due_at != before[one.name].due_at
             said = one.state.problem
             if recorded and said and said != before[one.name].problem:
                 _log.warning("schedule %r: cannot submit its job: %s", one.name, said)
 
-    def _plan(self, schedule: Schedule, now: float, busy: bool) -> Plan:
+    def _plan(self, schedule: Schedule, now: float, busy: bool) -> TickPlan:
         try:
             made = plan(schedule, now, self._rules, busy=busy)
         except (JobQueueError, ValueError, OverflowError) as error:
             # For example a time zone that is not known here, or a clock beyond the calendar.
             said = f"its next tick cannot be computed: {error}"
-            return Plan((), replace(schedule.state, problem=said))
+            return TickPlan((), replace(schedule.state, problem=said))
         for note in made.notes:
             _log.warning("schedule %r: %s", schedule.name, note)
         return made
 
     def _settled(
-        self, schedule: Schedule, made: Plan, results: Sequence[SubmitResult]
+        self, schedule: Schedule, made: TickPlan, results: Sequence[SubmitResult]
     ) -> ScheduleState:
         if not made.ticks:
             return made.state
@@ -215,7 +216,10 @@ class _LastJobs:
         self._seqs: dict[str, int] = {}  # by job id, of the jobs that were unfinished last time
 
     async def of(self, schedules: Sequence[Schedule]) -> set[str]:
-        """Return the names of those schedules whose last job matters and is unfinished."""
+        """Return the names of the schedules whose last job is unfinished.
+
+        Schedules whose jobs may overlap are left out.
+        """
         found: dict[str, int] = {}
         for one in schedules:
             job_id = one.state.last_job_id
@@ -241,7 +245,7 @@ def _outcome(schedule: Schedule, tick: float, result: SubmitResult) -> TickOutco
     if isinstance(error, KeyConflict):
         # A worker of an earlier version submitted this tick first, with other arguments.
         _log.info(
-            "schedule %r: another version has already submitted job %s for %s",
+            "schedule %r: an older worker has already submitted job %s for the tick at %s",
             schedule.name,
             error.job_id,
             utc_text(tick),
@@ -253,7 +257,7 @@ def _outcome(schedule: Schedule, tick: float, result: SubmitResult) -> TickOutco
         frequent = schedule.spec.every is not None and schedule.spec.every < _FREQUENT
         _log.log(
             logging.DEBUG if frequent else logging.INFO,
-            "schedule %r: submitted job %s for %s",
+            "schedule %r: submitted job %s for the tick at %s",
             schedule.name,
             result.job_id,
             utc_text(tick),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from jobqueue.core.errors import too_many_names
@@ -21,6 +22,8 @@ _FEW_BYTES = 8 * 1024  # workers with fewer are not checked: their number is lim
 _SHOWN_BYTES = 64 * 1024
 _ALL_SHOWN_BYTES = 16 * MIB
 _LEAST_SHOWN_BYTES = 256
+_READ_AT_ONCE = 20  # workers whose names are read together; each may have thousands
+T = TypeVar("T")
 
 
 class WorkerNames:
@@ -44,7 +47,7 @@ class WorkerNames:
 
     async def _make_room(self, info: WorkerInfo) -> None:
         await turn()
-        workers = await self._workers.all()
+        workers = await self._workers.all(names=False)
         others = [
             worker
             for worker in workers
@@ -66,16 +69,36 @@ class WorkerNames:
 
     async def _count(self, infos: list[WorkerInfo]) -> list[int]:
         sizes = self._sizes
-        new = [info for info in infos if _registration(info) not in sizes]
-        for info, size in zip(new, await in_turns(_size, new, WORKER), strict=True):
-            sizes[_registration(info)] = size
-        return [sizes[_registration(info)] for info in infos]
+        new = [info.id for info in infos if _registration(info) not in sizes]
+        for part in _parts(new):
+            found = await self._workers.infos(part)
+            for info, size in zip(found, await in_turns(_size, found, WORKER), strict=True):
+                sizes[_registration(info)] = size
+        # A worker that has registered anew meanwhile, or has left, is not counted.
+        return [sizes.get(_registration(info), 0) for info in infos]
 
 
-async def shorten(workers: list[Worker]) -> list[Worker]:
-    """Shorten the workers' long lists of queues and types, so that one message has room for all."""
-    each = max(_LEAST_SHOWN_BYTES, min(_SHOWN_BYTES, _ALL_SHOWN_BYTES // (len(workers) or 1)))
-    return await in_turns(lambda worker: _shortened(worker, each), workers, WORKER)
+async def list_shortened(workers: WorkerStore) -> list[Worker]:
+    """Return every worker, with lists of names that are shortened if they are long.
+
+    So one message has room for all. The names of a few workers are read at a time.
+    """
+    found = await workers.all(names=False)
+    each = max(_LEAST_SHOWN_BYTES, min(_SHOWN_BYTES, _ALL_SHOWN_BYTES // (len(found) or 1)))
+    listed: list[Worker] = []
+    for part in _parts(found):
+        infos = {info.id: info for info in await workers.infos([one.info.id for one in part])}
+        there = [
+            dataclasses.replace(worker, info=infos[worker.info.id])
+            for worker in part
+            if worker.info.id in infos  # else it has left meanwhile
+        ]
+        listed += await in_turns(lambda worker: _shortened(worker, each), there, WORKER)
+    return listed
+
+
+def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[start : start + _READ_AT_ONCE] for start in range(0, len(items), _READ_AT_ONCE))
 
 
 def _shortened(worker: Worker, most: int) -> Worker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from jobqueue._version import __version__
@@ -18,7 +18,7 @@ from jobqueue.config import Loaded, Settings
 from jobqueue.connect.backends import create_locks
 from jobqueue.connect.urls import SHARED, parse_url, with_password
 from jobqueue.core.api import Backend
-from jobqueue.core.job import DEFAULT_QUEUE
+from jobqueue.core.job import DEFAULT_QUEUE, ComponentHealth
 from jobqueue.core.observer import Observer
 from jobqueue.core.queue import SETTINGS, Queue
 from jobqueue.core.schedule import CATCH_UP
@@ -155,6 +155,7 @@ def http(
     access: Access,
     limiter: Limiter | None,
     tls: ServerTls | None,
+    failed_parts: Callable[[], Sequence[ComponentHealth]],
     sources: Mapping[str, str] | None = None,
 ) -> HttpFaceSettings:
     connections = most_connections(settings.http.max_connections)
@@ -166,6 +167,7 @@ def http(
         max_payload_bytes=settings.queue.max_payload_bytes,
         view=settings.http.view,
         metrics=lambda: metrics.render(figures),
+        failed_parts=failed_parts,
         access=access,
         limiter=limiter,
         budgets=budgets_within(connections, security.budgets(settings)),

@@ -9,8 +9,8 @@ import asyncio
 import enum
 import importlib
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from jobqueue.access import audit
@@ -25,6 +25,7 @@ from jobqueue.config import Settings
 from jobqueue.connect.transactions import OwnTransactions
 from jobqueue.core.address import Address
 from jobqueue.core.api import DispatchApi
+from jobqueue.core.job import ComponentHealth
 from jobqueue.core.queue import QueueSpec
 from jobqueue.core.store import Store
 from jobqueue.engine.engine import Engine
@@ -62,6 +63,13 @@ class Base:
     budgets: Budgets
     tls: ServerTls | None
     sources: Mapping[str, str]  # of the settings that are not defaults, by name
+    # Each returns the failure of a part that has ended by itself, or None if the part works.
+    failures: list[Callable[[], ComponentHealth | None]] = field(default_factory=list)
+
+    def failed_parts(self) -> list[ComponentHealth]:
+        """Return the parts that have ended by themselves."""
+        found = [failure() for failure in self.failures]
+        return [one for one in found if one is not None]
 
     @property
     def pool_queues(self) -> tuple[str, ...]:
@@ -93,7 +101,7 @@ class StopTime:
 class Stage(enum.IntEnum):
     """The order in which parts stop. Parts of one stage stop at the same time."""
 
-    SUBMITS = 0  # the jobs of schedules
+    SUBMITS = 0  # the declaration of schedules
     REQUESTS = 1
     JOBS = 2
 
@@ -159,6 +167,12 @@ class Grpc(Part):
         )
         port = await self._face.start(settings.grpc.host, settings.grpc.port)
         self.grpc_target = str(Address(settings.grpc.host, port))
+        base.failures.append(self._failure)
+
+    def _failure(self) -> ComponentHealth | None:
+        if self._face is None or not self._face.has_ended:
+            return None
+        return ComponentHealth("grpc", False, "the gRPC server has ended; restart this process")
 
     async def _create_queue(self, spec: QueueSpec) -> None:
         """Create the queue of taskqueue.v1 for its first job, whose caller the audit log names."""
@@ -212,6 +226,7 @@ class Http(_OnHttpPort):
             access=base.access,
             limiter=base.limiter,
             tls=base.tls,
+            failed_parts=base.failed_parts,
             sources=base.sources,
         )
         face: HttpFace = loaded.HttpFace(base.engine, told)

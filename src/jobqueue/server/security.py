@@ -12,7 +12,7 @@ from jobqueue.access.keyring import Keyring, parse_keys, read_key_file
 from jobqueue.access.limits import Limiter
 from jobqueue.access.policy import Access, parse_certificate_roles
 from jobqueue.access.rules import BudgetKind
-from jobqueue.access.sessions import Sessions
+from jobqueue.access.sessions import ConsoleSessions
 from jobqueue.access.tls import Credentials, ServerTls, Tls
 from jobqueue.access.tokens import TokenVerifier
 from jobqueue.config import Settings
@@ -45,7 +45,7 @@ def access(settings: Settings) -> Access:
         tokens=_tokens(settings),
         certificates=bool(tls.client_ca),
         certificate_roles=parse_certificate_roles(tls.client_roles, "tls.client_roles"),
-        sessions=Sessions(_session_secret(settings).encode()),
+        sessions=ConsoleSessions(_session_secret(settings).encode()),
     )
 
 

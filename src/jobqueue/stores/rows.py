@@ -175,9 +175,22 @@ class Rows:
 
     def worker(self, row: Any) -> Worker:
         """Return the worker in a row of the query ``workers``."""
-        (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner,
-         status, registered_at, last_seen, running, overrun, breakers) = row  # fmt: skip
-        info = WorkerInfo(
+        *info, status, registered_at, last_seen, running, overrun, breakers = row
+        return Worker(
+            info=self.info(info),
+            status=WorkerStatus(status),
+            registered_at=registered_at,
+            last_seen=last_seen,
+            running=running,
+            overrun=overrun,
+            breakers=stored_breakers(breakers),
+        )
+
+    def info(self, row: Any) -> WorkerInfo:
+        """Return the registration in a row of the query ``worker_infos``."""
+        (worker_id, incarnation, hostname, pid, concurrency, queues, version, link, types,
+         owner) = row  # fmt: skip
+        return WorkerInfo(
             id=worker_id,
             incarnation=incarnation,
             hostname=hostname,
@@ -188,15 +201,6 @@ class Rows:
             types=None if types is None else frozenset(self.names(types)),
             link=link,
             owner=owner,
-        )
-        return Worker(
-            info=info,
-            status=WorkerStatus(status),
-            registered_at=registered_at,
-            last_seen=last_seen,
-            running=running,
-            overrun=overrun,
-            breakers=stored_breakers(breakers),
         )
 
 

@@ -17,7 +17,7 @@ TYPE = "taskqueue.v1"
 """The type of task queue jobs in the engine. Stores index it, so it must never change."""
 
 RECOVERIES = 3
-"""How often a job is retried after its worker was lost. A failure of the job itself is final."""
+"""The number of retries after a lost worker. A failure of the job itself is final."""
 
 _FIELDS = {"job_type": str, "work_duration_ms": int, "payload_size_bytes": int, "labels": dict}
 

@@ -35,7 +35,8 @@ def check_batch(batch: object, wait: float | None, executor: str) -> None:
         return
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= MAX_BATCH:
         raise InvalidArgument(
-            "batch", f"expected the most jobs of one call, 1 to {MAX_BATCH}, got {batch!r:.80}"
+            "batch",
+            f"expected the largest number of jobs in one call, 1 to {MAX_BATCH}, got {batch!r:.80}",
         )
     if wait is not None and not 0 <= wait <= MAX_WAIT:  # NaN is refused, too
         raise InvalidArgument("batch_wait", f"must be 0 to {MAX_WAIT:g} s, got {wait:g} s")

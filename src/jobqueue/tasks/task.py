@@ -36,7 +36,7 @@ class TaskOptions:
     retry_on: tuple[type[BaseException], ...] | None = None  # None: every exception
     abort_on: tuple[type[BaseException], ...] = ()
     breaker: Breaker | None = None  # stops the task's jobs after failures in a row
-    batch: int | None = None  # the most jobs of one call of the handler; None: one job, no list
+    batch: int | None = None  # most jobs in one call of the handler; None: one job, without a list
     batch_wait: float | None = None  # seconds to wait for more jobs; None: the default
 
 
@@ -47,7 +47,7 @@ DEFAULT_OPTIONS = TaskOptions()
 class TaskDefinition:
     """A task: a handler with a name, options and a codec. Create it with ``define``.
 
-    The codec of a batch task is that of one of its jobs.
+    The codec of a batch task encodes and decodes a single job.
     """
 
     name: str

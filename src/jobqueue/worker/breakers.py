@@ -1,7 +1,7 @@
 """Stop taking the jobs of a task that keeps failing, and try one job after a pause.
 
 The rules are in ``core/breaker.py``. Each worker process counts for itself: a broken service is
-noticed by every process that calls it, and a process that is broken itself stops alone
+noticed by every process that calls it, and a process with a fault of its own stops alone
 (docs/adr/0026).
 """
 
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from jobqueue.core.breaker import Breaker, Circuit, OpenBreaker, Phase, Verdict, verdict
+from jobqueue.core.breaker import AttemptVerdict, Breaker, Circuit, OpenBreaker, Phase, verdict
 from jobqueue.core.job import Transition
 from jobqueue.tasks.task import TaskDefinition
 from jobqueue.worker.execution import Execution, Executor
@@ -22,8 +22,8 @@ from jobqueue.worker.registry import Registry
 if TYPE_CHECKING:
     from jobqueue.worker.runtime import WorkerRuntime
 
-# Seconds before a job that arrived too late is handed back. The server knows by then that the
-# worker takes no more of them, and does not send the job again.
+# Seconds before the worker hands back a job that arrived after its type was paused. By then the
+# server knows of the pause, and does not send the job to this worker again.
 _SETTLE = 0.5
 _ASK_AGAIN = 10.0
 
@@ -31,8 +31,8 @@ _ASK_AGAIN = 10.0
 class Breakers(Executor):
     """Keeps a circuit for each task with a breaker.
 
-    It replaces the executor of jobs that arrive while their circuit does not admit them, until they
-    are handed back.
+    It is the executor of the jobs that their circuit does not admit: it hands them back after a
+    moment.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Breakers(Executor):
         self.paused: dict[TaskDefinition, float] = {}
         self._timers: dict[TaskDefinition, asyncio.TimerHandle] = {}
 
-    # -- what is open ------------------------------------------------------------------------
+    # -- open breakers -----------------------------------------------------------------------
 
     def open(self) -> list[OpenBreaker]:
         """Return the breakers that are not closed, one for each type of their tasks."""
@@ -98,7 +98,7 @@ class Breakers(Executor):
         circuit = self._circuits.get(task)
         if circuit is None:
             circuit = self._circuits[task] = Circuit(breaker)
-        said = Verdict.NOTHING
+        said = AttemptVerdict.NOTHING
         if report is not None:
             said = verdict(
                 report.move, retryable=report.retryable, deliberate=execution.asked_for_retry
@@ -135,7 +135,7 @@ class Breakers(Executor):
             self._runtime.hand_back_waiting(task)
 
     def _try_one(self, task: TaskDefinition, circuit: Circuit) -> None:
-        """Ask for one job. Ask again later if none has come: the server may have lost it."""
+        """Ask for one job. Ask again later if no job has come: it may have been lost on the way."""
         if circuit.phase is Phase.OPEN:
             self._log.info(
                 "worker %s tries one job of task %s",

@@ -80,8 +80,8 @@ class Cancel(msgspec.Struct, tag="cancel", tag_field="is"):
     lease: int
 
 
-class Completed(msgspec.Struct, tag="completed", tag_field="is"):
-    """Tells the process that the handler's transaction may write the result, or why it may not."""
+class CompletionAnswer(msgspec.Struct, tag="completed", tag_field="is"):
+    """Tells the process whether its handler's transaction may write the result, or why not."""
 
     lease: int
     error: str = ""
@@ -106,7 +106,7 @@ class Waiting(msgspec.Struct, tag="waiting", tag_field="is"):
     begins: bool
 
 
-class Completing(msgspec.Struct, tag="completing", tag_field="is"):
+class CompletionRequest(msgspec.Struct, tag="completing", tag_field="is"):
     """Tells the worker that the handler's transaction is about to write the job's result."""
 
     lease: int
@@ -128,8 +128,8 @@ class HandlerFailed(msgspec.Struct, tag="failed", tag_field="is"):
     retry_after: float | None = None
 
 
-ToChild = Run | Cancel | Completed
-FromChild = ProcessReady | Advance | Waiting | Completing | Done | HandlerFailed
+ToChild = Run | Cancel | CompletionAnswer
+FromChild = ProcessReady | Advance | Waiting | CompletionRequest | Done | HandlerFailed
 
 _encoder = msgspec.json.Encoder()
 _to_child: msgspec.json.Decoder[ToChild] = msgspec.json.Decoder(ToChild)
@@ -244,9 +244,9 @@ class ChildCompletions(completing.Completing):
     def __init__(self, transactions: completing.Transactions, child: Child) -> None:
         super().__init__(transactions)
         self._child = child
-        self._answers: queue.SimpleQueue[Completed] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[CompletionAnswer] = queue.SimpleQueue()
 
-    def answered(self, message: Completed) -> None:
+    def answered(self, message: CompletionAnswer) -> None:
         """Pass the worker's answer to the handler. The thread that reads messages calls this."""
         self._answers.put(message)
 
@@ -261,7 +261,7 @@ class ChildCompletions(completing.Completing):
         await asyncio.to_thread(self.begins_blocking, lease, needs_start)
 
     def begins_blocking(self, lease: int, needs_start: bool) -> None:
-        self._child.send(Completing(lease, needs_start))
+        self._child.send(CompletionRequest(lease, needs_start))
         answer = self._answers.get()
         if answer.error:
             raise Unavailable(answer.error)
@@ -295,7 +295,7 @@ class Child:
     def _listen(self) -> None:
         while (body := _receive(self._sock)) is not None:
             message = _to_child.decode(body)
-            if isinstance(message, Completed):
+            if isinstance(message, CompletionAnswer):
                 self._completions.answered(message)
                 continue
             if isinstance(message, Cancel):

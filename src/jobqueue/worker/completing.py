@@ -34,7 +34,7 @@ class Transactions(Protocol):
 
     @property
     def child_module(self) -> str:
-        """Return the module that runs handlers in processes, where they join transactions, too."""
+        """Return the module of child processes, in which handlers can join transactions, too."""
 
     def join(self, connection: object, *, blocking: bool) -> JoinedTransaction:
         """Return the transaction on a connection.
@@ -81,7 +81,7 @@ class Completing:
     async def begins(self, lease: int, needs_start: bool) -> None:
         """Record that the result is about to be written; store the attempt's start if needed.
 
-        From now on, a return of the handler is a success only if the transaction was committed.
+        From then on, the attempt succeeds only if the transaction is committed.
         """
         raise NotImplementedError
 

@@ -534,8 +534,8 @@ class WorkerRuntime:
         self._completed.add(execution.assignment.lease)
         if started:
             return
-        # A job whose start is not stored may share a row with others, which must not be locked. The
-        # outbox reports the start as well, and one of the two reports is refused.
+        # Until its start is stored, a job may share a row with other jobs, and the transaction must
+        # not lock them. The outbox reports the start as well; the second report is refused.
         execution.start_unsure = True
         job = execution.assignment
         pause = GrowingPause(_FIRST_RECONNECT, _MAX_RECONNECT)
@@ -634,7 +634,8 @@ class WorkerRuntime:
 
     def _report(self, execution: Execution, report: Transition) -> None:
         execution.reported = True
-        # Whether an attempt has failed whose handler ended it in a transaction, the answer says.
+        # If the handler ended the attempt in a transaction, only the answer to the report says
+        # whether the attempt failed.
         if self._registry.has_breakers and not execution.completing:
             self._breakers.ended(execution, report)
         if not execution.completing and (
@@ -714,7 +715,7 @@ class WorkerRuntime:
         if execution.reported or execution.stop is Stop.LOST or execution.ended:
             return
         if execution.completing:
-            return  # its handler has ended the attempt itself, and may have more to do
+            return  # the handler may have ended the attempt itself, and may go on
         if not self._hand_back_unstarted(execution):
             self._attempts.lease_lost(execution)
             self._breakers.ended(execution, None)

@@ -196,7 +196,7 @@ async def test_a_drain_ends_with_the_task_of_the_stream(engine, remote, worker_i
 async def test_a_report_is_sent_after_the_task_of_the_stream_was_cancelled(
     engine, remote, worker_info
 ):
-    """As by `asyncio.run` at its end: what the worker has finished is not lost."""
+    """``asyncio.run`` cancels every task at its end; reports of finished jobs must not be lost."""
     await submit(engine)
     inbox = RecordingInbox()
     link = await remote.connect(worker_info(), inbox)
@@ -460,7 +460,7 @@ async def test_a_worker_unknown_to_the_server_is_told(engine, remote, worker_inf
 
 
 async def test_a_paused_type_stays_paused_on_the_next_stream(engine, remote, worker_info):
-    """The worker's link tells each new stream what is open."""
+    """The worker's link sends its open breakers on each new stream."""
     inbox = RecordingInbox()
     link = await remote.connect(worker_info(types=frozenset({"pay", "other"})), inbox)
     link.set_breakers([OpenBreaker("pay", 3, 1e9)])

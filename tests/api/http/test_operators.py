@@ -205,12 +205,13 @@ async def test_a_part_that_only_slows_the_server_leaves_it_ready(
     assert (await http.get("/readyz")).json()["status"] == "failing"
 
 
-async def test_readiness_can_be_given(serve: Serve) -> None:
-    async def not_yet() -> bool:
-        return False
-
-    http = await serve(HttpFaceSettings(ready=not_yet))
-    assert (await http.get("/readyz")).status_code == 503
+async def test_readiness_counts_failed_parts_of_the_process(serve: Serve) -> None:
+    ended = ComponentHealth("grpc", False, "the gRPC server has ended")
+    http = await serve(HttpFaceSettings(failed_parts=lambda: [ended]))
+    response = await http.get("/readyz")
+    assert response.status_code == 503
+    assert "grpc: the gRPC server has ended" in response.json()["error"]["message"]
+    assert response.json()["components"][-1]["name"] == "grpc"
 
 
 @pytest.mark.req("jq:FR-039", "inp:HTTP")

@@ -154,7 +154,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _face_in_turn(item: pytest.Item, face: str) -> str:
-    """The face that a scenario has on a deployment in `make test`: always the same one."""
+    """Return the one face through which `make test` runs a scenario on a deployment."""
     case = item.nodeid.replace(face, "")
     return list(FACES)[zlib.crc32(case.encode()) % len(FACES)]
 

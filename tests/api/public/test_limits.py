@@ -16,7 +16,7 @@ async def submit(face: PublicFace) -> str:
 
 
 async def until(said: Callable[[], Awaitable[object]], expected: object) -> None:
-    """What a server says of limits may be a second old."""
+    """Wait for an answer, because a server's figures of limits may be a second old."""
     async with patience.timeout(PATIENCE):
         while await said() != expected:
             await asyncio.sleep(0.05)

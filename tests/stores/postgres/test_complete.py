@@ -1,4 +1,4 @@
-"""``jq.complete``: an attempt ends in its handler's transaction, once; nobody waits for it."""
+"""``jq.complete`` ends an attempt once, in its handler's transaction; no other write waits."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def outcome(store: Any, *moves: Transition) -> Refusal | None:
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 40])
 async def test_the_end_is_the_one_that_the_rules_make(store, db, number, count):
-    """As ``core.decide`` says, field by field and event by event, and as a worker's own report."""
+    """The rows equal those of ``core.decide`` and of a worker's report, in each field and event."""
     await layout.change(db, number)
     ours, theirs = await running(store, count), await running(store, count)
     before = [await store.reads.get(one.id) for one in ours]
@@ -122,7 +122,7 @@ async def test_another_lease_or_worker_is_refused(store, db, wrong, status):
 
 @pytest.mark.parametrize("few", [1, 16])
 async def test_a_start_that_is_not_stored_is_asked_for(store, db):
-    """The job may share its row with others, which must not be locked."""
+    """Before its start is stored, a job may share a row, and the other jobs must not be locked."""
     held, neighbour = await assigned(store, 2)
     async with db.transaction():
         assert await complete(db, held) == "held"
@@ -140,8 +140,8 @@ async def test_a_cancel_that_was_requested_wins(store, db):
     assert (await store.reads.get(held.id)).state is State.RUNNING
 
 
-async def test_a_second_call_is_refused_whoever_committed_the_first(store, db):
-    """A handler that repeats a transaction whose commit got no answer has its effect once."""
+async def test_a_second_call_is_refused_after_any_commit(store, db):
+    """A handler may repeat a transaction whose commit got no answer, without a second effect."""
     (held,) = await running(store)
     async with db.transaction():
         assert await complete(db, held) == "done"
@@ -165,7 +165,7 @@ async def test_the_workers_own_reports_are_refused_afterwards(store, db):
     assert (job.state, job.result) == (State.DONE, b"r")
 
 
-async def test_what_is_rolled_back_has_not_ended(store, db):
+async def test_a_rolled_back_completion_does_not_end_the_job(store, db):
     (held,) = await running(store)
     transaction = db.transaction()
     await transaction.start()
@@ -186,8 +186,8 @@ async def test_what_is_rolled_back_has_not_ended(store, db):
         lambda held: Transition.dropped_with_queue(held.seq),
     ],
 )
-async def test_nobody_waits_for_the_row_of_an_open_transaction(store, db, move):
-    """Its job is left alone, and the other moves of the batch are made."""
+async def test_no_write_waits_for_the_row_of_an_open_transaction(store, db, move):
+    """The sweep skips the locked job, and applies the other moves of the batch."""
     held, other = await running(store, 2)
     async with db.transaction():
         assert await complete(db, held) == "done"
@@ -219,7 +219,7 @@ async def test_the_sweep_comes_again_for_a_job_whose_transaction_was_rolled_back
 
 
 async def test_a_fail_over_and_a_completion_at_once_are_one_of_both(store, db):
-    """Whichever locks the row first; never both."""
+    """The one that locks the row first is applied, and the other is refused."""
     ended: list[str] = []
     for _ in range(15):
         (held,) = await running(store)
@@ -247,7 +247,7 @@ async def test_an_old_snapshot_ends_no_attempt_that_was_failed_over(store, db, i
     assert (await store.reads.get(held.id)).state is State.FAILED
 
 
-async def test_whoever_waits_for_the_job_hears_of_its_end_at_the_commit(open_store, db):
+async def test_waiters_for_the_job_wake_at_the_commit(open_store, db):
     store = await open_store()
     (held,) = await running(store)
     await asyncio.sleep(0.1)  # let the words of the claim pass

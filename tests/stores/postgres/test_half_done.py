@@ -36,7 +36,7 @@ async def test_a_clash_in_the_second_part_of_a_submit_repeats_nothing(open_store
     other = await asyncpg.connect(postgres_dsn)
     transaction = other.transaction()
     await transaction.start()
-    # Plain submits pass this lock, those to a bounded queue wait for it until their time is up.
+    # Plain submits do not wait for this lock; submits to a bounded queue wait until they time out.
     await store.queues.create(Queue(name="bounded", capacity=9))
     await other.execute("SELECT FROM queues WHERE name = 'bounded' FOR NO KEY UPDATE")
     jobs = new(spec(b"plain"), spec(b"bounded", queue="bounded"))

@@ -173,7 +173,7 @@ async def test_a_server_that_knows_no_batches_cannot_write_beside_those_that_do(
 
 
 async def waits(db, *ended: asyncio.Task[Any]) -> bool:
-    """Whether some backend waits for a lock, or one of these calls has ended."""
+    """Return True if a backend waits for a lock, or one of these calls has ended."""
     waiting = await db.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted")
     return bool(waiting) or any(one.done() for one in ended)
 
@@ -266,7 +266,7 @@ async def test_jobs_that_an_interrupted_lowering_left_in_ranges_are_claimed(
 
 
 async def test_a_job_that_is_deleted_during_a_lowering_is_counted_once(store, postgres_dsn, db):
-    """The lowering has turned the end into a row of its own, and has not committed."""
+    """The job is deleted while the uncommitted lowering has given its end a row of its own."""
     ids = await submit_and_end(store, 20)
     lowering = await asyncpg.connect(postgres_dsn)
     transaction = lowering.transaction()

@@ -147,7 +147,7 @@ PAIRS = [
 
 
 def gated(text: str) -> str:
-    """Let a statement wait for the gate between its snapshot and its first lock."""
+    """Make a statement wait for the gate between its snapshot and its first lock."""
     gated, count = re.subn(
         r"\$1(::text)?::bigint\[\]",
         rf"(SELECT $1\1::bigint[] FROM pg_advisory_xact_lock({_GATE}))",

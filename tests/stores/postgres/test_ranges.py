@@ -470,7 +470,7 @@ async def test_a_cancel_and_a_claim_meet(open_store, postgres_dsn, db):
 
 
 async def test_when_a_job_has_left_its_range_the_others_are_looked_for(open_store):
-    """Claims passed over the range while the job left it."""
+    """Claims skip a range while a job leaves it."""
     store, other = await open_store(), await open_store()
     await submit(store, 40)
     heard: dict[str, Change] = {"here": Change(0), "there": Change(0)}

@@ -1,4 +1,4 @@
-"""``jq.submit`` in a user's own transaction: the store's very job, if and when it commits."""
+"""``jq.submit`` writes the same job as the store, in a user's own transaction."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CALL = "SELECT status, job_id::text, field, message FROM jq.submit_jobs($1::text
 
 
 def document(asked: JobSpec) -> dict[str, Any]:
-    """A spec as the function takes it."""
+    """Return a spec in the form that the function takes."""
     names = [one.name for one in fields(JobSpec) if one.name not in NOT_SENT]
     said = {name: getattr(asked, name) for name in names}
     said["payload"] = base64.b64encode(asked.payload).decode()
@@ -136,7 +136,7 @@ def is_time(name: str, value: object) -> bool:
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 async def test_the_function_writes_what_the_store_writes(store, db, number):
-    """Row by row, and as the pure rules say field by field and event by event."""
+    """The rows are equal, and equal to the pure rules in each field and event."""
     await layout.change(db, number)
     for name, chosen in SETTINGS.items():
         await store.queues.create(Queue(name=name, **vars_of(chosen)))
@@ -225,7 +225,7 @@ ASKED = st.fixed_dictionaries(
 
 @pytest.fixture
 def ask(postgres_dsn: str):
-    """What the function answers, in a transaction that is rolled back."""
+    """Return the function's answer, in a transaction that is rolled back."""
     with asyncio.Runner() as runner:
         db = runner.run(asyncpg.connect(postgres_dsn))
         store = PostgresStore(postgres_dsn)
@@ -251,7 +251,7 @@ def ask(postgres_dsn: str):
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(said=ASKED)
-def test_the_function_admits_what_admission_admits(ask, said):
+def test_the_function_refuses_the_same_specs_as_admission(ask, said):
     asked = JobSpec(**said)
     status, _, field, message = ask(asked)
     if (wrong := refused_field(asked)) is not None:
@@ -344,7 +344,7 @@ async def test_another_job_under_a_key_is_a_conflict(store, db, change):
 
 
 async def test_keys_of_servers_of_before_still_match(store, db):
-    """They have no hash that PostgreSQL could compute: the job itself is compared."""
+    """These keys have no hash that PostgreSQL can compute, so the job itself is compared."""
     first = (await store.jobs.submit(new(spec(b"1", type="t", key="k")))).results[0].unwrap()
     await db.execute("UPDATE job_key SET sha256 = NULL")
     assert (await submit(db, spec(b"1", type="t", key="k")))[0][:2] == ("duplicate", first)
@@ -364,7 +364,7 @@ async def test_an_expired_key_is_free(store, db):
 
 
 async def test_a_key_in_an_open_transaction_stops_no_other_job(store, db, other):
-    """The servers' shared batch goes on; only the job under that key is refused, for now."""
+    """The rest of a server's batch is written; only the job with that key is refused for now."""
     transaction = db.transaction()
     await transaction.start()
     first = await accepted(db, spec(key="held"))
@@ -395,7 +395,7 @@ async def test_a_key_whose_transaction_is_rolled_back_is_free_again(store, db):
 
 
 async def test_a_transaction_waits_for_no_batch_for_long(store, db, other):
-    """A batch that waits for one transaction's key lets go of the keys that it has already."""
+    """A batch that waits for a held key releases the keys that it has taken."""
     first = db.transaction()
     await first.start()
     await accepted(db, spec(key="b"))
@@ -434,7 +434,7 @@ async def test_a_full_queue_refuses_and_keeps_no_key(store, db):
 
 
 async def test_an_open_transaction_does_not_stop_submits_to_a_bounded_queue(store, db, other):
-    """They do not see each other's jobs, and may exceed the capacity together."""
+    """Open transactions do not see each other's jobs, so together they may exceed the capacity."""
     await store.queues.create(Queue(name="small", capacity=2))
     async with db.transaction():
         await submit(db, spec(queue="small"), spec(queue="small"))
@@ -493,8 +493,8 @@ async def test_nothing_of_a_rolled_back_transaction_is_there(store, db):
     assert await store.jobs.claim(WANTED) == []
 
 
-async def test_a_late_commit_is_found_below_what_was_claimed_since(store, db):
-    """Its number is lower than those that claims have passed: the word of the commit names it."""
+async def test_a_late_commit_is_found_below_jobs_that_were_claimed_later(store, db):
+    """Claims have passed the job's number; the notification of the commit names it."""
     transaction = db.transaction()
     await transaction.start()
     late = await accepted(db, spec())
@@ -551,7 +551,7 @@ async def test_very_many_types_are_one_word(store, db, other):
 
 
 async def test_savepoints(store, db):
-    """What a savepoint takes back is gone, with its key; what stays is told of all the same."""
+    """A rollback to a savepoint removes its jobs and keys; the other jobs are announced."""
     async with db.transaction():
         inner = db.transaction()
         await inner.start()
@@ -566,7 +566,7 @@ async def test_savepoints(store, db):
 
 
 async def test_two_phase_commit(store, db, other):
-    """PostgreSQL does not prepare a transaction that notifies, unless it was told not to."""
+    """PostgreSQL prepares a transaction only if it does not notify, which a setting prevents."""
     if await db.fetchval("SHOW max_prepared_transactions") == "0":
         pytest.skip("this PostgreSQL has max_prepared_transactions = 0")
     name = f"jq-{secrets.token_hex(4)}"
@@ -593,7 +593,7 @@ async def test_transactions_with_an_old_snapshot(store, db, isolation):
         await store.queues.update("q", {"max_retries": 9})
         await store.jobs.submit(new(spec(key="theirs")))
         job_id = await accepted(db, spec(key="mine"))
-        # What is younger than the snapshot is not there for it.
+        # A queue or key that is newer than the snapshot is unknown to it.
         assert (await submit(db, spec(queue="younger")))[0][0] == "no_queue"
     assert (await job_of(store, job_id)).max_retries == 3
     transaction = db.transaction(isolation=isolation)
@@ -677,7 +677,7 @@ async def test_plain_sql(store, db):
         ("queue => 'q', key => 'k', payload => '1'", "23505", "'k' was used for job"),
     ],
 )  # fmt: skip
-async def test_what_is_refused_is_an_error_in_plain_sql(store, db, call, state, text):
+async def test_a_refusal_is_an_error_in_plain_sql(store, db, call, state, text):
     await store.queues.create(Queue(name="small", capacity=1))
     await db.execute("SELECT jq.submit('small')")
     await db.execute("SELECT jq.submit('q', key => 'k')")
@@ -752,7 +752,7 @@ async def user(connection: Any) -> str:
 
 
 async def test_the_callers_own_tables_and_functions_are_not_used(store, db, clerk):
-    """Neither by its search path nor by temporary tables."""
+    """Neither the caller's search path nor its temporary tables are used."""
     own = await user(clerk)
     await db.execute(f"CREATE SCHEMA {own} AUTHORIZATION {own}")
     await clerk.execute(
@@ -773,14 +773,14 @@ async def test_the_callers_own_tables_and_functions_are_not_used(store, db, cler
 
 
 async def test_a_database_has_room_for_one_job_queue(db):
-    """A second one, in another schema, would submit to the first."""
+    """The functions of a second job queue would submit to the first one."""
     await db.execute("CREATE SCHEMA second; SET search_path = second")
     (text,) = [one.sql for one in migrations() if "CREATE SCHEMA jq" in one.sql]
     with pytest.raises(asyncpg.RaiseError, match="belongs to another job queue in this database"):
         await db.execute(text[text.index("DO $$") : text.index("-- The first field")])
 
 
-async def test_who_may_not_create_the_schema_is_told_what_to_do(empty_postgres_dsn, db):
+async def test_a_role_that_may_not_create_the_schema_is_told_the_command(empty_postgres_dsn, db):
     text = next(one.sql for one in migrations() if "CREATE SCHEMA jq" in one.sql)
     name, connection = await connect_as(empty_postgres_dsn, db)
     try:

@@ -1,1 +1,1 @@
-"""Serve the console: the web page for people who run a queue. It shows what the public API has."""
+"""Serve the console: the web page for people who run a queue. It shows the public API's data."""

@@ -84,7 +84,7 @@ class SharedReads:
         asyncio.get_running_loop().call_later(FRESH, drop)
 
     def forget(self) -> None:
-        """Read everything again for the next page, because something was changed."""
+        """Discard the cached answers, because something was changed."""
         self._shared.clear()
         for one in (self._queues, self._workers, self._health):
             one.forget()
@@ -101,7 +101,7 @@ class Console:
         self.router = APIRouter(include_in_schema=False)
 
     def page(self, path: str) -> Callable[[Page], Page]:
-        """Register a page, which changes nothing."""
+        """Register a page. It must not change anything."""
 
         def register(page: Page) -> Page:
             self.router.add_api_route(f"{CONSOLE}{path}", page, methods=["GET"])
@@ -112,9 +112,9 @@ class Console:
     def action(
         self, path: str, largest: int = _FORM_BYTES, *, is_login: bool = False
     ) -> Callable[[Action], Action]:
-        """Register a change, which a form requests. The form must have the caller's token.
+        """Register the handler of a form that changes something.
 
-        The form of a login has a token that does not depend on a session.
+        The form must have the caller's form token. The token of a login form depends on no session.
         """
 
         def register(action: Action) -> Action:
@@ -139,7 +139,7 @@ class Console:
     ) -> Response:
         """Return a page for the current caller.
 
-        ``error`` is the error of a change whose form is shown again.
+        ``error`` is the reason why a change was refused; the page shows the change's form again.
         """
         session = session_in(request.scope["headers"])
         caller = current_caller()
@@ -166,8 +166,9 @@ class Console:
         name = current_caller().name
         if not self.access.sessions.knows_form(name, session, form.get("token", "")):
             raise PermissionDenied(
-                "the form is not from a page that this server has sent to you, or it is from before"
-                " a login or a restart: open the page again, and repeat the change"
+                "the form is not from a page that this server has sent to you, or the page is older"
+                " than your login or the server's last start: open the page again, and repeat the"
+                " change"
             )
 
 
@@ -184,7 +185,7 @@ def _parse(body: bytes) -> dict[str, str]:
 
 
 def refusal(scope: Scope, error: JobQueueError) -> Response:
-    """Return the answer for an error of any request: a page if the console was requested."""
+    """Return the answer to a request that failed: a page of the console, or JSON elsewhere."""
     if not is_console(scope["path"]):
         return answer(error)
     if isinstance(error, Unauthenticated) and scope["method"] == "GET":

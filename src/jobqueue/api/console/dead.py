@@ -21,7 +21,7 @@ from jobqueue.core.lifecycle import DEATH_WORDS, State, parse_deaths
 from jobqueue.documents import rfc3339
 
 _TIMEOUT = 10.0
-_COUNT_SECONDS = 4.0  # after which the number of matching jobs is shown as a lower bound
+_COUNT_SECONDS = 4.0  # then counting stops, and the number of matching jobs is a lower bound
 _WORDS = ("queue", "type", "reason", "error", "since", "until")
 _CHANGES = ("retry", "delete")
 
@@ -52,11 +52,11 @@ class DeadFilter:
         return not any(self.texts.values())
 
     def address(self, **changes: str) -> str:
-        """Return the query of a page's address, with some texts replaced."""
+        """Return the filter as the query of a page's address, with some texts replaced."""
         return urlencode({name: text for name, text in {**self.texts, **changes}.items() if text})
 
     def fixed(self) -> dict[str, str]:
-        """Return the texts for a form. Ages like ``2h`` are replaced by times that do not move."""
+        """Return the texts for a form. Ages like ``2h`` are replaced by fixed times."""
         times = {"since": rfc3339(self.query.since) or "", "until": rfc3339(self.query.until) or ""}
         return {**self.texts, **times}
 

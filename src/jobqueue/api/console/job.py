@@ -26,7 +26,7 @@ from jobqueue.core.lifecycle import HELD, TERMINAL, State
 _SHOWN = 64 * 1024  # most characters of a payload or a result on a page
 _FORMATTED = 4 * 1024 * 1024  # most bytes that are indented
 _EDITED = 256 * 1024  # most characters of a payload in a form
-_SPREAD = 3  # bytes that a byte may need in a form
+_SPREAD = 3  # most bytes that one byte needs in an encoded form
 _SUBMIT = "job.submit_by_hand"
 
 
@@ -66,7 +66,7 @@ class Content:
 
 
 def attempts_of(events: Sequence[Event]) -> list[Attempt]:
-    """Return the attempts that the events tell of, the newest first."""
+    """Return the attempts in a job's events, the newest first."""
     found: list[Attempt] = []
     for event in events:
         if event.to_state is State.ASSIGNED:
@@ -153,7 +153,7 @@ def pages(console: Console) -> None:
             error,
             source=source,
             values=values,
-            # None: it is not shown, and taken as it is.
+            # None: the page does not show the payload, and the new job gets it unchanged.
             payload=values.get("payload"),
             queues=[one.queue.name for one in queues],
         )

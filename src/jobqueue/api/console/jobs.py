@@ -21,7 +21,7 @@ from jobqueue.core.lifecycle import Reason, State, parse_reasons, parse_state
 
 PAGE = 50
 _TIMEOUT = 10.0
-_MOST_NAMES = 500  # of queues, to choose from
+_MOST_NAMES = 500  # queues that the page lists to choose from
 _WORDS = ("queue", "type", "reason", "error", "since", "until")
 
 
@@ -32,7 +32,7 @@ class Filter:
     texts: dict[str, str]
     states: tuple[State, ...] = ()
     conditions: dict[str, Any] = field(default_factory=dict)
-    error: JobQueueError | None = None  # a text that cannot be understood
+    error: JobQueueError | None = None  # for a text that is not valid
 
     @classmethod
     def read(cls, params: QueryParams) -> Filter:

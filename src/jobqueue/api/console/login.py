@@ -17,7 +17,7 @@ from jobqueue.api.console.console import Console, Form
 from jobqueue.core.errors import JobQueueError, Unauthenticated
 
 _ACTION = "server.log_in"
-_PAGES = RULES["server.status"].roles  # what a caller needs for any page
+_PAGES = RULES["server.status"].roles  # the roles that may open the console
 _IN_PATH = "/?&=%+:,@!$'()*;-._~"
 _LONGEST = 2_000
 
@@ -59,7 +59,7 @@ def pages(console: Console) -> None:
 def _form(
     console: Console, request: Request, wanted: str, error: JobQueueError | None = None
 ) -> Response:
-    """Return the page with the form, without a caller: it has no navigation."""
+    """Return the login page. It has no navigation, because there is no caller yet."""
     return rendering.respond(
         request.scope,
         "login.html",
@@ -75,7 +75,7 @@ def _form(
 def _set_cookie(request: Request, answer: Response, session: str) -> None:
     """Set the session's cookie, or remove it if ``session`` is empty.
 
-    Without a path, the cookie is for the folder of this page, behind a proxy as well.
+    The cookie names no path, so it is for the folder of this page, also behind a proxy.
     """
     host = request.headers.get("host", "").encode("latin-1")
     parts = [f"{cookie_name(host)}={session}", "HttpOnly", "SameSite=Strict"]
@@ -88,5 +88,8 @@ def _set_cookie(request: Request, answer: Response, session: str) -> None:
 
 
 def _inside(wanted: str) -> str:
-    """Return an address within the console, safe to append to the address of its first page."""
+    """Return ``wanted``, quoted, if it is an address within the console; else an empty text.
+
+    The result is safe to append to the address of the console's first page.
+    """
     return quote(wanted[:_LONGEST].lstrip("/"), safe=_IN_PATH) if ".." not in wanted else ""

@@ -20,7 +20,7 @@ MOST_QUEUES = 20
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Holds the numbers of all queues together."""
+    """Holds the sums of the numbers of all queues."""
 
     waiting: int
     running: int
@@ -74,7 +74,7 @@ def pages(console: Console) -> None:
 
 
 def warnings(found: Overview) -> list[tuple[str, str, str]]:
-    """Return what an operator should look at: a text, with the page and the words of its link."""
+    """Return the warnings for an operator: each is a text, a page, and the words of its link."""
     told = [
         (f"{part.name}: {part.detail or 'not ok'}", "system", "System")
         for part in found.health.components

@@ -103,7 +103,7 @@ def pages(console: Console) -> None:
         name = request.path_params["name"]
         queue = (await backend.queue_stats(name)).queue
         try:
-            # Only what was changed: another operator may have changed other settings meanwhile.
+            # Send only the changed settings: another operator may have changed others meanwhile.
             changed: Any = {
                 field: value
                 for field, value in read_settings(form).items()

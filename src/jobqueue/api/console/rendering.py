@@ -55,7 +55,7 @@ DONE = {
     "schedule-removed": "The schedule was removed. Its jobs stay.",
     "out": "You are logged out.",
 }
-"""What a page says after a change, by the word in its address."""
+"""The message that a page shows after a change, by the word ``did`` in the page's address."""
 
 
 PAGES = (

@@ -23,7 +23,7 @@ def pages(console: Console) -> None:
     backend = console.backend
 
     async def read_held() -> tuple[Mapping[str, list[Job]], bool]:
-        """Return held jobs by worker, and True if there are no others."""
+        """Return the held jobs by worker, and True if these are all of them."""
         query = JobQuery(states=(State.ASSIGNED, State.RUNNING), limit=_MOST_HELD)
         page = await backend.list_jobs(query)
         found: dict[str, list[Job]] = {}

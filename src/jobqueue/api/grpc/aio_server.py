@@ -43,7 +43,7 @@ def server(
             grpc.__version__,
         )
         return grpc.aio.server(interceptors=interceptors, options=options)
-    return cast(grpc.aio.Server, _Server(options, interceptors))
+    return cast(grpc.aio.Server, _GrpcServer(options, interceptors))
 
 
 def fits() -> bool:
@@ -55,7 +55,7 @@ def fits() -> bool:
     )
 
 
-class _Server(_server.Server):
+class _GrpcServer(_server.Server):
     def __init__(
         self,
         options: Sequence[tuple[str, Any]],

@@ -271,7 +271,7 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
         if not self._required:
             return _anybody(context.peer(), EVERY_ROLE)
         access = self._access
-        shown = _shown(_metadata.get(), _address(context.peer()))
+        shown = _shown(_metadata.get(), address_of(context.peer()))
         if access.asks_certificate(shown):
             shown = replace(shown, certificate=certificate_name(context.auth_context()))
         caller = access.identify(shown)
@@ -308,7 +308,7 @@ class GrpcAuthorizer(grpc.GenericRpcHandler):
         status: grpc.StatusCode | None = None,
     ) -> NoReturn:
         action = GRPC.get(method, "")
-        await self._access.refusals.note(error, _address(context.peer()), action, "grpc")
+        await self._access.refusals.note(error, address_of(context.peer()), action, "grpc")
         code, text, metadata = to_status(without_trace(error))
         code = status or code
         self._calls.ended(method, code.name, started)
@@ -384,10 +384,10 @@ def certificate_name(auth: dict[str, Iterable[bytes]]) -> str:
 @lru_cache(1024)
 def _anybody(peer: str, roles: frozenset[Role]) -> Caller:
     """Return the caller of a method or server that needs no credentials."""
-    return Caller("", roles, _address(peer))
+    return Caller("", roles, address_of(peer))
 
 
 @lru_cache(1024)
-def _address(peer: str) -> str:
+def address_of(peer: str) -> str:
     """Return the address of a gRPC peer: ``127.0.0.1`` for ``ipv4:127.0.0.1:40000``."""
     return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]") or peer

@@ -25,6 +25,8 @@ OnCall = Callable[[str, str, float], None]
 Its arguments are the full method name, the gRPC status name and the duration in seconds.
 """
 
+# Lines about failed calls of one address: in a second, and at once after a pause.
+_LINES, _LINES_AT_ONCE = 2.0, 200
 LAST_WORDS = 0.5  # seconds in which a call must answer after ``cut`` has cancelled it
 
 T = TypeVar("T")
@@ -43,6 +45,8 @@ class Calls:
         self._readers: set[asyncio.Task[Any]] = set()
         self._owned: set[asyncio.Task[Any]] = set()
         self.under_way: set[asyncio.Task[Any]] = set()  # calls that ``cut`` may end
+        # Of servicers that log failed calls: a caller must not fill the disk with them.
+        self.failure_lines = audit.LineLimit(_LINES, _LINES_AT_ONCE)
         self.was_cut = False
 
     @property

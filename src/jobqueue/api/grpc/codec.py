@@ -109,7 +109,9 @@ def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
         run_at=seconds(message.run_at) if has("run_at") else None,
         timeout=message.timeout_seconds if has("timeout_seconds") else None,
         key=message.idempotency_key if has("idempotency_key") else None,
-        labels=dict(message.labels) if message.labels else {},  # dict() takes long, even of none
+        labels=dict(message.labels)
+        if message.labels
+        else {},  # dict() is slow, even for an empty map
         **read_more(message),
     )
 

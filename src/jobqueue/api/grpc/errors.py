@@ -39,6 +39,7 @@ from jobqueue.core.errors import (
     Unreachable,
     without_trace,
 )
+from jobqueue.core.job import bounded
 from jobqueue.pb.jq.v1 import types_pb2
 
 STATUS: dict[Code, grpc.StatusCode] = {
@@ -80,6 +81,9 @@ _REFUSED = re.compile(
 _HTTP_1 = re.compile(r"ipv[46]:(?P<address>\S+): .*connect an http1\.x server")
 Metadata = tuple[tuple[str, str], ...]
 _QUOTED = ("field", "job_id", "reason")  # fields of a jq.v1.Error
+# Bytes of a status' text. It is sent as metadata, of which clients accept 8 KiB, and each byte may
+# take three.
+_LONGEST_TEXT = 2048
 
 
 async def abort(
@@ -104,7 +108,7 @@ def _forget_trace(error: BaseException, _: object) -> None:
 
 def error_to_pb(error: JobQueueError) -> types_pb2.Error:
     """Convert an error to the message that stands for the error inside an answer."""
-    message = types_pb2.Error(code=error.code, message=error.message)
+    message = types_pb2.Error(code=error.code, message=bounded(error.message))
     if isinstance(error, InvalidArgument):
         message.field = error.field
     elif isinstance(error, KeyConflict):
@@ -148,7 +152,7 @@ def to_status(
             metadata.append((_key(name), quote(value)))
     if isinstance(error, QueueFull | RateLimited):
         metadata.append(("retry-after", f"{error.retry_after:g}"))
-    return table[error.code], error.message, tuple(metadata)
+    return table[error.code], bounded(error.message, _LONGEST_TEXT), tuple(metadata)
 
 
 def from_status(

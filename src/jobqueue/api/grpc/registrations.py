@@ -21,7 +21,7 @@ from jobqueue.core.api import Link
 from jobqueue.core.errors import JobQueueError, NotFound
 from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, owner_allows
 from jobqueue.core.progress import Progress
-from jobqueue.core.waiting import TURN, account, turn
+from jobqueue.core.waiting import TURN, FairSemaphore, account, turn
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 
 log = logging.getLogger("jobqueue.grpc")
@@ -109,16 +109,19 @@ class Registrations:
         self._now = now
         self._by_id: dict[str, Registration] = {}
         self._looked = now()
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, FairSemaphore] = WeakValueDictionary()
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def changing(self, worker_id: str) -> AbstractAsyncContextManager[None]:
-        """Return the lock to hold while a worker's registration changes."""
+        """Return the lock to hold while a worker's registration changes.
+
+        Its owner does not wait for all the calls of another caller who names the worker, too.
+        """
         lock = self._locks.get(worker_id)
         if lock is None:
-            lock = self._locks[worker_id] = asyncio.Lock()
+            lock = self._locks[worker_id] = FairSemaphore()
         return lock
 
     def put(self, registration: Registration, transport: Transport) -> None:

@@ -18,7 +18,7 @@ from jobqueue.access.policy import Access
 from jobqueue.access.tls import ServerTls
 from jobqueue.api.grpc import aio_server
 from jobqueue.api.grpc.authorizer import GrpcAuthorizer
-from jobqueue.api.grpc.calls import LAST_WORDS, Calls, OnCall
+from jobqueue.api.grpc.calls import LAST_WORDS, Calls, OnCall, end
 from jobqueue.api.grpc.channel import (
     MESSAGE_MARGIN,
     MIB,
@@ -94,6 +94,7 @@ class GrpcFace:
         self._health = HealthService(self._services)
         self._registrations = Registrations()
         self._server: grpc.aio.Server | None = None
+        self._serving: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Start to listen, and return the port. Port 0 chooses any free port."""
@@ -128,12 +129,30 @@ class GrpcFace:
         bound = await bind(server, endpoint, self._tls)
         await server.start()
         self._server = server
+        self._serving = asyncio.create_task(self._serve(server), name="grpc-face")
         log.info(
             "the gRPC API is listening on %s",
             Endpoint(host, bound, "grpc.host", "grpc.port"),
             extra={"host": host, "port": bound, "tls": self._tls is not None},
         )
         return bound
+
+    async def _serve(self, server: grpc.aio.Server) -> None:
+        """Wait until the server ends. Log an error unless ``stop`` has ended it."""
+        try:
+            await server.wait_for_termination()
+        except Exception as error:
+            log.debug("gRPC says why its server ended: %s", error)
+        if self._server is server:
+            log.error(
+                "the gRPC server has ended by itself and takes no more calls; /readyz answers 503;"
+                " restart this process"
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the server has ended although ``stop`` was not called."""
+        return self._server is not None and self._serving is not None and self._serving.done()
 
     def begin_stop(self) -> None:
         """Refuse new calls, except reports of connected workers. ``stop`` ends calls under way."""
@@ -155,6 +174,8 @@ class GrpcFace:
         cut = asyncio.get_running_loop().call_later(last, self._calls.cut)
         await server.stop(grace)
         cut.cancel()
+        if self._serving is not None:
+            await end(self._serving)
         try:
             async with asyncio.timeout(max(grace, 1.0)):
                 await self._calls.settle()

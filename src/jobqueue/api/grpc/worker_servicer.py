@@ -24,6 +24,7 @@ from jobqueue.api.grpc.work_stream import Stream, WorkStream
 from jobqueue.core.api import AttendanceApi, DispatchApi, Inbox
 from jobqueue.core.errors import Conflict, InvalidArgument, NotFound
 from jobqueue.core.job import Assignment, WorkerInfo, WorkerStatus
+from jobqueue.core.texts import MAX_WORKER_ID_LENGTH, check_printable
 from jobqueue.core.waiting import AnswerRoom, answer_room, is_set_within
 from jobqueue.pb.jq.v1 import worker_pb2 as pb
 from jobqueue.pb.jq.v1 import worker_pb2_grpc as rpc
@@ -133,6 +134,8 @@ class WorkerServicer(rpc.WorkerServiceServicer):
 
     async def _need(self, request: pb.FetchRequest | pb.ReportRequest) -> Registration:
         worker_id, owner = request.worker_id, current_caller().name
+        # Before an error shows the id.
+        check_printable("worker_id", worker_id, MAX_WORKER_ID_LENGTH)
         incarnation = check_incarnation(request.incarnation)
         if not self._registrations.allows(worker_id, owner):
             # The registration may belong to an owner whose worker has left. An empty heartbeat

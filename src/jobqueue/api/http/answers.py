@@ -372,15 +372,15 @@ class ScheduleJobView(Struct, kw_only=True):
 
 
 class ScheduleView(Struct, kw_only=True):
-    """Describes a schedule: its definition, what has become of it, and what comes next."""
+    """Describes a schedule: its definition, its last tick and its next tick."""
 
     name: str
-    cron: str  # empty: every
+    cron: str  # empty if `every` is given
     every: int | None
     timezone: str
     overlap: str
     catch_up: float | None  # null: the server's setting
-    source: str  # code: a worker declared it; operator
+    source: str  # "code" (a worker declared it) or "operator"
     created_at: _Time
     updated_at: _Time
     revision: int

@@ -77,7 +77,7 @@ class HttpAuthorizer:
         shown = _shown(scope)
         action, rule = self._match(scope)
         try:
-            if rule.roles is None:  # a login names its caller later
+            if rule.roles is None:  # a login: the caller is not known yet
                 caller = Caller("", frozenset(), shown.address)
             else:
                 caller = self._access.identify(shown)
@@ -86,7 +86,7 @@ class HttpAuthorizer:
                 raise InvalidArgument("query", f"at most {MAX_PARAMETERS} parameters are allowed")
             place = scope[PLACE] = self._budgets.enter(rule.kind, caller.account)
         except JobQueueError as error:
-            if shown.guesses or not _is_first_visit(scope, error):
+            if shown.may_be_guess or not _is_first_visit(scope, error):
                 await self._access.refusals.note(error, shown.address, action, "http")
             await self._refuse(scope, error)(scope, receive, send)
             return
@@ -136,7 +136,7 @@ async def sees_status(access: Access, scope: Scope) -> bool:
     try:
         permit(access.identify(shown), RULES[_STATUS].roles, "")
     except Unauthenticated as error:
-        if shown.guesses:  # slow down guesses
+        if shown.may_be_guess:  # slow down guesses
             await access.refusals.note(error, shown.address, _STATUS, "http")
         return False
     except PermissionDenied:
@@ -150,12 +150,12 @@ def still_admitted(access: Access, scope: Scope, action: str) -> None:
 
 
 def _is_login(scope: Scope) -> bool:
-    """Return True for the one open request that has a body, which the budgets have to count."""
+    """Return True for a login. It needs no credentials, but has a body that the budgets count."""
     return scope["method"] == "POST" and HTTP.get(("POST", scope["path"])) == "server.log_in"
 
 
 def _is_first_visit(scope: Scope, error: JobQueueError) -> bool:
-    """Return True if a browser asks for the console without a session, or with an old one."""
+    """Return True if a request for the console was refused because it has no valid session."""
     return isinstance(error, Unauthenticated) and is_console(scope["path"])
 
 
@@ -164,6 +164,7 @@ def _shown(scope: Scope) -> Shown:
     certificate = scope.get(CERTIFICATE, "")
     shown = shown_in(scope["headers"], certificate, client[0] if client else "")
     if is_console(scope["path"]):
-        # Browsers send cookies unasked. The console's forms have a token, the API has none.
+        # Only the console reads the cookie. A browser also sends it with requests that another
+        # site's page causes; the console's forms have a token against that, the API has none.
         shown = replace(shown, session=session_in(scope["headers"]))
     return shown

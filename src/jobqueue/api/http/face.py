@@ -305,7 +305,7 @@ class _Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
 
 
-class _Server(uvicorn.Server):
+class _UvicornServer(uvicorn.Server):
     """Runs uvicorn's server without signal handlers and without polling."""
 
     def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None) -> None:
@@ -368,7 +368,7 @@ class HttpFace:
     def __init__(self, backend: Backend, settings: HttpFaceSettings | None = None) -> None:
         self._settings = settings or HttpFaceSettings()
         self.app: FastAPI = create_app(backend, settings=self._settings)
-        self._server: _Server | None = None
+        self._server: _UvicornServer | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -378,7 +378,7 @@ class HttpFace:
         config = self._config()
         sockets = await open_sockets(Endpoint(host, port, "http.host", "http.port"))
         bound: int = sockets[0].getsockname()[1]
-        server = self._server = _Server(config, tls)
+        server = self._server = _UvicornServer(config, tls)
         self._task = asyncio.create_task(server.serve(sockets), name="http-face")
         listening = asyncio.create_task(server.listening.wait())
         await asyncio.wait([self._task, listening], return_when=asyncio.FIRST_COMPLETED)

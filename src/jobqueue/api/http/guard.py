@@ -37,7 +37,7 @@ LINGER_SECONDS = 2.0
 _PIECE = 64 * KIB
 UNCOUNTED = 16 * KIB  # bytes of an answer that is sent whole and not counted in the budgets
 
-# Pages that people may open by a link of another site, beside the console's. They change nothing.
+# Pages that a link on another site may open, beside the console's pages. They change nothing.
 _PAGES = frozenset({"/", "/docs"})
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES = frozenset({b"same-origin", b"none"})  # none: a person typed the address
@@ -249,7 +249,7 @@ class OtherSites:
         if scope["method"] in _SAFE_METHODS:
             return None
         if is_console(scope["path"]):
-            # Its pages send forms, as any page can: the browser must say that it was one of ours.
+            # Any site's page can send a form, so the browser must say that the page is one of ours.
             proven = origin is not None or said.get(b"sec-fetch-site") == b"same-origin"
             return None if proven else _of_no_page()
         return None if unasked is None else _sent_unasked(unasked)
@@ -283,8 +283,8 @@ def _is_click(scope: Scope, said: dict[bytes, bytes]) -> bool:
 
 def _of_no_page() -> JobQueueError:
     return PermissionDenied(
-        "changes through the console need a browser that sends Sec-Fetch-Site: same-origin or"
-        " Origin; programs use the HTTP API (/docs)"
+        "the console takes a change only from a browser that sends Origin, or Sec-Fetch-Site:"
+        " same-origin; programs use the HTTP API (/docs)"
     )
 
 

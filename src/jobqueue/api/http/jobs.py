@@ -15,7 +15,14 @@ from jobqueue.access.callers import current_caller
 from jobqueue.access.rules import BudgetKind
 from jobqueue.api.http import answers
 from jobqueue.api.http.authorizer import PLACE
-from jobqueue.api.http.bodies import BatchBody, JobBody, decode_batch, decode_job, query_time
+from jobqueue.api.http.bodies import (
+    BatchBody,
+    JobBody,
+    decode_batch,
+    decode_job,
+    effort,
+    query_time,
+)
 from jobqueue.api.http.context import ApiContext, give_up, reply
 from jobqueue.api.http.errors import JSON, OBJECT, answer, detail, headers_of
 from jobqueue.api.http.guard import allow_longer
@@ -53,7 +60,14 @@ from jobqueue.core.job import (
     older,
 )
 from jobqueue.core.lifecycle import Reason, State, parse_deaths, parse_reasons, project
-from jobqueue.core.waiting import TURN, give_answer_room_back, take_answer_room
+from jobqueue.core.waiting import (
+    LONG,
+    TURN,
+    give_answer_room_back,
+    items_of,
+    take_answer_room,
+    turn,
+)
 from jobqueue.documents import Document
 
 _STREAM = "text/event-stream"
@@ -79,6 +93,8 @@ def submit_routes(context: ApiContext) -> APIRouter:
     async def submit(request: Request, params: JobParams) -> Response:
         view = context.view(params.view)
         async with context.buffers.body(request, context.settings.max_body_bytes) as body:
+            if len(body) > LONG:
+                await turn(items_of(effort(body)))
             spec = decode_job(body, context.in_view(view))
             [result] = await context.submit([spec])
         if result.status is SubmitStatus.DUPLICATE or isinstance(result.error, KeyConflict):

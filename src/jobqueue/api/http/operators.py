@@ -265,15 +265,15 @@ async def _readiness(context: ApiContext) -> Health:
         return _failing("server", "shutting down")
     try:
         async with asyncio.timeout(_HEALTH_TIMEOUT):
-            if context.settings.ready is None:
-                return await context.backend.health()
-            if await context.settings.ready():
-                return Health(True, __version__, [])
-            return _failing("server", "is not ready")
+            health = await context.backend.health()
     except TimeoutError:
         return _failing("backend", f"no answer within {_HEALTH_TIMEOUT:g} s")
     except JobQueueError as error:
         return _failing("backend", error.message)
+    failed = context.settings.failed_parts()
+    if not failed:
+        return health
+    return Health(False, health.version, [*health.components, *failed])
 
 
 def _failing(name: str, why: str) -> Health:

@@ -105,7 +105,7 @@ class _ListParams(_PageParams):
     )
     reason: list[_AnyReason] = Field(
         default_factory=list,
-        description="why the last change of state was made, repeated or as a comma list",
+        description="reason of the last change of state; several: repeat it, or use commas",
     )
     error: str = _ERROR
     since: _Moment | _Absent = _SINCE

@@ -12,6 +12,7 @@ from jobqueue.access.policy import Access
 from jobqueue.access.rules import MAX_BATCH
 from jobqueue.access.tls import ServerTls
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.job import ComponentHealth
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -54,8 +55,8 @@ class HttpFaceSettings:
     stream_heartbeat: float = 15.0  # a comment keeps idle streams open through proxies
     # Returns the metrics as (body, content type); None: the server has no /metrics.
     metrics: Callable[[], Awaitable[tuple[bytes, str]]] | None = None
-    # Returns True if the server is ready for requests; None: the backend's health decides.
-    ready: Callable[[], Awaitable[bool]] | None = None
+    # Returns the parts of the process beside the backend that have failed, for /readyz.
+    failed_parts: Callable[[], Sequence[ComponentHealth]] = tuple
 
     access: Access = field(default_factory=Access)  # who may call
     limiter: Limiter | None = None  # how fast each caller may submit

@@ -77,7 +77,7 @@ class KafkaDispatch:
         Otherwise the two processes would register in turn for ever, and each registration would end
         the other's leases. The process that registered last stays.
         """
-        for worker in await self._store.workers.all():
+        for worker in await self._store.workers.all(names=False):
             found = worker.info
             if (
                 found.id == info.id

@@ -81,7 +81,7 @@ class MemoryQueue:
         "depth", "failed", "full_at", "limits", "ready", "run_seconds", "settings", "succeeded",
     )  # fmt: skip
     settings: Queue
-    limits: Limits | None  # of the settings
+    limits: Limits | None  # from the queue's settings
 
     def __init__(self, settings: Queue, type_of: Callable[[int], str | None]) -> None:
         self.configure(settings)

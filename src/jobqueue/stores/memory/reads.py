@@ -123,12 +123,14 @@ class MemoryReads(MemoryPart):
             job.result = None
         return jobs
 
-    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
+    async def history(
+        self, job_id: str, before: int | None = None, limit: int = MAX_HISTORY
+    ) -> list[Event]:
         record = self._contents.jobs.get(job_id)
         if record is None:
             return []
         events = record.events if before is None else record.events[: max(0, before - 1)]
-        return [event_of(event) for event in events[-MAX_HISTORY:]]
+        return [event_of(event) for event in events[-limit:]]
 
     def every_job(self) -> list[Job]:
         """Return all jobs in the order of their submits. This needs no event loop."""

@@ -129,12 +129,24 @@ class MemoryWorkers(MemoryPart):
         worker.status = status
         return True
 
-    async def all(self) -> list[Worker]:
+    async def all(self, *, names: bool = True) -> list[Worker]:
         running = Counter(record.worker_id for record in self._leases.values())
-        return [
+        found = [
             replace(worker, running=running[worker_id])
             for worker_id, worker in sorted(self._workers.items())
         ]
+        if not names:
+            for worker in found:
+                worker.info = replace(worker.info, queues=(), types=None)
+        return found
+
+    async def infos(self, worker_ids: Sequence[str]) -> list[WorkerInfo]:
+        found = (self._workers.get(worker_id) for worker_id in worker_ids)
+        return [worker.info for worker in found if worker is not None]
+
+    async def status(self, worker_id: str) -> WorkerStatus | None:
+        worker = self._workers.get(worker_id)
+        return None if worker is None else worker.status
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
         self._check_term(term)

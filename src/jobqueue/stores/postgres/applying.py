@@ -30,6 +30,7 @@ _ONLY_START: tuple[Step, ...] = (_STARTED,)
 _NO_WORKER = -1  # no worker has this number
 # Seconds between tries to lock a row that another transaction has locked.
 _PAUSES = (0.005, 0.01, 0.02, 0.04, 0.08, 0.1)
+_SINGLE_ROUNDS = 2  # rounds with one transition of each job: a worker may report a start and an end
 _ROW = 6_000  # bytes of results in one row, beside 24 for each job: such a row fits into its page
 
 
@@ -58,36 +59,50 @@ class Applying:
         self.outcomes: list[Outcome | None] = [None] * len(transitions)
         self._deciding = Deciding(now, rules, queue_cache, names, holding)
         self.came_back = self._deciding.came_back  # where jobs became claimable again
-        # Places of moves that were written, also if the call then failed when it read ids or names.
+        # Places of moves that were written, even if the call then failed to read ids or names.
         self._written: set[int] = set()
 
     async def run(self, db: Db) -> None:
-        """Write the transitions in rounds. A round has at most one transition of each job."""
-        for places in self._rounds():
-            left = [n for n in places if self.outcomes[n] is None]
-            await self._run(db, left, repeated=False)
+        """Write the transitions in a few rounds (see ``_rounds``)."""
+        await self._all(db, repeated=False)
 
     async def again(self, db: Db) -> None:
         """After a lost answer, write the transitions that have no outcome yet.
 
         A refused transition counts as applied if it was written before the answer was lost.
         """
-        for places in self._rounds():
+        await self._all(db, repeated=True)
+
+    async def _all(self, db: Db, *, repeated: bool) -> None:
+        for number, places in enumerate(self._rounds()):
             left = [n for n in places if self.outcomes[n] is None]
-            await self._run(db, left, repeated=True)
+            if number < _SINGLE_ROUNDS:
+                left = await self._run_sets(db, left)
+            await self._run_decided(db, left, repeated=repeated)
 
     def _rounds(self) -> list[list[int]]:
+        """Divide the transitions: the first of each job, the second of each job, all others.
+
+        A statement moves a job once, so the first rounds have one transition of each job. The last
+        round may have many of one job, which ``core.decide`` decides one after the other. A caller
+        chooses how often it names a job, so the number of rounds has a limit.
+        """
         rounds: list[list[int]] = []
         seen: dict[int, int] = {}
         for n, asked in enumerate(self._asked):
             turn = seen.get(asked.seq, 0)
             seen[asked.seq] = turn + 1
+            turn = min(turn, _SINGLE_ROUNDS)
             if turn == len(rounds):
                 rounds.append([])
             rounds[turn].append(n)
         return rounds
 
-    async def _run(self, db: Db, places: list[int], *, repeated: bool) -> None:
+    async def _run_sets(self, db: Db, places: list[int]) -> list[int]:
+        """Write starts and successes, each as a set. Return the places of all that is not written.
+
+        The transitions have different jobs.
+        """
         asked = self._asked
         starts, ends, rest = [], [], []
         for n in places:
@@ -110,23 +125,26 @@ class Applying:
                 texts = await self._queue_cache.texts(db, len(left), self._now)
                 await self._start(db, texts["start"], left)
             rest += [n for n in starts if self.outcomes[n] is None]
+        return rest
+
+    async def _run_decided(self, db: Db, places: list[int], *, repeated: bool) -> None:
         pauses = iter(_PAUSES)
+        rest = sorted(places)
         while rest:
-            rest.sort()
-            moves = [asked[n] for n in rest]
+            moves = [self._asked[n] for n in rest]
             written = {place for place, n in enumerate(rest) if n in self._written}
             async with db.transaction():
                 outcomes = await self._deciding.decide(db, moves, written, repeated=repeated)
             locked = [n for n, one in zip(rest, outcomes, strict=True) if one.is_locked]
             pause = next(pauses, None) if locked else None
-            # Only now: a transaction that fails half-way has decided nothing.
+            # Set the outcomes after the commit: a transaction that fails has decided nothing.
             for n, outcome in zip(rest, outcomes, strict=True):
                 if pause is None or not outcome.is_locked:
                     self.outcomes[n] = outcome
             if pause is None:
                 return
-            # Another server's write ends soon. A user's transaction may not: its jobs wait for the
-            # next report, sweep or call.
+            # Another server's write ends soon. A user's transaction may stay open: a job that is
+            # still locked after the last try is refused.
             rest = locked
             await asyncio.sleep(pause)
 
@@ -158,22 +176,20 @@ class Applying:
         for n in bases:
             name = self._asked[n].worker_id
             by[n] = None if name is None else self._names.known.get(name, _NO_WORKER)
-        left = sorted(bases, key=lambda n: (bases[n], self._asked[n].seq))
-        while left:
-            parts: dict[int, _Part] = {}
-            later: list[int] = []
-            for n in left:
-                base, lo = bases[n], self._asked[n].seq // WINDOW * WINDOW
-                part = parts.get(base)
-                if part is None:
-                    parts[base] = _Part(base, lo, by[n], [n])
-                elif (part.lo, part.by) == (lo, by[n]):
+        order = sorted(bases, key=lambda n: (bases[n], self._asked[n].seq))
+        # A statement must not change a row twice. A row has one window and one worker, so of the
+        # parts for a row at most one applies, unless a part is for any worker.
+        for any_worker in (False, True):
+            left = [n for n in order if (by[n] is None) is any_worker]
+            while left:
+                parts: dict[tuple[int, int, int | None], _HeldPart] = {}
+                for n in left:
+                    base, lo = bases[n], self._asked[n].seq // WINDOW * WINDOW
+                    part = parts.setdefault((base, lo, by[n]), _HeldPart(base, lo, by[n], []))
                     part.places.append(n)
-                else:
-                    later.append(n)  # a statement changes a row once
-            left = later + await self._finish_parts(db, list(parts.values()))
+                left = await self._finish_parts(db, list(parts.values()))
 
-    async def _finish_parts(self, db: Db, parts: list[_Part]) -> list[int]:
+    async def _finish_parts(self, db: Db, parts: list[_HeldPart]) -> list[int]:
         """Write parts and record their outcomes. Return the places of the moves to send again."""
         asked = self._asked
         ids = await self._ids(db, parts)
@@ -229,7 +245,7 @@ class Applying:
             self._holding.left(part.base, [asked[n].seq for n in part.places], all=over)
         return again
 
-    async def _ids(self, db: Db, parts: list[_Part]) -> dict[int, str]:
+    async def _ids(self, db: Db, parts: list[_HeldPart]) -> dict[int, str]:
         """Return the ids of the jobs in parts, by number. Deleted jobs are missing.
 
         The ids are copied, because other calls remove them while this one waits for an answer.
@@ -308,7 +324,7 @@ class Applying:
         )
 
     async def _tell(self, db: Db, places: list[int], rows: Any) -> None:
-        """Record the outcomes of moves that a statement wrote for live rows, or made live rows."""
+        """Record the outcomes of the moves that one statement wrote; ``rows`` is its answer."""
         place_of = {self._asked[n].seq: n for n in places}
         self._written.update(place_of[row[0]] for row in rows)
         workers = await self._names.of(db, [row[4] for row in rows]) if rows else {}
@@ -337,7 +353,7 @@ class Applying:
 
 
 @dataclass(slots=True)
-class _Part:
+class _HeldPart:
     base: int
     lo: int  # the first number of their window
     by: int | None  # the number of the worker that must hold them

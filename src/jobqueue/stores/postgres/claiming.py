@@ -72,7 +72,7 @@ class _Plan:
     ranges: dict[int, list[int]] = field(default_factory=dict)  # places, by the last number
     seqs: dict[int, int] = field(default_factory=dict)  # of jobs of ranges, by place
     homes: dict[int, Home] = field(default_factory=dict)
-    order: Sequence[Candidate] = ()  # what it was made of
+    order: Sequence[Candidate] = ()  # all candidates, in claim order
 
     @classmethod
     def of(cls, order: Sequence[Candidate], slots: int, homes: dict[int, Home]) -> _Plan:
@@ -90,11 +90,14 @@ class _Plan:
 
     @property
     def limited(self) -> list[Home]:
-        """Return the queues with limits whose jobs it may take."""
+        """Return the queues with limits from which the plan may take jobs."""
         return limited(self.homes[queue] for queue in {one[2] for one in self.order})
 
     def within(self, allowances: Allowances, slots: int) -> _Plan:
-        """Return the plan without jobs for which other jobs would be in the way, or limits."""
+        """Return the part of the plan that the limits allow.
+
+        Spare candidates, which replace jobs that another claim has taken, are left out as well.
+        """
         most = {queue: allowed.left for queue, allowed in allowances.items()}
         order = []
         for one in self.order[:slots]:
@@ -261,7 +264,7 @@ class Claiming:
         advised = plan if self._locks is None else await self._advised(plan, order, len(free))
         written, assigned = await self._assign(advised, free, held)
         if written is not advised:
-            plan = written  # limits have left out the other jobs, which nobody took
+            plan = written  # limits excluded the other jobs, so they are still claimable
         got = _Got(assigned)
         taken = {one.seq for one in got.assigned.values()}
         rows = [one[1] for one in plan.rows]
@@ -339,7 +342,7 @@ class Claiming:
             rows = await db.fetch(SQL["candidates"], *arguments, now, lost)
             ranges = [row[5] for row in rows if row[5]]
             if ranges and await self._queue_cache.layout(db, now) < RANGES:
-                # The command that lowers the layout has not come to them yet, or was interrupted.
+                # ``jq-ctl layout`` has not converted these ranges yet, or was interrupted.
                 await db.execute(LEAVE_UNLOCKED, ranges)
                 rows = await db.fetch(SQL["candidates"], *arguments, now, lost)
             return rows
@@ -396,7 +399,7 @@ class Claiming:
     ) -> tuple[_Plan, dict[int, Assignment]]:
         """Write a plan, or the part of it that limits allow.
 
-        Return what was to be written, and the assignments by the place of their slots.
+        Return the plan that was written, and the assignments by the place of their slots.
         """
         guarded = plan.limited if self._queue_cache.limited else []
         if guarded:
@@ -413,7 +416,7 @@ class Claiming:
             except JobQueueError:
                 if not write.rows:
                     raise
-                # The workers get the jobs that are theirs.
+                # The live rows are written, so the workers get these jobs.
         return plan, write.assigned()
 
     async def _assign_within(
@@ -570,7 +573,7 @@ class _Write:
             )
 
     async def look(self, db: Db) -> None:
-        """After a lost answer, read which statements were written. None is written in part."""
+        """After a lost answer, read which statements took effect, each as a whole."""
         if self.rows is None:
             seqs = [one[1] for one in self.plan.rows]
             self.rows = await db.fetch(SQL["claimed"], seqs, self._leases, self._now) or None

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import asyncpg
 
 from jobqueue.core.errors import Unavailable
+from jobqueue.core.waiting import FairSemaphore, to_its_end
 from jobqueue.stores.postgres.statements import LAYOUT, SQL
 from jobqueue.stores.postgres.trouble import LOST, REFUSED, location, unavailable
 
@@ -207,17 +208,17 @@ class Connections:
         self._patience = patience
         self._size = size
         self._idle: deque[Connection] = deque()
-        self._free = asyncio.Semaphore(size)
+        self._free = FairSemaphore(size)
         self._closed = True
 
     def open(self) -> None:
         """Allow the pool to connect. Each connection is opened when it is first needed."""
-        self._free = asyncio.Semaphore(self._size)  # a semaphore belongs to one event loop
+        self._free = FairSemaphore(self._size)
         self._closed = False
 
     @contextlib.asynccontextmanager
     async def use(self, patience: float | None = None) -> AsyncIterator[Connection]:
-        """Borrow a connection from the pool for the time of the context.
+        """Borrow a connection from the pool for the time of the context. Accounts take turns.
 
         Raise Unavailable if no connection is free or can be opened within ``patience`` seconds. If
         the context ends with an exception, the connection is closed.
@@ -230,7 +231,7 @@ class Connections:
         except TimeoutError:
             raise Unavailable(f"{self.location}: every connection is busy") from None
         try:
-            connection = await self._take(deadline)
+            connection = self._idle_one() or await self._opened(deadline)
             try:
                 yield connection
             except BaseException:
@@ -244,13 +245,26 @@ class Connections:
         finally:
             free.release()
 
-    async def _take(self, deadline: float) -> Connection:
+    def _idle_one(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.raw.is_closed():
+                return connection
+        return None
+
+    async def _opened(self, deadline: float) -> Connection:
+        connection, given_up = await to_its_end(self._connect(deadline))
+        if given_up:
+            self._idle.append(connection)
+            raise asyncio.CancelledError
+        return connection
+
+    async def _connect(self, deadline: float) -> Connection:
         pause = _FIRST_PAUSE
         while True:
-            while self._idle:
-                connection = self._idle.pop()
-                if not connection.raw.is_closed():
-                    return connection
+            connection = self._idle_one()
+            if connection is not None:
+                return connection
             if self._closed:
                 raise Unavailable(f"{self.location}: the store is not open")
             try:

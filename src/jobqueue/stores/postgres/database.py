@@ -127,7 +127,7 @@ class Database:
         # A third for reads, which may take long; the rest for writes.
         reading = max(1, pool_size // 3)
         self.reading = runner(reading, READING, self._distrust)
-        # Reads by key need no plan of their own: PostgreSQL plans ``get`` longer than it runs it.
+        # Reads by key use fixed plans: PostgreSQL takes longer to plan ``get`` than to run it.
         self.looking_up = runner(_LOOKUP_CONNECTIONS, FIXED_PLANS, self._distrust)
         writing = max(2, pool_size - reading - _CLAIM_CONNECTIONS)
         self.writing = runner(writing, FIXED_PLANS, self._distrust)

@@ -5,7 +5,7 @@ A plain job has no row of its own that could be locked. So it gets a live row be
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 import asyncpg
@@ -30,8 +30,8 @@ from jobqueue.stores.postgres.statements import (
 )
 from jobqueue.stores.rows import STATES
 
-_LOOKS = 5  # at a job that ends or comes back between two looks
-LIVE, END, EVENT = 20, 15, 11  # columns of rows
+_LOOKS = 5  # searches for a job that moves to another table meanwhile
+LIVE, END, EVENT = 20, 15, 11  # numbers of columns
 
 
 class Deciding:
@@ -57,23 +57,24 @@ class Deciding:
     ) -> list[Outcome]:
         """Decide transitions in the caller's transaction, and return their outcomes in this order.
 
-        The transitions at the places ``written`` were written before, by this very batch. With
-        ``repeated``, any transition may have been written before: its answer was lost.
+        An earlier statement of this batch has written the transitions at the places ``written``.
+        With ``repeated``, any transition may have been written, because an answer was lost.
         """
         rows = await self._lock(db, asked)
         deleted = await self._deleted_queues(db, asked, rows)
         workers = await self._names.of(db, [row.worker for row in rows.values()])
+        for row in rows.values():  # only now: the first of many moves of a job may change it
+            if row.worker is not None:
+                row.live.worker_id = workers[row.worker]
         writes = _Writes()
         outcomes: list[Outcome] = []
         for place, one in enumerate(asked):
-            row = rows.get(one.seq)
-            if row is None:
+            found = rows.get(one.seq)
+            if found is None:
                 outcomes.append(Outcome(Refusal.NO_SUCH_JOB))
                 continue
-            live = row.live
+            row, live = found, found.live
             worker = None if row.worker is None else workers[row.worker]
-            if worker is not None:
-                live.worker_id = worker
             home = await self._queue_cache.resolve(db, row.queue, self._now)
             before = live.state
             if row.busy:
@@ -94,7 +95,7 @@ class Deciding:
                 )
                 continue
             if not row.locked:
-                # The job became what the move applies to after it was looked for.
+                # The job came into a state that the move applies to after the search for its row.
                 raise asyncpg.SerializationError(f"job {one.seq} moved meanwhile")
             if decision.lease is not None and live.lease is None:
                 row.last_lease = decision.lease
@@ -114,7 +115,7 @@ class Deciding:
         ranges, then held rows.
         """
         rows: dict[int, _Row] = {}
-        missing = sorted(one.seq for one in asked)
+        missing = sorted({one.seq for one in asked})
 
         async def look(name: str) -> None:
             nonlocal missing
@@ -135,8 +136,8 @@ class Deciding:
             await look("look_live")
             if not missing:
                 break
-            # Between two statements a job may have come back. One that is in neither and has
-            # no record either is not there.
+            # A job may have moved from one table to another between two statements: look again. A
+            # job without a record was deleted.
             missing = [row[0] for row in await db.fetch(SQL["ids"], missing)]
         return rows
 
@@ -144,21 +145,20 @@ class Deciding:
         """Give live rows to the plain jobs that these moves may apply to. Return True if any got
         one.
         """
-        ready = sorted(one.seq for one in asked if _may_leave(one, State.PENDING))
-        held = [one for one in asked if _may_leave(one, State.ASSIGNED)]
+        ready = sorted({one.seq for one in asked if _may_leave(one, State.PENDING)})
+        held = _fences(one for one in asked if _may_leave(one, State.ASSIGNED))
         left: list[Any] = []
         if ready:
             texts = SQL if await self._queue_cache.layout(db, self._now) < RANGES else BATCH
             left += await db.fetch(texts["leave_ready"], ready)
-            # The others of these ranges: claims pass over the ranges until this transaction ends.
+            # Claims skip these ranges until this transaction ends, so their other jobs are news.
             self.came_back.update(tuple(row[1:]) for row in left)
         if held:
-            left += await db.fetch(
-                SQL["leave_held"], [one.seq for one in held], [one.lease for one in held]
-            )
-            for one in held:
-                if (base := base_of(one.seq, one.lease)) is not None:
-                    self._holding.left(base, [one.seq])
+            seqs, leases = [seq for seq, _ in held], [lease for _, lease in held]
+            left += await db.fetch(SQL["leave_held"], seqs, leases)
+            for seq, lease in held:
+                if (base := base_of(seq, lease)) is not None:
+                    self._holding.left(base, [seq])
         return bool(left)
 
     async def _deleted_queues(
@@ -199,6 +199,21 @@ async def _was_written(db: Db, asked: Transition, row: _Row) -> bool:
     return written is not None
 
 
+def _fences(asked: Iterable[Transition]) -> list[tuple[int, int | None]]:
+    """Return the numbers and leases of these moves, each once.
+
+    If a move of a job names no lease, only that one is returned: it stands for every lease.
+    """
+    fences: dict[int, dict[int | None, None]] = {}
+    for one in asked:
+        fences.setdefault(one.seq, {})[one.lease] = None
+    return [
+        (seq, lease)
+        for seq, leases in sorted(fences.items())
+        for lease in ([None] if None in leases else leases)
+    ]
+
+
 def _may_leave(asked: Transition, state: State) -> bool:
     """Return True if the move may apply to a plain job in this state."""
     # The version of a plain job is the number of its state.
@@ -228,7 +243,7 @@ class _Row:
          timeout, run_at, expires_at, started_at, due, queue, job_id, error, reason, last_lease,
          rank, kind, now) = row  # fmt: skip
         self.seq: int = seq
-        self.locked = locked  # otherwise it serves for a refusal only
+        self.locked = locked  # False: the row may only be used to refuse a move
         self.busy = busy  # another transaction has locked it, so nothing is decided
         self.before = STATES[state]
         self.live = Live(
@@ -341,6 +356,6 @@ def event_row(seq: int, entry: Entry, worker: int | None) -> tuple[Any, ...]:
     return (
         seq, version, attempt, worker, None if before is None else int(before), int(state),
         REASON_NUMBERS[reason], text(detail), started_at,
-        due if before is not None else None,  # when a new job may start is in its record
+        due if before is not None else None,  # the start time of a new job is in its record
         at,
     )  # fmt: skip

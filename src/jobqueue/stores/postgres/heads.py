@@ -21,6 +21,7 @@ from collections.abc import Container, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from jobqueue.core.queue import MAX_PRIORITY
 from jobqueue.stores.postgres.queue_cache import Home
@@ -58,10 +59,17 @@ def kind_of(type: str) -> int:
     return int.from_bytes(digest[:8], signed=True)
 
 
-@lru_cache(maxsize=1_000)
+# A caller may register with one long list of types after the other: lists are kept while a worker
+# has them.
+_kinds: WeakKeyDictionary[frozenset[str], frozenset[int]] = WeakKeyDictionary()
+
+
 def kinds_of(types: frozenset[str]) -> frozenset[int]:
     """Return the numbers of a claim's types."""
-    return frozenset(map(kind_of, types))
+    kinds = _kinds.get(types)
+    if kinds is None:
+        kinds = _kinds[types] = frozenset(map(kind_of, types))
+    return kinds
 
 
 class Chosen(NamedTuple):

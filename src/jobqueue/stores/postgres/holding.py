@@ -48,8 +48,11 @@ class Holding:
         while len(self._ids) > _MOST_ROWS:
             del self._ids[next(iter(self._ids))]
         for name, seq in lowest.items():
+            worker = numbers.get(name)
+            if worker is None:  # the cache of numbers was emptied meanwhile: a full look finds it
+                self._looked_at = float("-inf")
+                continue
             for floors in (self._floors, self._meanwhile):
-                worker = numbers[name]
                 floors[worker] = min(seq, floors.get(worker, seq))
 
     def ids(self, base: int) -> dict[int, str] | None:

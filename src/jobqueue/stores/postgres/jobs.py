@@ -135,7 +135,7 @@ class Jobs:
             self._speaker.say(Change.WORK, {})
         change = news_of(transitions, outcomes)
         if batch.came_back and Change.WORK not in change:
-            # A job left its range. Claims have passed over the others of the range meanwhile.
+            # A job left its range. Meanwhile, claims skipped the other jobs of the range.
             change |= Change.WORK
             self._hear(Change.WORK, {})
         if change:

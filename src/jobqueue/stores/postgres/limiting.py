@@ -22,7 +22,7 @@ BUSY = 0.05  # seconds until the next try, if the wait was too short
 _WHOLE_QUEUE = 0  # the key of the bucket of a queue
 
 Allowances = dict[int, Allowance]
-"""What the limits of queues still allow, by the queues' numbers."""
+"""The starts that the limits of queues still allow, by the queues' numbers."""
 
 
 class Limiting:

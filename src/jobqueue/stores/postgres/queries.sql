@@ -267,7 +267,8 @@ SELECT id, name, capacity FROM queues WHERE id = ANY($1::int[]) ORDER BY id FOR 
 -- name: take_keys
 -- Gives keys to jobs, in the order of the keys, and returns the given ones. An expired key is replaced.
 -- A key is not given while it is valid, or while the equal key of all callers ($7, or null) is valid.
--- $8 has a hash that SQL functions can compute. The statement waits at most $9 milliseconds for an open
+-- $8 has SHA-256 hashes of the same data, which SQL functions can compute. The statement waits at most $9
+-- milliseconds for an open
 -- transaction that has the same key.
 INSERT INTO job_key AS k (queue, key, id, expires_at, fingerprint, sha256)
 SELECT t.queue, t.key, t.id, $5::float8 + c.now, t.fingerprint, t.sha256
@@ -812,7 +813,7 @@ SELECT seq, 2::smallint, id, queue, worker, NULL::float8 FROM u
 {live_columns} ORDER BY l.seq FOR UPDATE SKIP LOCKED
 
 -- name: look_live
--- As "lock_live", without a lock, of jobs whose rows others have locked.
+-- Reads, without a lock, the live rows that other transactions have locked; columns as in "lock_live".
 {live_columns}
 
 -- name: live_columns
@@ -823,7 +824,7 @@ SELECT l.seq, l.state, l.version, l.attempt, l.retry_count, l.max_retries, l.lea
 FROM job_live AS l WHERE l.seq = ANY ($1::bigint[])
 
 -- name: of_ended
--- As "lock_live", of a job that ended: a fragment.
+-- The columns of "lock_live" for a job that ended: a fragment.
 r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
        e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
        e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
@@ -1127,7 +1128,7 @@ FROM (SELECT d.* FROM queues AS q CROSS JOIN LATERAL (
       WHERE q.name = coalesce($1::text, q.name) ORDER BY d.seq DESC LIMIT $3) AS e
 
 -- name: describe
--- What tells of the dead letters with the numbers $1, with $2 characters of their errors.
+-- The causes of the dead letters with the numbers $1, with at most $2 characters of each error.
 SELECT e.seq, e.version, r.id, q.name, r.type, e.reason, left(e.error, $2::int), e.completed_at
 FROM job_ended AS e JOIN job_record AS r ON r.seq = e.seq JOIN queues AS q ON q.id = r.queue
 WHERE e.seq = ANY ($1::text::bigint[]) AND e.state = 6 ORDER BY e.seq DESC
@@ -1410,8 +1411,8 @@ FROM p WHERE d.ctid = p.place AND cardinality(d.offs) > 1
 WHERE s.lo BETWEEN w.first >> 10 << 10 AND w.last AND s.hi >= w.first
 
 -- name: lock_steps
--- Makes deletions of jobs that share rows of job_steps wait for each other. A statement of its own:
--- "forget_steps" must see what the other one deleted.
+-- Makes deletions of jobs that share rows of job_steps wait for each other. This is a statement of its
+-- own, so that "forget_steps" begins after the wait and sees the rows that the other deletion left.
 SELECT FROM job_steps AS s, {with_windows}
 ORDER BY s.lo, s.ctid FOR UPDATE OF s
 
@@ -1472,7 +1473,8 @@ UPDATE queues SET ({settings}) = ({settings_from_2}) WHERE name = $1
 UPDATE queues SET paused = $2 WHERE name = $1 AND NOT deleted AND paused <> $2 RETURNING id
 
 -- name: lock_queue
--- Waits for all transactions that submit jobs to the queue. Users' own may stay open, so the wait ends.
+-- Waits for all transactions that submit jobs to the queue. A user's transaction may stay open, so the
+-- wait has a limit.
 SELECT q.id FROM (SELECT set_config('lock_timeout', '2000', true)) AS w CROSS JOIN queues AS q
 WHERE q.name = $1 AND NOT q.deleted FOR UPDATE OF q
 
@@ -1650,8 +1652,10 @@ RETURNING id
 length(replace(k.open::text, '0', ''))
 
 -- name: workers
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
-       w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+-- $1: false leaves out the names of queues and types
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency,
+       CASE WHEN $1::boolean THEN w.queues ELSE '{}' END, w.version, w.link,
+       CASE WHEN $1::boolean THEN w.types END, w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0), w.overrun, w.breakers
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (SELECT worker, sum(count)::bigint AS count FROM (
@@ -1661,9 +1665,10 @@ LEFT JOIN (SELECT worker, sum(count)::bigint AS count FROM (
 ORDER BY w.id
 
 -- name: workers_from
--- As "workers", but counts live rows that a worker ($1) holds only from $2 on.
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link, w.types,
-       w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
+-- As "workers", but counts live rows that a worker ($1) holds only from $2 on. $3 is as its $1.
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency,
+       CASE WHEN $3::boolean THEN w.queues ELSE '{}' END, w.version, w.link,
+       CASE WHEN $3::boolean THEN w.types END, w.owner, w.status, extract(epoch FROM w.registered_at)::float8, extract(epoch FROM w.last_seen)::float8,
        coalesce(h.count, 0), w.overrun, w.breakers
 FROM workers AS w LEFT JOIN worker_name AS n ON n.name = w.id
 LEFT JOIN (
@@ -1673,6 +1678,10 @@ LEFT JOIN (
               WHERE k.worker = f.worker) AS count
     FROM unnest($1::int[], $2::bigint[]) AS f(worker, floor)) AS h ON h.worker = n.id
 ORDER BY w.id
+
+-- name: worker_infos
+SELECT id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner
+FROM workers WHERE id = ANY ($1::text[])
 
 -- name: retire_silent
 UPDATE workers SET status = 'OFFLINE' WHERE status <> 'OFFLINE'
@@ -1775,7 +1784,7 @@ SELECT {schedule_columns}, ''::bytea FROM schedules
 WHERE name > $1::text COLLATE "C" ORDER BY name LIMIT $2
 
 -- name: create_schedule
--- Returns a row if it was written, or if $7 and an earlier try wrote it.
+-- Returns a row if the schedule was written. With $7, an earlier try may have written it already.
 INSERT INTO schedules AS s (name, revision, due_at, payload, definition, state)
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE SET revision = excluded.revision
@@ -1791,8 +1800,8 @@ WHERE name = $1
 RETURNING true
 
 -- name: advance_schedules
--- Of the schedules: $1 name, $2 revision, $3 due_at, $4 state, $5 body for the outbox. $6 kind of the
--- outbox, $7 now, $8 an earlier try may have written them.
+-- $1 names, $2 revisions, $3 due_at, $4 states and $5 bodies for the outbox, one for each schedule. $6 the
+-- kind of these outbox entries, $7 now, $8 true if an earlier try may have written the schedules.
 WITH t AS (
     SELECT * FROM unnest($1::text[], $2::bigint[], $3::float8[], $4::text[], $5::text[])
         AS t(name, revision, due_at, state, body)

@@ -15,6 +15,7 @@ from jobqueue.stores.postgres.statements import BATCH, SQL
 from jobqueue.stores.queue_rows import read_limits, read_weights
 
 ANY_NUMBER = 1 << 31  # stands for any number of jobs
+_MOST_NAMES = 20_000  # of workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,11 @@ class QueueCache:
 
 
 class WorkerNameCache:
-    """Caches the numbers that rows store for worker names. The number of a name never changes."""
+    """Caches the numbers that rows store for worker names. The number of a name never changes.
+
+    Callers may register one name after the other, so the cache is emptied when it is full. Names of
+    workers that get jobs return with their next claim.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -125,7 +130,9 @@ class WorkerNameCache:
 
     async def number(self, names: Sequence[str]) -> list[int]:
         """Return the numbers of worker names. A name without a number gets a new number."""
-        missing = {name for name in names if name not in self._numbers}
+        known = self._numbers
+        found: dict[str, int] = {}
+        missing = {name for name in names if name not in known}
         if missing:
 
             async def work(db: Db) -> Any:
@@ -134,10 +141,18 @@ class WorkerNameCache:
             while missing:  # a name that another server has just added is in the next snapshot
                 rows = await self._database.writing.write("name_workers", work, again=work)
                 for number, name in rows:
-                    self._numbers[name] = number
-                    self._names[number] = name
+                    found[name] = number
                     missing.discard(name)
-        return [self._numbers[name] for name in names]
+            self._keep(found)
+        return [found[name] if name in found else known[name] for name in names]
+
+    def _keep(self, found: Mapping[str, int]) -> None:
+        if len(self._names) + len(found) > _MOST_NAMES:
+            # Not cleared: a caller of ``of`` or ``known`` may still use the old ones.
+            self._numbers, self._names = {}, {}
+        for name, number in found.items():
+            self._numbers[name] = number
+            self._names[number] = name
 
     async def of(self, db: Db, numbers: Sequence[int | None]) -> Mapping[int, str]:
         """Return worker names by number, at least for the given numbers.
@@ -145,8 +160,14 @@ class WorkerNameCache:
         Missing names are read on ``db``, the connection of the caller's write, because a write must
         not wait for a second connection.
         """
-        missing = {n for n in numbers if n is not None and n not in self._names}
-        if missing:
-            for number, name in await db.fetch(SQL["worker_names"], list(missing)):
-                self._names[number] = name
-        return self._names
+        known = self._names
+        wanted = {n for n in numbers if n is not None}
+        missing = wanted.difference(known)
+        if not missing:
+            return known
+        rows = await db.fetch(SQL["worker_names"], list(missing))
+        found = {name: number for number, name in rows}
+        self._keep(found)
+        return {number: name for name, number in found.items()} | {
+            number: known[number] for number in wanted - missing
+        }

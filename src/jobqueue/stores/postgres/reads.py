@@ -161,13 +161,13 @@ async def dead_letters(db: Db, wanted: JobFilter) -> DeadLetters:
 
 
 async def describe(db: Db, numbers: Sequence[int]) -> list[DeadLetterCause]:
-    """Read what tells of the dead letters with these numbers."""
+    """Read the causes of the dead letters with these numbers."""
     rows = await db.fetch(SQL["describe"], array(numbers), MAX_ERROR_HEAD)
     return [ROWS.dead_letter(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _JobTable:
     """Names the tables with the jobs of some states, and the condition that selects these jobs."""
 
     source: str
@@ -204,15 +204,15 @@ async def list_by_time(db: Db, wanted: TimeQuery) -> list[Job]:
     return [ROWS.job(row) for row in rows]
 
 
-def _unfinished(table: str, condition: str) -> _Part:
+def _unfinished(table: str, condition: str) -> _JobTable:
     source = f"{table} AS l JOIN job_record AS r ON r.seq = l.seq"
-    return _Part(source, "l", condition, many=False)
+    return _JobTable(source, "l", condition, many=False)
 
 
-def _parts(wanted: TimeQuery) -> list[_Part]:
+def _parts(wanted: TimeQuery) -> list[_JobTable]:
     """Return the groups of tables to read a page from. No job is in two groups."""
     if not wanted.states and wanted.cancelled is None:
-        return [_Part("job_record AS r", "r", "", many=True)]
+        return [_JobTable("job_record AS r", "r", "", many=True)]
     states = wanted.states or tuple(State)
     parts = []
     live = [state for state in states if state not in TERMINAL]
@@ -226,22 +226,22 @@ def _parts(wanted: TimeQuery) -> list[_Part]:
     if State.ASSIGNED in states:
         parts.append(_unfinished("held_job", ""))
     if State.DONE in states:
-        parts.append(_Part(_DONE_BY_TIME, "e", f" AND e.state = {State.DONE:d}", many=True))
+        parts.append(_JobTable(_DONE_BY_TIME, "e", f" AND e.state = {State.DONE:d}", many=True))
     if State.DEAD_LETTERED in states:
         condition = f" AND e.state = {State.DEAD_LETTERED:d}"
         if wanted.cancelled is not None:
             compare = "=" if wanted.cancelled else "<>"
             condition += f" AND e.reason {compare} {REASON_NUMBERS[Reason.CANCELLED]}"
-        parts.append(_Part(_ENDED_BY_TIME, "e", condition, many=False))
+        parts.append(_JobTable(_ENDED_BY_TIME, "e", condition, many=False))
     return parts
 
 
-async def history(db: Db, job_id: str, before: int | None) -> list[Event]:
+async def history(db: Db, job_id: str, before: int | None, limit: int) -> list[Event]:
     """Return a job's last events, of versions below ``before`` if given, in order."""
     seq = await find(db, job_id)
     if seq is None:
         return []
-    rows = await db.fetch(SQL["history"], seq, before, MAX_HISTORY)
+    rows = await db.fetch(SQL["history"], seq, before, limit)
     return [ROWS.event(row) for row in reversed(rows)]
 
 
@@ -268,12 +268,12 @@ async def held_from(db: Db, holding: Holding) -> list[Held]:
     return [held_row(row[:5]) for row in await db.fetch(SQL["held_from"], *holding.columns())]
 
 
-async def workers(db: Db, holding: Holding | None = None) -> list[Worker]:
-    """Return every worker, by id."""
+async def workers(db: Db, holding: Holding | None = None, names: bool = True) -> list[Worker]:
+    """Return every worker, by id, with the names of their queues and types if ``names`` is True."""
     if holding is not None and holding.costly:
-        rows = await db.fetch(SQL["workers_from"], *holding.columns())
+        rows = await db.fetch(SQL["workers_from"], *holding.columns(), names)
     else:
-        rows = await db.fetch(SQL["workers"])
+        rows = await db.fetch(SQL["workers"], names)
     return [ROWS.worker(row) for row in rows]
 
 
@@ -307,5 +307,7 @@ class Reads:
     async def list_by_time(self, wanted: TimeQuery) -> list[Job]:
         return await self._reading.read("list_by_time", lambda db: list_by_time(db, wanted))
 
-    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
-        return await self._looking_up.read("history", lambda db: history(db, job_id, before))
+    async def history(
+        self, job_id: str, before: int | None = None, limit: int = MAX_HISTORY
+    ) -> list[Event]:
+        return await self._looking_up.read("history", lambda db: history(db, job_id, before, limit))

@@ -11,13 +11,14 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import asyncpg
 
 from jobqueue.core.errors import Internal, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.observer import Observer
+from jobqueue.core.waiting import to_its_end
 from jobqueue.stores.postgres.connections import (
     Connection,
     Connections,
@@ -35,7 +36,7 @@ _ANSWER, _READ_IT = 3.5, 0.5
 _PAUSE = 0.05  # before the next try to terminate a lost backend
 
 T = TypeVar("T")
-Work = Callable[[Db], Awaitable[T]]
+Work = Callable[[Db], Coroutine[Any, Any, T]]
 """A function that runs statements on a connection and returns their result."""
 
 
@@ -103,7 +104,8 @@ class Runner:
                     limit = _Limit(borrowed, _ANSWER if hurried else None)
                     try:
                         with limit:
-                            return await (work if doubt is None else again or work)(borrowed.raw)
+                            chosen = work if doubt is None else again or work
+                            answer, given_up = await to_its_end(chosen(borrowed.raw))
                     except LOST as error:
                         if isinstance(error, asyncpg.InterfaceError):
                             _check_lost(error, borrowed)
@@ -112,6 +114,10 @@ class Runner:
                             self._silent()
                         if again is None or time.monotonic() >= deadline:
                             raise _unknown(doubt, where) from error
+                        continue
+                if given_up:
+                    raise asyncio.CancelledError
+                return answer
             except LOST as error:
                 # Raised by dispel(): the server is still stopping or starting.
                 if time.monotonic() >= deadline:

@@ -17,7 +17,7 @@ from jobqueue.stores.rows import SCHEDULES
 from jobqueue.stores.schedule_rows import definition_body, event_body, read_schedule, state_body
 
 
-class Schedules:
+class PostgresSchedules:
     """Implements ``core.store.ScheduleStore`` with the table ``schedules``.
 
     A write whose answer was lost is repeated. It then also accepts a row that has exactly the new

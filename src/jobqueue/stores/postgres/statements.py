@@ -13,7 +13,7 @@ from jobqueue.stores.queue_rows import queue_statements
 _PLACE = re.compile(r"\{(\w+)\}")
 _FRAGMENTS = queue_statements(lambda n, _: f"${n}")
 _TEXTS = load_statements(__package__, _FRAGMENTS)
-# Claims let through the jobs of queues without limits; and those of some queues with limits.
+# Conditions of claims: queues without limits; the same, and some given queues with limits.
 _UNLIMITED = f"NOT {_FRAGMENTS['limited']}"
 _WITHIN_LIMITS = f"(NOT {_FRAGMENTS['limited']} OR id = ANY (${{}}::int[]))"
 
@@ -94,12 +94,12 @@ SUBMIT_RANGES = {
     )
     for name in ("submit", "submit_wide", "submit_long")
 }
-# As "leave_ready" of whole ranges, but of those that no other transaction has locked.
+# Like "leave_ready" for whole ranges, without the ranges that another transaction has locked.
 LEAVE_UNLOCKED = _filled("leave_ready", unlocked=" SKIP LOCKED")
 # As "claim", where some of the jobs become live rows.
 CLAIM_MIXED = _filled("claim", alone="{claimed_alone}")
-# The forms of the statements that make claims for callers that hold the locks of the queues in
-# their last argument, and have counted (limiting.py).
+# The statements of claims with one more argument: queues with limits that the caller has locked and
+# counted (limiting.py). These statements also take jobs of these queues.
 WITHIN: Mapping[str, str] = {
     SQL["assign"]: _filled("assign", let_through=_WITHIN_LIMITS.format(8)),
     BATCH["assign"]: _steps("assign", 2, let_through=_WITHIN_LIMITS.format(8)),

@@ -31,7 +31,7 @@ from jobqueue.stores.postgres.queue_cache import QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.queues import Queues
 from jobqueue.stores.postgres.reads import Reads
 from jobqueue.stores.postgres.restoring import Restoring
-from jobqueue.stores.postgres.schedules import Schedules
+from jobqueue.stores.postgres.schedules import PostgresSchedules
 from jobqueue.stores.postgres.statements import FEW, SQL
 from jobqueue.stores.postgres.streaming import Stream
 from jobqueue.stores.postgres.trouble import location
@@ -104,7 +104,7 @@ class PostgresStore:
         self.upkeep = PostgresUpkeep(database, heads, holding, self.leadership, speaker, chores)
         self.queues = Queues(database, queue_cache, heads, speaker)
         self.workers = Workers(database, names, holding, self.leadership, speaker, rules)
-        self.schedules = Schedules(database, self.leadership, speaker)
+        self.schedules = PostgresSchedules(database, self.leadership, speaker)
         self.stream = Stream(database, self.leadership)
         self._restoring = Restoring(database, rules)
         self._opened = False

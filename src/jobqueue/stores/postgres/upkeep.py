@@ -24,8 +24,8 @@ from jobqueue.stores.rows import STATES
 _EVERY = 1.0  # seconds; expired keys and differences disturb no caller
 _KEYS_AT_ONCE = 10_000
 _FOLD_EVERY = 500  # writes of this process
-# The lock keeps a lowering of the layout, which moves the ends of jobs to another table, apart from
-# a removal.
+# A removal and a lowering of the layout, which moves the ends of jobs to another table, wait for
+# each other by this lock.
 _RETENTION = (
     "SET LOCAL jobqueue.retention = 'on'; LOCK TABLE job_steps, job_done IN ROW EXCLUSIVE MODE"
 )

@@ -178,10 +178,24 @@ class Workers:
 
         return await self._database.reading.read("held", work)
 
-    async def all(self) -> list[Worker]:
+    async def all(self, *, names: bool = True) -> list[Worker]:
         return await self._database.reading.read(
-            "workers", lambda db: reads.workers(db, self._holding)
+            "workers", lambda db: reads.workers(db, self._holding, names)
         )
+
+    async def infos(self, worker_ids: Sequence[str]) -> list[WorkerInfo]:
+        async def work(db: Db) -> list[WorkerInfo]:
+            rows = await db.fetch(SQL["worker_infos"], list(worker_ids))
+            return [reads.ROWS.info(row) for row in rows]
+
+        return await self._database.reading.read("worker_infos", work)
+
+    async def status(self, worker_id: str) -> WorkerStatus | None:
+        async def work(db: Db) -> WorkerStatus | None:
+            status = await db.fetchval("SELECT status FROM workers WHERE id = $1", worker_id)
+            return None if status is None else WorkerStatus(status)
+
+        return await self._database.reading.read("worker_status", work)
 
     async def set_status(self, worker_id: str, status: WorkerStatus) -> bool:
         async def work(db: Db) -> bool:

@@ -26,6 +26,7 @@ from redis.exceptions import TimeoutError as SocketTimeout
 
 from jobqueue.core.errors import Unavailable
 from jobqueue.core.store import StoreAway
+from jobqueue.core.waiting import FairSemaphore, to_its_end
 
 T = TypeVar("T")
 _CONNECTIONS = 8
@@ -59,7 +60,7 @@ class RedisConnections:
         self._maker = ConnectionPool.from_url(url, protocol=2, socket_timeout=None)
         self._make()  # an unknown option is an error now, not at the first call
         self._idle: list[Connection] = []
-        self._slots = asyncio.Semaphore(_CONNECTIONS)
+        self._slots = FairSemaphore(_CONNECTIONS)
         self._closed = False
 
     @property
@@ -87,16 +88,24 @@ class RedisConnections:
         had no effect.
         """
         async with self._slots:
-            while self._idle:
-                connection = self._idle.pop()
-                if _ended(connection):
-                    await connection.disconnect(nowait=True)
-                    continue
-                try:
-                    return await self._run(connection, command, note)
-                except Disconnected:
-                    continue  # the server closed the connection while it was idle
-            return await self._run(await self.connected(), command, note)
+            answer, given_up = await to_its_end(self._execute(command, note))
+        if given_up:
+            raise asyncio.CancelledError
+        return answer
+
+    async def _execute(
+        self, command: tuple[str | int | bytes, ...], note: Callable[[], None] | None
+    ) -> Any:
+        while self._idle:
+            connection = self._idle.pop()
+            if _ended(connection):
+                await connection.disconnect(nowait=True)
+                continue
+            try:
+                return await self._run(connection, command, note)
+            except Disconnected:
+                continue  # the server closed the connection while it was idle
+        return await self._run(await self.connected(), command, note)
 
     async def connected(self) -> Connection:
         """Return a new open connection, which the caller must close."""

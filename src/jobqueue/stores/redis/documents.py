@@ -392,22 +392,8 @@ def queue(found: Fields) -> Queue:
 def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
     """Return the worker in a document, which is a list of fields and values."""
     found = fields(flat)
-    types = json.loads(found.get(b"types", b"null"))
-    info = WorkerInfo(
-        id=found[b"worker_id"].decode(),
-        incarnation=int(found[b"incarnation"]),
-        hostname=found[b"hostname"].decode(),
-        pid=int(found[b"pid"]),
-        concurrency=int(found[b"concurrency"]),
-        queues=tuple(json.loads(found[b"queues"])),
-        version=found[b"version"].decode(),
-        fallback=found.get(b"fallback") == b"1",
-        types=None if types is None else frozenset(types),
-        link=int(found[b"link"]),
-        owner=found.get(b"owner", b"").decode(),
-    )
     return Worker(
-        info=info,
+        info=_worker_info(found),
         status=WorkerStatus(found[b"status"].decode()),
         registered_at=moment(found[b"registered_at"]),
         last_seen=float(last_seen),
@@ -416,4 +402,26 @@ def worker(flat: Sequence[bytes], last_seen: bytes, running: int) -> Worker:
         breakers=stored_breakers(text(found.get(b"breakers"))),
         partition=int(found[b"partition"]) if b"partition" in found else None,
         withheld=int(found.get(b"withheld", 0)),
+    )
+
+
+def worker_info(flat: Sequence[bytes]) -> WorkerInfo:
+    """Return the registration in a worker's document, which is a list of fields and values."""
+    return _worker_info(fields(flat))
+
+
+def _worker_info(found: Mapping[bytes, bytes]) -> WorkerInfo:
+    types = json.loads(found.get(b"types", b"null"))
+    return WorkerInfo(
+        id=found[b"worker_id"].decode(),
+        incarnation=int(found[b"incarnation"]),
+        hostname=found[b"hostname"].decode(),
+        pid=int(found[b"pid"]),
+        concurrency=int(found[b"concurrency"]),
+        queues=tuple(json.loads(found.get(b"queues", b"[]"))),
+        version=found[b"version"].decode(),
+        fallback=found.get(b"fallback") == b"1",
+        types=None if types is None else frozenset(types),
+        link=int(found[b"link"]),
+        owner=found.get(b"owner", b"").decode(),
     )

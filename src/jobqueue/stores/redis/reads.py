@@ -127,8 +127,10 @@ class RedisReads:
             ordered += sorted(job_id for _, job_id in same)
         return ordered[wanted.offset : end]
 
-    async def history(self, job_id: str, before: int | None = None) -> list[Event]:
-        found = await self._runner.read("history", (job_id, before, MAX_HISTORY))
+    async def history(
+        self, job_id: str, before: int | None = None, limit: int = MAX_HISTORY
+    ) -> list[Event]:
+        found = await self._runner.read("history", (job_id, before, limit))
         return [documents.event(fields(flat)) for _, flat in found]
 
 

@@ -28,6 +28,7 @@ from jobqueue.core.clock import Clock
 from jobqueue.core.errors import Internal, JobQueueError, OutcomeUnknown, Unavailable
 from jobqueue.core.observer import Observer
 from jobqueue.core.store import Term, TermEnded
+from jobqueue.core.waiting import FairSemaphore
 from jobqueue.stores.redis.connections import (
     LOST,
     TROUBLE,
@@ -137,9 +138,8 @@ class ScriptRunner:
         self._clock = clock
         self._observer = observer
         self._patience = patience
-        self._free: asyncio.LifoQueue[_CallSequence] = asyncio.LifoQueue()
-        for n in range(CALL_SEQUENCES):
-            self._free.put_nowait(_CallSequence(f"{self.node}:{n}"))
+        self._places = FairSemaphore(CALL_SEQUENCES)
+        self._free = [_CallSequence(f"{self.node}:{n}") for n in range(CALL_SEQUENCES)]
         self.opened = False
         self._away: BaseException | None = None  # the error of the last call, if it timed out
         self._pinging: asyncio.Event | None = None
@@ -162,13 +162,14 @@ class ScriptRunner:
         self._check_open()
         if self._away is not None:
             await self._check_back()
-        sequence = await self._free.get()
-        try:
-            sequence.call += 1
-            arguments = self.arguments(name, asked, sequence.name, sequence.call)
-            return await self._measured(name, arguments, in_doubt=True)
-        finally:
-            self._free.put_nowait(sequence)
+        async with self._places:
+            sequence = self._free.pop()
+            try:
+                sequence.call += 1
+                arguments = self.arguments(name, asked, sequence.name, sequence.call)
+                return await self._measured(name, arguments, in_doubt=True)
+            finally:
+                self._free.append(sequence)
 
     async def write_under(self, term: Term, name: str, *asked: Any) -> Any:
         """Run a script like ``write``, fenced by a term. Raise TermEnded if the term is over."""

@@ -142,9 +142,19 @@ class RedisWorkers:
     async def held(self, worker_id: str | None = None) -> list[Held]:
         return [documents.held(row) for row in await self._runner.read("held_leases", (worker_id,))]
 
-    async def all(self) -> list[Worker]:
-        found = [documents.worker(*row) for row in await self._runner.read("workers")]
+    async def all(self, *, names: bool = True) -> list[Worker]:
+        found = [documents.worker(*row) for row in await self._runner.read("workers", (names,))]
         return sorted(found, key=lambda one: one.info.id)
+
+    async def infos(self, worker_ids: Sequence[str]) -> list[WorkerInfo]:
+        rows = await self._runner.read("worker_infos", (list(worker_ids),))
+        return [documents.worker_info(flat) for flat in rows if flat]
+
+    async def status(self, worker_id: str) -> WorkerStatus | None:
+        status = await self._runner.command(
+            "worker_status", "HGET", f"{self._runner.prefix}worker:{worker_id}", "status"
+        )
+        return None if status is None else WorkerStatus(status.decode())
 
     async def set_status(
         self, worker_id: str, status: WorkerStatus, *, incarnation: int | None = None

@@ -27,7 +27,7 @@ class FileTransaction:
         self._connection = connection
 
     def ttls(self, queues: Iterable[str]) -> dict[str, float]:
-        """Return the TTLs of those of the queues that have one."""
+        """Return the TTLs, by queue. Queues without a TTL are left out."""
         rows = read_marked(self._connection, "queues_by_name", list(queues))
         return {name: ttl for name, _, _, ttl, *_ in rows if ttl is not None}
 
@@ -55,7 +55,7 @@ class FileTransaction:
 
 @contextlib.contextmanager
 def joined(connection: sqlite3.Connection, path: Path | None) -> Iterator[FileTransaction]:
-    """Write in the transaction of a user's connection, everything or nothing.
+    """Provide writes in the transaction of a user's connection, all of them or none.
 
     ``path`` is the file of the app's jobs; None accepts every file with a job queue.
     """
@@ -64,8 +64,8 @@ def joined(connection: sqlite3.Connection, path: Path | None) -> Iterator[FileTr
     try:
         _check_file(connection, path)
         _check_begun(connection)
-        # It begins the transaction where Python does that by itself, and waits for other writers
-        # before anything is read.
+        # This write begins the transaction if Python begins transactions by itself. It waits for
+        # other writers before anything is read.
         connection.execute(SQL["take_write_lock"])
         connection.execute("SAVEPOINT jobqueue")
         try:
@@ -85,8 +85,8 @@ def _why(error: sqlite3.OperationalError) -> str:
     said = f"the SQLite store cannot write in this transaction: {error}; nothing was written"
     code = getattr(error, "sqlite_errorname", "")
     if code == "SQLITE_BUSY_SNAPSHOT":
-        return f"{said}. It has read before another program wrote: begin it with BEGIN IMMEDIATE"
-    return f"{said}. Another program is writing" if code == "SQLITE_BUSY" else said
+        return f"{said}. Another program has written since it read: begin it with BEGIN IMMEDIATE"
+    return f"{said}. Another program is writing; try again" if code == "SQLITE_BUSY" else said
 
 
 def _check_file(connection: sqlite3.Connection, path: Path | None) -> None:

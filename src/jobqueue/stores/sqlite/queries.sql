@@ -290,7 +290,7 @@ SELECT after, number, kind, at, body FROM outbox
 WHERE after > ?1 OR after = ?1 AND number > ?2 ORDER BY number LIMIT ?3
 
 -- name: put_queue
--- For a schedule, too. Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
+-- Adds a change of a queue or schedule. Writes nothing if there is no stream. ?1 kind, ?2 now, ?3 body
 INSERT INTO outbox (after, kind, at, body)
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), ?1, ?2, ?3
 WHERE EXISTS (SELECT 1 FROM stream WHERE id = 1)
@@ -383,11 +383,16 @@ SELECT seq, lease, worker, state, cancel FROM live INDEXED BY live_held
 WHERE state IN (2, 3) AND (?1 IS NULL OR worker = ?1)
 
 -- name: workers
-SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, w.queues, w.version, w.link,
-       w.types, w.owner, w.status, w.registered_at, w.last_seen,
+-- ?1: 0 leaves out the names of queues and types
+SELECT w.id, w.incarnation, w.hostname, w.pid, w.concurrency, iif(?1, w.queues, '[]'), w.version,
+       w.link, iif(?1, w.types, NULL), w.owner, w.status, w.registered_at, w.last_seen,
        (SELECT count(*) FROM live INDEXED BY live_held WHERE state IN (2, 3) AND worker = w.id),
        w.overrun, w.breakers
 FROM worker AS w ORDER BY w.id
+
+-- name: worker_infos
+SELECT id, incarnation, hostname, pid, concurrency, queues, version, link, types, owner
+FROM worker WHERE id IN ({marks})
 
 -- name: leader
 SELECT holder, epoch, until FROM leader WHERE id = 1

@@ -131,9 +131,13 @@ class SqliteReads(SqlitePart):
 
     @reading("history")
     def history(
-        self, db: sqlite3.Connection, job_id: str, before: int | None = None
+        self,
+        db: sqlite3.Connection,
+        job_id: str,
+        before: int | None = None,
+        limit: int = MAX_HISTORY,
     ) -> list[Event]:
-        rows = db.execute(SQL["history"], (id_to_bytes(job_id), before, MAX_HISTORY)).fetchall()
+        rows = db.execute(SQL["history"], (id_to_bytes(job_id), before, limit)).fetchall()
         return [ROWS.event(row) for row in reversed(rows)]
 
 

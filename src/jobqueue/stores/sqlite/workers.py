@@ -27,7 +27,7 @@ from jobqueue.stores.sqlite import reads
 from jobqueue.stores.sqlite.connection import BUSY_TIMEOUT
 from jobqueue.stores.sqlite.database import SqlitePart, or_raise, reading, writing
 from jobqueue.stores.sqlite.leadership import stands, tell_control
-from jobqueue.stores.sqlite.statements import SQL
+from jobqueue.stores.sqlite.statements import SQL, read_marked
 
 _PULSE_TIMEOUT = 2 * BUSY_TIMEOUT
 _FORGET_PROGRESS_EVERY = 60.0  # seconds; progress of ended attempts is not shown meanwhile
@@ -141,8 +141,17 @@ class SqliteWorkers(SqlitePart):
         return db.execute(SQL["set_worker_status"], (status, worker_id)).rowcount == 1
 
     @reading("workers")
-    def all(self, db: sqlite3.Connection) -> list[Worker]:
-        return [reads.ROWS.worker(row) for row in db.execute(SQL["workers"])]
+    def all(self, db: sqlite3.Connection, *, names: bool = True) -> list[Worker]:
+        return [reads.ROWS.worker(row) for row in db.execute(SQL["workers"], (int(names),))]
+
+    @reading("worker_infos")
+    def infos(self, db: sqlite3.Connection, worker_ids: Sequence[str]) -> list[WorkerInfo]:
+        return [reads.ROWS.info(row) for row in read_marked(db, "worker_infos", worker_ids)]
+
+    @reading("worker_status")
+    def status(self, db: sqlite3.Connection, worker_id: str) -> WorkerStatus | None:
+        known = db.execute(SQL["registration"], (worker_id,)).fetchone()
+        return None if known is None else WorkerStatus(known[2])
 
     async def retire_silent(self, silent_for: float, term: Term) -> list[str]:
         # Silent workers are rare, so the write lock is taken only if there are any.

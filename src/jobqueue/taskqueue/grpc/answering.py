@@ -18,8 +18,9 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from jobqueue.access import audit
-from jobqueue.access.callers import current_caller
+from jobqueue.access.callers import current_caller, network
 from jobqueue.access.rules import GRPC, grpc_rule
+from jobqueue.api.grpc.authorizer import address_of
 from jobqueue.api.grpc.calls import Calls, object_of
 from jobqueue.api.grpc.errors import abort, to_status
 from jobqueue.core.errors import (
@@ -141,6 +142,7 @@ def served(
             if not self.calls.was_cut:
                 code = _why_cancelled(context)
                 _log_failure(
+                    self.calls,
                     code,
                     f"{name}: the caller left, or its deadline passed, before the answer",
                     request,
@@ -164,7 +166,7 @@ def served(
         finally:
             self.calls.under_way.discard(task)
         code, text, metadata = to_status(failure, STATUS)
-        _log_failure(code, text, request, call, started, failure, unexpected)
+        _log_failure(self.calls, code, text, request, call, started, failure, unexpected)
         del request, unexpected  # gRPC keeps this frame with the error
         self.calls.ended(full_name, code.name, started)
         await abort(context, code, text, (*metadata, *self.calls.metadata))
@@ -179,6 +181,7 @@ def _why_cancelled(context: Any) -> grpc.StatusCode:
 
 
 def _log_failure(
+    calls: Calls,
     code: grpc.StatusCode,
     text: str,
     request: object,
@@ -186,14 +189,22 @@ def _log_failure(
     started: float,
     failure: JobQueueError | None = None,
     unexpected: Exception | None = None,
+    address: str = "",
 ) -> None:
+    """Log a failed call. Above a rate, a line stands for several calls of an address."""
+    caller = current_caller()
+    count = calls.failure_lines.due(network(address or caller.address))
+    if not count:
+        return
     fields: dict[str, object] = {
         "event": REFUSED if isinstance(failure, CallerRefused) else FAILED,
         "method": METHOD.get(),
         "grpc_code": code.name,
-        "caller": current_caller().name or call.name,
+        "caller": caller.name or call.name,
         "latency_ms": round((time.perf_counter() - started) * 1000, 3),
     }
+    if count > 1:
+        fields["count"] = count
     for field in ("job_id", "worker_id"):
         if given := getattr(request, field, "") or getattr(failure, field, ""):
             fields[field] = given[:_LONGEST_ID]
@@ -203,14 +214,18 @@ def _log_failure(
     log.log(level, "%s", text, extra=fields, exc_info=unexpected)
 
 
-def log_refused(method: str, status: str, _: float) -> None:
-    """Log a call that the server refused before it read the call's message."""
+def log_refused(method: str, status: str, calls: int) -> None:
+    """Log a call that the server refused before it read the call's message.
+
+    ``calls`` is the number of calls that the line stands for.
+    """
+    count = {"count": calls} if calls > 1 else {}
     log.warning(
         "refused %s with %s before it reached the service: too many calls at once, or a list in the"
         " message is too long",
         method,
         status,
-        extra={"event": FAILED, "method": method.rpartition("/")[2], "grpc_code": status},
+        extra={"event": FAILED, "method": method.rpartition("/")[2], "grpc_code": status, **count},
     )
 
 
@@ -232,7 +247,10 @@ class UnknownMethods(grpc.GenericRpcHandler):
                 grpc.StatusCode.UNIMPLEMENTED,
                 f"there is no method {method[:_LONGEST_ID]!r}",
             )
-            _log_failure(code, text, requests, heard(context), started)
+            address = address_of(context.peer())
+            _log_failure(
+                self._calls, code, text, requests, heard(context), started, address=address
+            )
             self._calls.ended("unknown", code.name, started)
             await abort(context, code, text, self._calls.metadata)
 

@@ -25,6 +25,7 @@ from jobqueue.taskqueue.grpc.callers import INCARNATION
 # Up to this many times the limit, this server itself refuses a message that is too large, with a
 # code of the specification and a log line. gRPC aborts a larger one, which only its caller sees.
 _GRPC_LIMIT = 4
+_REFUSED = "refused calls"  # their origin for the limit of log lines: their addresses are not known
 
 
 class ServiceHost:
@@ -96,6 +97,7 @@ class ServiceHost:
         cut.cancel()
 
     def _refused(self, method: str, status: str, seconds: float) -> None:
-        log_refused(method, status, seconds)
+        if calls := self._calls.failure_lines.due(_REFUSED):
+            log_refused(method, status, calls)
         if self._on_call is not None:
             self._on_call(method, status, seconds)

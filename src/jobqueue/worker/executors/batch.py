@@ -51,7 +51,7 @@ class Batch:
         return len(self.jobs)
 
     def log_fields(self) -> Mapping[str, Any]:
-        """Return the fields that log lines of the handler have: those of its only job, if one."""
+        """Return the fields of the handler's log lines: those of its job if the batch has one."""
         first = next(iter(self.jobs.values()), None)
         if first is None:
             return _NO_FIELDS
@@ -131,7 +131,7 @@ class BatchExecutor(Executor):
         return [execution for batch in self._open.values() for execution in batch.jobs.values()]
 
     async def close(self) -> None:
-        """Stop to wait for handlers in threads. A thread ends when its handler returns."""
+        """Stop waiting for handlers in threads. A thread ends when its handler returns."""
         for task in self._in_threads:
             task.cancel()
         if self._in_threads:
@@ -234,7 +234,7 @@ class BatchExecutor(Executor):
         threading.Thread(target=work, name="worker-batch", daemon=True).start()
         return await ended
 
-    # -- its ends ----------------------------------------------------------------------------
+    # -- its end -----------------------------------------------------------------------------
 
     def _settle(self, batch: Batch, outcome: Sequence[Any] | BaseException) -> None:
         if isinstance(outcome, BaseException):

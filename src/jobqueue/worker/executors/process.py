@@ -26,8 +26,8 @@ from jobqueue.worker.child import (
     PREFIX,
     Advance,
     Cancel,
-    Completed,
-    Completing,
+    CompletionAnswer,
+    CompletionRequest,
     FromChild,
     HandlerFailed,
     ProcessReady,
@@ -110,7 +110,7 @@ class ChildProcess:
             )
         return child
 
-    async def send(self, message: Run | Cancel | Completed) -> None:
+    async def send(self, message: Run | Cancel | CompletionAnswer) -> None:
         """Send a message. If the process has ended, the next ``receive`` returns None."""
         with contextlib.suppress(ConnectionError):
             self._writer.write(frame(message))
@@ -245,9 +245,9 @@ class ProcessExecutor(Executor):
         context = execution.make_context(self._host.advanced)
         await child.send(self._request(execution, execution.definition))
         while isinstance(
-            message := await child.receive(), Advance | ProcessReady | Waiting | Completing
+            message := await child.receive(), Advance | ProcessReady | Waiting | CompletionRequest
         ):
-            if isinstance(message, Completing):
+            if isinstance(message, CompletionRequest):
                 await child.send(await self._completing(execution, message))
             elif isinstance(message, Advance):
                 if (
@@ -271,15 +271,17 @@ class ProcessExecutor(Executor):
             context.request_cancel(noticed=True)
         return self._endings.succeeded(execution, message.result), True
 
-    async def _completing(self, execution: Execution, message: Completing) -> Completed:
+    async def _completing(
+        self, execution: Execution, message: CompletionRequest
+    ) -> CompletionAnswer:
         lease = execution.assignment.lease
         if message.lease != lease:
-            return Completed(message.lease, "the attempt is over")
+            return CompletionAnswer(message.lease, "the attempt is over")
         try:
             await self._host.completing(execution, message.needs_start)
         except JobQueueError as error:
-            return Completed(lease, error.message)
-        return Completed(lease)
+            return CompletionAnswer(lease, error.message)
+        return CompletionAnswer(lease)
 
     def _request(self, execution: Execution, definition: TaskDefinition) -> Run:
         job = execution.assignment

@@ -32,7 +32,7 @@ function showTimes(within = document) {
   }
 }
 
-// A person works in the region: an open question, a field that has the focus, marked text.
+// True if a person works in the region: an open dialog, a field with the focus, marked text.
 function busy(region) {
   const focus = document.activeElement;
   const marked = getSelection();
@@ -62,7 +62,7 @@ async function look() {
   looking = true;
   try {
     const answer = await fetch(location.href, {headers: {Accept: "text/html", "X-Jobqueue-Live": "1"}});
-    if (answer.redirected) { location.reload(); return; } // the session is over
+    if (answer.redirected) { location.reload(); return; } // the session has expired
     if (!answer.ok) { tell(`not up to date: ${answer.status}`); return; }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const region of regions) {
@@ -132,7 +132,7 @@ document.addEventListener("submit", (event) => {
 });
 
 const address = new URL(location.href);
-if (address.searchParams.has("did")) { // a reload does not say it again
+if (address.searchParams.has("did")) { // a reload must not show the message again
   address.searchParams.delete("did");
   history.replaceState(null, "", address);
 }

@@ -35,6 +35,7 @@ from jobqueue.api.grpc.work_codec import heartbeat_to_pb
 from jobqueue.core.api import Inbox, Link
 from jobqueue.core.errors import (
     DeadlineExceeded,
+    Internal,
     InvalidArgument,
     JobQueueError,
     Unavailable,
@@ -174,6 +175,8 @@ class GrpcBackend:
         if not 1 <= query.limit <= MAX_PAGE:  # protobuf cannot encode every larger number
             raise InvalidArgument("limit", f"must be from 1 to {MAX_PAGE}")
         page = await self._servers.call(lambda at: at.client.ListJobs, job_query_to_pb(query))
+        _check_page("jobs", len(page.jobs), query.limit)
+        _check_progress(len(page.jobs), page.next_page_token)
         return Page([job_from_pb(job) for job in page.jobs], page.next_page_token)
 
     async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
@@ -284,6 +287,7 @@ class GrpcBackend:
         request = retry_query_to_pb(query, operator_pb2.RetryDeadLettersRequest)
         effect = Effect.NONE if query.dry_run else Effect.ONCE
         answer = await self._servers.call(lambda at: at.operator.RetryDeadLetters, request, effect)
+        _check_progress(answer.looked_at, answer.next_page_token)
         return retried_from_pb(answer)
 
     async def group_dead_letters(self, query: RetryQuery) -> DeadLetterGroups:
@@ -299,6 +303,7 @@ class GrpcBackend:
         request = retry_query_to_pb(query, operator_pb2.DeleteDeadLettersRequest)
         effect = Effect.NONE if query.dry_run else Effect.ONCE
         answer = await self._servers.call(lambda at: at.operator.DeleteDeadLetters, request, effect)
+        _check_progress(answer.looked_at, answer.next_page_token)
         return deleted_from_pb(answer)
 
     async def health(self) -> Health:
@@ -324,6 +329,8 @@ class GrpcBackend:
             raise InvalidArgument("limit", f"must be from 1 to {MAX_PAGE}")
         request = schedules_pb2.ListSchedulesRequest(page_size=limit, page_token=page_token)
         page = await self._servers.call(lambda at: at.schedules.ListSchedules, request)
+        _check_page("schedules", len(page.schedules), limit)
+        _check_progress(len(page.schedules), page.next_page_token)
         return SchedulePage([schedule_from_pb(one) for one in page.schedules], page.next_page_token)
 
     async def pause_schedule(self, name: str) -> Schedule:
@@ -401,3 +408,17 @@ class GrpcBackend:
     def _forget(self, link: RemoteLink) -> None:
         if self._links.get(link.info.id) is link:
             del self._links[link.info.id]
+
+
+def _check_page(what: str, listed: int, limit: int) -> None:
+    if listed > limit:
+        raise Internal(f"the server listed {listed} {what}, not {limit} at most; it is faulty")
+
+
+def _check_progress(items: int, next_page_token: str) -> None:
+    """Raise Internal for an empty page that names a next page.
+
+    Callers read until there is no next page. Such a server would keep them busy for ever.
+    """
+    if next_page_token and items < 1:
+        raise Internal("the server sent an empty page that names a next page; it is faulty")

@@ -91,7 +91,7 @@ class RemoteLink:
         self._connected = False
         self._listed = False  # True if the worker's leases were sent on this stream
         self._breakers: Sequence[OpenBreaker] = ()
-        self._breakers_sent = True  # on this stream
+        self._breakers_sent = True  # False if this stream must still send them
         self._moving = False  # to another server: the stream ends when its reports are answered
         self._closed = False
         self._limit = MIN_RECEIVE_BYTES
@@ -139,7 +139,7 @@ class RemoteLink:
         if self._closed:
             raise Unavailable(f"the link of worker {self.info.id!r} is closed")
         if self._task is not None and self._task.cancelled():
-            # By ``asyncio.run``, at its end. The worker stops then, and still has to report.
+            # ``asyncio.run`` cancels every task at its end. A worker that stops then must report.
             self._begin()
         entry = _PendingReport(batch, freed, self._loop.create_future())
         self._queue.append(entry)

@@ -19,7 +19,7 @@ end
 return found
 
 --# describe
--- Return what tells of dead letters. Other jobs are left out. asked: {numbers, bytes of an error}
+-- Return the causes of dead letters. Other jobs are left out. asked: {numbers, bytes of an error}
 local found = {}
 for _, seq in ipairs(asked[1]) do
   local id = id_of(seq)

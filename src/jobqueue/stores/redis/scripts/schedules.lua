@@ -55,8 +55,8 @@ tell(SCHEDULES)
 return answer({1})
 
 --# change_schedule: schedule_write
--- Replace a schedule by its next revision. Returns {1}, or nothing if the revision before is not
--- there. asked: {row}
+-- Replace a schedule by its next revision. Returns {1}, or nothing if the stored revision is not the
+-- one before it. asked: {row}
 local row = asked[1]
 if row[2] < 2 or not has_revision(row[1], row[2] - 1) then
   return false

@@ -284,13 +284,42 @@ for _, queue in ipairs(call('SMEMBERS', prefix .. 'queues')) do
 end
 return rows
 
+--# worker_infos
+-- Return the fields of workers; an unknown worker has none. asked: {ids}
+local found = {}
+for n, id in ipairs(asked[1]) do
+  found[n] = call('HGETALL', prefix .. 'worker:' .. id)
+end
+return found
+
 --# workers
 -- Return every worker: {fields, time of the last heartbeat, number of its leases}.
+-- asked: {true: with the names of its queues and types}
+local SHORT = {
+  'worker_id', 'incarnation', 'hostname', 'pid', 'concurrency', 'version', 'fallback', 'link',
+  'owner', 'status', 'registered_at', 'overrun', 'breakers', 'partition', 'withheld',
+}
+
+local function fields_of(id)
+  local key = prefix .. 'worker:' .. id
+  if asked[1] then
+    return call('HGETALL', key)
+  end
+  local row, short = {}, call('HMGET', key, unpack(SHORT))
+  for n, name in ipairs(SHORT) do
+    if short[n] then
+      row[#row + 1] = name
+      row[#row + 1] = short[n]
+    end
+  end
+  return row
+end
+
 local found = {}
 local known = call('ZRANGE', prefix .. 'workers', 0, -1, 'WITHSCORES')
 for n = 1, #known, 2 do
   found[#found + 1] = {
-    call('HGETALL', prefix .. 'worker:' .. known[n]),
+    fields_of(known[n]),
     known[n + 1],
     call('HLEN', prefix .. 'current_jobs:' .. known[n]),
   }
