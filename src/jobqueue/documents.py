@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping
 from typing import Any
 
+from jobqueue.core.explain import Explanation
 from jobqueue.core.job import Event, Health, Job, JobSpec, Worker, shown_owner
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.progress import Progress
@@ -103,6 +105,33 @@ def progress_document(progress: Progress | None) -> Document | None:
     if progress is None:
         return None
     return {"value": progress.value, "text": progress.text, "at": rfc3339(progress.at)}
+
+
+def explanation_document(answer: Explanation) -> Document:
+    return {
+        "job_id": answer.job_id,
+        "status": answer.state.name,
+        "at": rfc3339(answer.at),
+        "causes": [
+            {
+                "code": str(one.code),
+                "text": one.text,
+                "advice": one.advice,
+                "facts": _with_times(one.facts),
+            }
+            for one in answer.causes
+        ],
+    }
+
+
+def _with_times(facts: Any) -> Any:
+    """Return facts of an explanation with their times in the form of all documents."""
+    if isinstance(facts, Mapping):
+        return {
+            name: rfc3339(value) if name.endswith("_at") else _with_times(value)
+            for name, value in facts.items()
+        }
+    return [_with_times(one) for one in facts] if isinstance(facts, list) else facts
 
 
 def event_document(event: Event) -> Document:

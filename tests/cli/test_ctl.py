@@ -37,6 +37,26 @@ def submit(ctl, server, *args) -> str:
     return answer.out.split()[0]
 
 
+def test_explain_says_why_a_job_does_not_run(ctl, server, queue):
+    assert ctl(server.grpc, "queue", "pause", queue).status == 0
+    job_id = submit(ctl, server, queue, "1", "--type", "nobody-knows")
+    answer = ctl(server.grpc, "explain", job_id)
+    assert (answer.status, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[:3] == [
+        f"Job {job_id} is PENDING:",
+        f"- queue {queue!r} is paused (QUEUE_PAUSED)",
+        f"  > jq-ctl queue resume {queue}",
+    ]
+    found = ctl(server.grpc, "explain", job_id, "--output", "json").json
+    assert (found["job_id"], found["status"]) == (job_id, "PENDING")
+    assert found["causes"][0]["facts"] == {"queue": queue}
+    assert {one["code"] for one in found["causes"]} > {"QUEUE_PAUSED"}
+    unknown = ctl(server.grpc, "explain", str(uuid.uuid4()))
+    assert (unknown.status, unknown.out) == (4, "")
+    assert "there is no job" in unknown.err or "no job" in unknown.err
+
+
 # -- job ---------------------------------------------------------------------------------------
 
 

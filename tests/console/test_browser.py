@@ -116,6 +116,40 @@ async def test_a_link_of_another_site_is_followed_with_the_session(keyed: Server
         assert "/login" not in page.url
 
 
+async def test_an_open_page_follows_one_stream_while_it_is_seen(server: ServerProcess):
+    async with chromium(server.http_url) as browser:
+        page = await browser.page()
+        async with page.expect_request("**/ui/live") as began:
+            await page.goto("/ui/queues/default")
+        stream = await began.value
+        answer = await stream.response()
+        assert answer is not None
+        assert answer.status == 200
+        waiting = page.locator(".tile", has_text="PENDING").locator("b")
+        await expect(waiting).to_have_text("0")
+        await server.backend.submit([JobSpec(payload=b"1")] * 7)
+        await expect(waiting).to_have_text("7")
+        hide = """hidden => {
+            Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+            document.dispatchEvent(new Event('visibilitychange')); }"""
+        async with page.expect_event("requestfailed", lambda one: one.url == stream.url):
+            await page.evaluate(hide, True)
+        await server.backend.submit([JobSpec(payload=b"1")])
+        async with page.expect_request("**/ui/live"):
+            await page.evaluate(hide, False)
+        await expect(waiting).to_have_text("8")
+
+
+async def test_a_page_without_a_stream_looks_for_news_by_itself(server: ServerProcess):
+    async with chromium(server.http_url) as browser:
+        browser.expected.append("503")
+        page = await browser.page()
+        await page.route("**/ui/live", lambda route: route.fulfill(status=503))
+        await page.goto("/ui/queues/default")
+        await server.backend.submit([JobSpec(payload=b"1")] * 7)
+        await expect(page.locator(".tile", has_text="PENDING").locator("b")).to_have_text("7")
+
+
 async def test_5000_dead_letters_are_retried_with_progress(stored: ServerProcess):
     backend = stored.backend
     await backend.create_queue(QueueSpec("mail"))
@@ -156,7 +190,7 @@ async def test_every_page_can_be_read(server: ServerProcess, options: dict):
         await played.fail(long, long)
         page = await b.page()
         for path in ("", "queues", "queues/default", "jobs", f"jobs/{made.job_id}", "dlq",
-                     "workers", "system", "submit"):  # fmt: skip
+                     "schedules", "workers", "system", "submit"):  # fmt: skip
             await page.goto(f"/ui/{path}")
             await expect(page.locator("h1")).to_have_count(1)
             if "java_script_enabled" not in options:

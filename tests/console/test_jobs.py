@@ -116,7 +116,8 @@ async def test_a_job_shows_what_happened_to_it(stored: ServerProcess):
         async with Played(stored) as played:
             await played.fail("send", "Timeout: no answer\n  File x, line 1")
             page = await person.open(f"/ui/jobs/{made.job_id}")
-            assert "It will be tried again at" in page.text
+            assert "and retry 1 of 1 comes in" in page.text
+            assert "next retry:" in page.text
             assert page.text.count("File x, line 1") == 2  # of the job, and of its attempt
             page = await person.press("Retry now")
             assert "The job waits for a worker again" in page.text

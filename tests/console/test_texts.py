@@ -10,6 +10,7 @@ import json
 import pytest
 
 from jobqueue.core.job import JobSpec
+from jobqueue.core.queue import QueueUpdate
 from jobqueue.server.process import ServerProcess
 from tests.console.person import Page, at
 from tests.console.played import Played
@@ -52,6 +53,16 @@ async def test_hostile_texts_are_only_text_on_every_page(server: ServerProcess, 
         await played.succeed(text, content)
         running, lease = await played.take(text)
         played.progress(lease, 0.5, text)
+        page = await person.open(f"/ui/jobs/{running}")
+        assert "Why it does not run" not in page.html
+        await backend.update_queue("default", QueueUpdate(max_running=1))
+        [waiting] = await backend.submit([JobSpec(payload=content, type=text)])
+        why = await person.open(f"/ui/jobs/{waiting.job_id}")
+        assert "MAX_RUNNING" in why.text
+        [unknown] = await backend.submit([JobSpec(payload=content, type=f"{text}?")])
+        why = await person.open(f"/ui/jobs/{unknown.job_id}")
+        assert "NO_WORKER_FOR_TYPE" in why.text
+        shows(why, f"{text}?")
         for path in (
             "/ui/dlq?reason=ALL",
             "/ui/jobs",

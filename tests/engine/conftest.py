@@ -17,6 +17,7 @@ from jobqueue.stores.sqlite.store import SqliteStore
 from tests import patience
 from tests.engine.pair import OpenPair, Replica
 from tests.engine.rig import Rig, until
+from tests.services import kept
 from tests.virtual_time import VirtualTimeLoop
 
 OpenRig = Callable[..., Awaitable[Rig]]
@@ -25,6 +26,8 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 def pytest_asyncio_loop_factories(item: pytest.Function) -> Mapping[str, LoopFactory]:
     """Tests run in virtual time, except those whose stores are shared through files and servers."""
+    if "any_store" in item.fixturenames:
+        return {"kept": kept.KEEPER.loop}
     if "shared_store" in item.fixturenames:
         return {"real time": asyncio.new_event_loop}
     return {"virtual time": functools.partial(VirtualTimeLoop, step=1e-6)}

@@ -36,6 +36,8 @@ DEFAULTS: Mapping[BudgetKind, Budget] = {
     BudgetKind.WAIT: Budget(40_000, 20_000),
     BudgetKind.STREAM: Budget(8_000, 4_000),
     BudgetKind.SUBMIT_STREAM: Budget(128, 32),  # a client without a stream submits by calls
+    # No setting: a page of the console that gets no stream looks for news by itself.
+    BudgetKind.PAGE: Budget(1_000, 200),
     BudgetKind.WATCH: Budget(1_000, 100),  # no setting: an orchestrator needs a few
 }
 # The last quarter of each budget is for callers with few calls: a few callers with many calls must

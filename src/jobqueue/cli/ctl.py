@@ -89,6 +89,7 @@ app.add_typer(ctl_queue.app, name="queue")
 app.add_typer(ctl_schedule.app, name="schedule")
 app.add_typer(ctl_worker.app, name="worker")
 app.add_typer(ctl_dlq.app, name="dlq")
+app.command("explain", epilog=ctl_job.EXPLAIN_EXAMPLES)(with_session(ctl_job.explain))
 app.command("status", epilog=ctl_status.EXAMPLES)(with_session(ctl_status.status))
 for _name in _IMPORTED_LATE:
     app.command(_name)(_named_only)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -12,6 +12,7 @@ import typer
 
 from jobqueue.cli import ctl_submit
 from jobqueue.cli.display import (
+    NO_TYPE,
     NONE,
     JobBar,
     YesOption,
@@ -33,11 +34,17 @@ from jobqueue.cli.program import examples, json_text
 from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import Conflict, InvalidArgument, JobFailed, JobQueueError
+from jobqueue.core.explain import span
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import MAX_PAGE, Event, Job, JobQuery, Page, older
 from jobqueue.core.lifecycle import TERMINAL, State, parse_state
 from jobqueue.core.progress import Progress
-from jobqueue.documents import event_document, job_document, progress_document
+from jobqueue.documents import (
+    event_document,
+    explanation_document,
+    job_document,
+    progress_document,
+)
 
 app = CtlTyper(help="Submit, show, cancel, retry and delete jobs.", no_args_is_help=True)
 app.command("submit", epilog=ctl_submit.EXAMPLES)(ctl_submit.submit)
@@ -112,6 +119,33 @@ def _title(name: str) -> str:
 def _value(value: Any) -> str:
     several = isinstance(value, tuple)
     return ", ".join(map(str, value)) if several else "" if value is None else str(value)
+
+
+EXPLAIN_EXAMPLES = examples(f"jq-ctl explain {_ID}", f"jq-ctl explain {_ID} --output json")
+
+
+def explain(chosen: CliSession, job_id: JobId) -> None:
+    """Say why a job does not run: its queue, its workers, their slots, limits and times."""
+    wanted = parse_job_id(job_id)
+    found = chosen.call(lambda backend: backend.explain(wanted))
+    if chosen.json:
+        print_json(explanation_document(found))
+        return
+    say(f"Job {wanted} is {found.state.name}:")
+    for one in found.causes:
+        say(f"- {one.text} ({one.code})")
+        for line in _held_by(one.facts.get("held_by", ()), found.at):
+            say(f"    {line}")
+        if one.advice:
+            say(f"  > {one.advice}")
+
+
+def _held_by(jobs: Sequence[Mapping[str, Any]], now: float) -> list[str]:
+    return [
+        f"{job['worker_id']} has job {job['job_id']} ({job['type'] or NO_TYPE})"
+        f" for {span(now - job['since_at'])}"
+        for job in jobs
+    ]
 
 
 @app.command(epilog=examples(f"jq-ctl job logs {_ID}"))

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import DeadlineExceeded, JobQueueError, OutcomeUnknown, Unavailable
+from jobqueue.core.explain import Explanation
 from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Assignment,
@@ -51,6 +52,9 @@ class ClientApi(Protocol):
 
     async def get(self, job_id: str) -> Job:
         """Return the job. Raises NotFound if no job has this id."""
+
+    async def explain(self, job_id: str) -> Explanation:
+        """Return why a job does not run. Raises NotFound if no job has this id."""
 
     async def wait(self, job_id: str, timeout: float | None) -> Job:
         """Wait until the job is terminal or ``timeout`` has passed, then return the job."""

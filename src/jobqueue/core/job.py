@@ -24,6 +24,7 @@ MAX_HISTORY = 500  # transitions of a job in one answer, on every face
 MAX_VERSION = 2**31 - 1  # of a job: its transitions are numbered from 1
 MAX_SEQ = 2**53 - 1  # of a job: Redis computes with floating-point numbers
 MAX_ERROR_BYTES = 8 * 1024  # of the text that an attempt ended with
+SUSPECT_AFTER = 2  # workers that died while they had a job: the next one runs it alone
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 

@@ -23,6 +23,7 @@ from jobqueue.core.errors import (
     no_such_job,
     not_your_worker,
 )
+from jobqueue.core.explain import Explanation
 from jobqueue.core.ids import new_job_ids, new_lease, parse_job_id
 from jobqueue.core.job import (
     Cancellation,
@@ -60,6 +61,7 @@ from jobqueue.core.waiting import (
 from jobqueue.engine import admission
 from jobqueue.engine.batching import Batcher
 from jobqueue.engine.control import Control
+from jobqueue.engine.explaining import Explainer
 from jobqueue.engine.health import leader_check, store_check, stream_check
 from jobqueue.engine.held_back import HeldBackJobs
 from jobqueue.engine.links import ENDING, EngineLink, Pulses, ReportCall
@@ -175,6 +177,14 @@ class Engine(OperatorCalls, ScheduleCalls):
         )
         self._unserved = Unserved(self._store, self._scheduler.sessions, self._leads_under)
         self._held_back = HeldBackJobs(self._store.queues)
+        self._explainer = Explainer(
+            self._store,
+            self._settings,
+            self._scheduler.sessions,
+            self._unserved,
+            self._held_back,
+            self.list_jobs,
+        )
         self._pulses = Pulses(self._store.workers, self._scheduler, self._lose)
         self._control = Control(self._store.workers, self._scheduler)
         await self._store.queues.create(dataclasses.replace(self._settings.queue))
@@ -374,15 +384,11 @@ class Engine(OperatorCalls, ScheduleCalls):
 
     async def get(self, job_id: str) -> Job:
         job = await self._get(job_id)
-        job.hint = await self._hint(job)
+        job.hint = await self._explainer.hint(job, self._clock.now())
         return job
 
-    async def _hint(self, job: Job) -> str:
-        """Return why a job waits although it could be claimed, or an empty text."""
-        now = self._clock.now()
-        if job.state is not State.PENDING or (job.run_at is not None and job.run_at > now):
-            return ""
-        return await self._unserved.hint(job, now) or await self._held_back.hint(job)
+    async def explain(self, job_id: str) -> Explanation:
+        return await self._explainer.explain(await self._get(job_id), self._clock.now())
 
     async def _get(self, job_id: str) -> Job:
         job = await self._store.reads.get(parse_job_id(job_id))
@@ -403,7 +409,7 @@ class Engine(OperatorCalls, ScheduleCalls):
                     return job
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    job.hint = await self._hint(job)
+                    job.hint = await self._explainer.hint(job, self._clock.now())
                     return job
                 seq, version = job.seq, job.version
                 del job  # free its payload during the wait

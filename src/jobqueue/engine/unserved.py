@@ -11,8 +11,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from jobqueue.core.breaker import OpenBreaker, why_paused
+from jobqueue.core import explain
+from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import JobQueueError
+from jobqueue.core.explain import Explained
 from jobqueue.core.job import Job, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import COUNTED_TO, QueueStats, WaitingType
@@ -86,16 +88,6 @@ class Takers:
         return self._by_queue[queue]
 
 
-def reason(takers: Takers, queue: str, type: str) -> str:
-    """Return why no worker takes a claimable job, or an empty text if a worker takes it."""
-    if takers.take(queue, type):
-        return ""
-    if not takers.take_from(queue):
-        return f"no connected worker takes jobs from queue {queue!r}"
-    jobs = f"type {type!r}" if type else "jobs without a type"
-    return f"no connected worker takes {jobs} from queue {queue!r}"
-
-
 def _registration(info: WorkerInfo) -> _Registration:
     return info.id, info.incarnation, info.link
 
@@ -108,6 +100,7 @@ class Unserved(Background):
         self._sessions = sessions
         self._term = term
         self._takers = Recent(self._read_takers)
+        self._registered = Recent(store.workers.all)  # with their names, to explain a job
         self._waiting = Recent(lambda: store.queues.waiting_types(COUNTED_TO))
         # The names of workers of other servers, by registration: these never change.
         self._elsewhere: dict[_Registration, Scope] = {}
@@ -122,21 +115,39 @@ class Unserved(Background):
     def workers_changed(self) -> None:
         """Discard the cached workers, because a worker has registered at this server."""
         self._takers.forget()
+        self._registered.forget()
 
-    async def hint(self, job: Job, now: float) -> str:
-        """Return why the job waits if no worker takes it, else an empty text.
+    async def cause(self, job: Job, now: float, *, complete: bool = False) -> Explained | None:
+        """Return why no worker takes a PENDING job, or None if a worker takes it.
 
-        The job must be claimable.
+        With ``complete``, the cause also names registered workers that know such jobs.
         """
-        try:
-            every, able = await self._takers.read()
-        except JobQueueError:  # the job is shown without the hint
-            return ""
+        every, able = await self._takers.read()
+        if not every.take(job.queue, job.type):
+            return explain.nobody_takes(
+                job.queue,
+                job.type,
+                others=every.take_from(job.queue),
+                registered=await self._registered.read() if complete else (),
+            )
         pause = every.pause(job.type)
-        missing = reason(every, job.queue, job.type)
-        if missing or pause is None or able.take(job.queue, job.type):
-            return missing
-        return why_paused(pause, now)
+        if pause is None or able.take(job.queue, job.type):
+            return None
+        return explain.breaker_open(pause, now)
+
+    async def workers(self) -> list[Worker]:
+        """Return all workers that the store knows."""
+        return await self._registered.read()
+
+    async def able(self, job: Job) -> list[Worker]:
+        """Return the ONLINE workers that take a job, with the most free slots first."""
+        found = [
+            one
+            for one in await self.workers()
+            if one.status is WorkerStatus.ONLINE
+            and Takers([_without_paused(self._scope_of(one.info), one)]).take(job.queue, job.type)
+        ]
+        return sorted(found, key=explain.free_slots, reverse=True)
 
     async def complete(self, queues: Sequence[QueueStats]) -> None:
         """Add to each queue's figures the types of waiting jobs that no connected worker takes."""
@@ -198,6 +209,12 @@ class Unserved(Background):
         self._elsewhere = elsewhere
         known = here | elsewhere
         return [known.get(_registration(info)) for info in infos]
+
+    def _scope_of(self, info: WorkerInfo) -> Scope:
+        session = self._sessions.get(info.id)
+        if session is not None and session.info.fallback:
+            return self._scope(session)
+        return frozenset(info.queues), _NOTHING, info.types
 
     def _scope(self, session: Session) -> Scope:
         if session.info.fallback:  # it may leave queues to others

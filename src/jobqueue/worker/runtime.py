@@ -27,7 +27,7 @@ from jobqueue.core.errors import (
     Unavailable,
 )
 from jobqueue.core.ids import new_lease
-from jobqueue.core.job import Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
+from jobqueue.core.job import SUSPECT_AFTER, Assignment, Pulse, Transition, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Move
 from jobqueue.core.observer import Observer
 from jobqueue.core.progress import Progress
@@ -44,7 +44,7 @@ from jobqueue.worker.registry import Registry
 from jobqueue.worker.settings import WorkerSettings
 from jobqueue.worker.side_threads import HeartbeatThread, LoopWatch, UnsentProgress
 from jobqueue.worker.slots import OverrunSlots, WaitingSlots
-from jobqueue.worker.suspects import SUSPECT_AFTER, SuspectExecutor
+from jobqueue.worker.suspects import SuspectExecutor
 
 _FIRST_RECONNECT = 0.1
 _MAX_RECONNECT = 1.0

@@ -21,7 +21,6 @@ from jobqueue.worker.outbox import Outbox
 if TYPE_CHECKING:
     from jobqueue.worker.runtime import WorkerRuntime
 
-SUSPECT_AFTER = 2  # workers that died while they had the job
 _PATIENCE = 15.0  # seconds that a suspect waits for other jobs to end, the first time
 _MORE_PATIENCE = (
     4  # factor by which the wait grows with each hand-back, so that the job runs at last

@@ -18,6 +18,7 @@ from jobqueue.core.errors import (
     NotFound,
     QueueFull,
 )
+from jobqueue.core.explain import Cause
 from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Deleted,
@@ -204,6 +205,24 @@ async def test_dead_letters_are_retried_over_the_wire(remote):
     assert (await remote.list_jobs(JobQuery(reasons=(Reason.POISON,)))).jobs == []
     assert (await remote.list_jobs(JobQuery(until=1.0))).jobs == []
     assert (await remote.list_jobs(JobQuery(error="x"))).jobs == []
+
+
+async def test_a_job_is_explained_over_the_wire(remote, engine):
+    job_id = await submit_one(remote, delay=3_600)
+    await remote.pause_queue("default")
+    found = await remote.explain(job_id)
+    assert (found.job_id, found.state) == (job_id, State.PENDING)
+    assert [cause.code for cause in found.causes][:2] == [Cause.NOT_DUE, Cause.QUEUE_PAUSED]
+    here = await engine.explain(job_id)
+    assert [(one.code, one.advice) for one in found.causes] == [
+        (one.code, one.advice) for one in here.causes
+    ]
+    assert [one.facts for one in found.causes] == [one.facts for one in here.causes]
+    await remote.resume_queue("default")
+    with pytest.raises(NotFound):
+        await remote.explain("00000000-0000-4000-8000-000000000000")
+    with pytest.raises(InvalidArgument):
+        await remote.explain("nonsense")
 
 
 async def test_dead_letters_are_grouped_and_deleted_over_the_wire(remote):

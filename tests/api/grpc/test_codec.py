@@ -14,6 +14,8 @@ from jobqueue.api.grpc.codec import (
     deleted_to_pb,
     event_from_pb,
     event_to_pb,
+    explanation_from_pb,
+    explanation_to_pb,
     groups_from_pb,
     groups_to_pb,
     health_from_pb,
@@ -49,6 +51,7 @@ from jobqueue.api.grpc.work_codec import (
 )
 from jobqueue.core.breaker import OpenBreaker
 from jobqueue.core.errors import Internal, InvalidArgument
+from jobqueue.core.explain import Cause, Explained, Explanation
 from jobqueue.core.grouping import DeadLetterGroup, DeadLetterGroups
 from jobqueue.core.job import (
     IN_PROCESS,
@@ -302,6 +305,27 @@ deleteds = st.builds(
     refused=st.lists(st.builds(NotDeleted, uuids, text), max_size=3),
     next_page_token=text,
 )
+fact_values = st.recursive(
+    st.none() | st.booleans() | text | st.integers(-(2**53), 2**53) | times,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=5,
+)
+explanations = st.builds(
+    Explanation,
+    job_id=uuids,
+    state=st.sampled_from(State),
+    at=times,
+    causes=st.lists(
+        st.builds(
+            Explained,
+            code=st.sampled_from(Cause) | text,
+            text=text,
+            advice=text,
+            facts=st.dictionaries(text, fact_values, max_size=4),
+        ),
+        max_size=3,
+    ),
+)
 groupings = st.builds(
     DeadLetterGroups,
     groups=st.lists(
@@ -355,6 +379,7 @@ def over_the_wire(message):
         pytest.param(retry_queries, delete_request, retry_query_from_pb, id="delete-query"),
         pytest.param(retrieds, retried_to_pb, retried_from_pb, id="retried"),
         pytest.param(deleteds, deleted_to_pb, deleted_from_pb, id="deleted"),
+        pytest.param(explanations, explanation_to_pb, explanation_from_pb, id="explanation"),
         pytest.param(groupings, groups_to_pb, groups_from_pb, id="groups"),
         pytest.param(jobs, job_to_pb, job_from_pb, id="job"),
         pytest.param(events, event_to_pb, event_from_pb, id="event"),

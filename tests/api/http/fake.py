@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.errors import AlreadyExists, JobQueueError, NotFound
+from jobqueue.core.explain import Explained, Explanation
 from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.ids import new_job_ids
 from jobqueue.core.job import (
@@ -77,6 +78,7 @@ class FakeBackend:
         self.retried = Retried(0, 0, 0)
         self.deleted = Deleted(0, 0, 0)
         self.groups = DeadLetterGroups()
+        self.causes: list[Explained] = []
         self.failure: Exception | None = None
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()
@@ -159,6 +161,10 @@ class FakeBackend:
     async def history(self, job_id: str, before_version: int | None = None) -> list[Event]:
         await self.get(job_id)
         return [Event(job_id, 1, None, State.PENDING, Reason.SUBMITTED, CREATED, 0)]
+
+    async def explain(self, job_id: str) -> Explanation:
+        job = await self.get(job_id)
+        return Explanation(job_id, job.state, CREATED, self.causes)
 
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
         feed = self.feeds.get(job_id)

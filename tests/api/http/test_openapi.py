@@ -34,6 +34,7 @@ ROUTES = {
     "/jobs/{job_id}/cancel": {"post"},
     "/jobs/{job_id}/retry": {"post"},
     "/jobs/{job_id}/events": {"get"},
+    "/jobs/{job_id}/explain": {"get"},
     "/jobs/{job_id}/wait": {"get"},
     "/dlq": {"get"},
     "/dlq/retry": {"post"},

@@ -10,6 +10,7 @@ import pytest
 
 from jobqueue.api.http.settings import HttpFaceSettings
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.explain import Cause, Explained
 from jobqueue.core.job import Cancellation, NotRetried, Page, Retried, RetryQuery
 from jobqueue.core.lifecycle import FAILURES, Reason, State
 from jobqueue.core.progress import Progress
@@ -297,3 +298,41 @@ async def test_dead_letters_are_listed_by_the_same_choice(
     (query,) = backend.queries
     assert set(query.reasons) == FAILURES
     assert (query.error, query.since, query.until) == ("boom", 1.5, 2.5)
+
+
+async def test_a_job_is_explained(http: httpx.AsyncClient, backend: FakeBackend) -> None:
+    job = backend.add(queue="mail")
+    facts = {"queue": "mail", "since_at": CREATED, "held_by": [{"type": "<b>", "since_at": None}]}
+    backend.causes = [Explained(Cause.QUEUE_PAUSED, "it is paused", "resume it", facts)]
+    answer = (await http.get(f"/jobs/{job.id}/explain")).json()
+    assert answer == {
+        "job_id": job.id,
+        "status": "PENDING",
+        "at": "2027-01-15T08:00:00.000Z",
+        "causes": [
+            {
+                "code": "QUEUE_PAUSED",
+                "text": "it is paused",
+                "advice": "resume it",
+                "facts": {
+                    "queue": "mail",
+                    "since_at": "2027-01-15T08:00:00.000Z",
+                    "held_by": [{"type": "<b>", "since_at": None}],
+                },
+            }
+        ],
+    }
+    assert (await http.get(f"/jobs/{NOBODY}/explain")).status_code == 404
+    assert (await http.get("/jobs/nonsense/explain")).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [(Reason.CANCELLED, "FAILED"), (Reason.POISON, "FAILED")]
+)
+async def test_an_explanation_names_the_state_as_the_view_does(
+    http: httpx.AsyncClient, backend: FakeBackend, reason: Reason, status: str
+) -> None:
+    job = backend.add(state=State.DEAD_LETTERED, reason=reason)
+    backend.causes = [Explained(Cause.DEAD_LETTERED, "given up", "", {"reason": reason.value})]
+    answer = (await http.get(f"/jobs/{job.id}/explain?view=scheduler")).json()
+    assert answer["status"] == status

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Request
@@ -24,11 +25,15 @@ from jobqueue.core.waiting import LONG, Recent, items_of, turn
 
 FRESH = 1.0
 """Seconds for which all open pages share one read of the queues, the workers and the health."""
+LIVE = "x-jobqueue-live"
+"""The header with which an open page asks for itself again."""
+_MOST_SHARED = 32  # answers in memory for a second
 _FORM_BYTES = 64 * KIB
 _FORM_FIELDS = 100
 _ESCAPE_EFFORT = 4  # bytes that an escaped one counts as, beside its own three
 _OWN = ("same-origin", "none")
 
+T = TypeVar("T")
 Form = Mapping[str, str]
 Page = Callable[[Request], Awaitable[Response]]
 Action = Callable[[Request, Form], Awaitable[Response]]
@@ -41,6 +46,7 @@ class SharedReads:
         self._queues = Recent(backend.list_queues, FRESH)
         self._workers = Recent(backend.list_workers, FRESH)
         self._health = Recent(backend.health, FRESH)
+        self._shared: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def list_queues(self) -> list[QueueStats]:
         return await self._queues.read()
@@ -51,8 +57,36 @@ class SharedReads:
     async def health(self) -> Health:
         return await self._health.read()
 
+    async def shared(self, request: Request, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``read`` returns, for an open page that looks for news.
+
+        All open pages with the same key share one read in ``FRESH`` seconds. A page that a person
+        opens has a read of its own.
+        """
+        if LIVE not in request.headers:
+            return await read()
+        task = self._shared.get(key)
+        if task is None:
+            if len(self._shared) >= _MOST_SHARED:
+                return await read()
+            task = self._shared[key] = asyncio.ensure_future(read())
+            task.add_done_callback(lambda done: self._keep(key, done))
+        found: T = await asyncio.shield(task)
+        return found
+
+    def _keep(self, key: Hashable, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled():
+            done.exception()  # all its pages may be closed
+
+        def drop() -> None:
+            if self._shared.get(key) is done:
+                del self._shared[key]
+
+        asyncio.get_running_loop().call_later(FRESH, drop)
+
     def forget(self) -> None:
         """Discard the cached answers, because something was changed."""
+        self._shared.clear()
         for one in (self._queues, self._workers, self._health):
             one.forget()
 

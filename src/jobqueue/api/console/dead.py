@@ -93,7 +93,9 @@ def pages(console: Console) -> None:
         chosen = DeadFilter({name: params.get(name, "") for name in _WORDS}, RetryQuery())
         try:
             chosen = DeadFilter.read(params)
-            found = await group(chosen.query)
+            found = await console.reads.shared(
+                request, ("dlq", str(params)), lambda: group(chosen.query)
+            )
             if params.get("change") in _CHANGES:
                 work = await count(params["change"], chosen)
         except (InvalidArgument, DeadlineExceeded, NotFound) as failure:

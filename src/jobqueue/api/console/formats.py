@@ -179,3 +179,8 @@ def rounded(value: float) -> str:
     if not value or math.isnan(value):
         return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def sentence(text: str) -> str:
+    """Return a text with a capital at its beginning and a full stop at its end."""
+    return f"{text[:1].upper()}{text[1:]}."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +15,10 @@ from jobqueue.access.callers import current_caller
 from jobqueue.access.policy import permit
 from jobqueue.access.rules import RULES
 from jobqueue.api.console.console import Console, Form
-from jobqueue.api.console.formats import ago, moment, read_span, read_time, readable
+from jobqueue.api.console.formats import read_span, read_time, readable
 from jobqueue.api.http.errors import OBJECT
-from jobqueue.core.errors import InvalidArgument, JobQueueError
+from jobqueue.core.errors import InvalidArgument, JobQueueError, NotFound
+from jobqueue.core.explain import Cause, Explanation
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import MAX_VERSION, Event, Job, JobSpec, older
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
@@ -84,11 +85,14 @@ def pages(console: Console) -> None:
 
     @console.page("/jobs/{job_id}")
     async def show(request: Request) -> Response:
-        job = await backend.get(parse_job_id(request.path_params["job_id"]))
+        job_id = parse_job_id(request.path_params["job_id"])
         before = _version(request.query_params.get("before", ""))
-        events = await backend.history(job.id, before)
-        queues = {one.queue.name: one.queue for one in await console.reads.list_queues()}
-        queue = queues.get(job.queue)
+
+        async def read() -> tuple[Job, list[Event], Explanation | None]:
+            job = await backend.get(job_id)
+            return job, await backend.history(job_id, before), await explained(job)
+
+        job, events, why = await console.reads.shared(request, ("job", job_id, before), read)
         size = len(job.payload) + len(job.result or b"") + sum(len(one.detail) for one in events)
         if size > LONG:
             await turn(items_of(size))
@@ -103,8 +107,18 @@ def pages(console: Console) -> None:
             result=None if job.result is None else Content.of(job.result),
             more={name: value for name, value in job.spec.more().items() if value},
             is_over=job.state in TERMINAL,
-            waits=waits(job, is_paused=queue is not None and queue.paused),
+            explained=why,
         )
+
+    async def explained(job: Job) -> Explanation | None:
+        """Return why the job does not run, unless its state says all of it."""
+        if job.state in TERMINAL:
+            return None
+        with suppress(NotFound):  # it was removed meanwhile
+            found = await backend.explain(job.id)
+            if [one.code for one in found.causes] != [Cause.RUNNING]:
+                return found
+        return None
 
     @console.page("/jobs/{job_id}/payload")
     async def payload(request: Request) -> Response:
@@ -169,24 +183,6 @@ def pages(console: Console) -> None:
             return await show_form(request, source, form, error)
         request.scope[OBJECT] = job_id
         return console.go(request, f"jobs/{job_id}", did="submitted")
-
-
-def waits(job: Job, *, is_paused: bool) -> list[Any]:
-    """Return the known reasons why a job does not run now."""
-    told: list[Any] = []
-    if job.state is State.PENDING:
-        if is_paused:
-            told.append("Its queue is paused.")
-        if job.run_at is not None and job.run_at > time.time():
-            told += [("It may start at", moment(job.run_at), "which is", ago(job.run_at))]
-        if job.hint:
-            told.append(f"{job.hint[:1].upper()}{job.hint[1:]}.")
-    elif job.state is State.FAILED and job.next_retry_at is not None:
-        told.append(("It will be tried again at", moment(job.next_retry_at), "which is",
-                     ago(job.next_retry_at)))  # fmt: skip
-    elif job.state in HELD and job.cancel_requested:
-        told.append("Its worker was asked to stop it.")
-    return told
 
 
 def form_of(job: Job) -> dict[str, str]:

@@ -74,7 +74,11 @@ def pages(console: Console) -> None:
         page, error = Page([]), chosen.error
         if error is None:
             try:
-                page = await read_page(console, chosen, params.get("page_token", ""))
+                page = await console.reads.shared(
+                    request,
+                    ("jobs", str(request.query_params)),
+                    lambda: read_page(console, chosen, params.get("page_token", "")),
+                )
             except (InvalidArgument, DeadlineExceeded) as failure:
                 error = failure
         queues = await console.reads.list_queues()

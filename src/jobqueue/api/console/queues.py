@@ -63,7 +63,10 @@ def pages(console: Console) -> None:
         values: Mapping[str, Any] | None = None,
         error: JobQueueError | None = None,
     ) -> Response:
-        stats = await backend.queue_stats(request.path_params["name"])
+        name = request.path_params["name"]
+        stats = await console.reads.shared(
+            request, ("queue", name), lambda: backend.queue_stats(name)
+        )
         return console.show(
             request,
             "queue.html",

@@ -49,6 +49,10 @@ DONE = {
     "asked": "The job runs: its worker was asked to stop it.",
     "over": "The job had ended already.",
     "job-deleted": "The job was deleted.",
+    "schedule-paused": "The schedule is paused: its times are skipped.",
+    "schedule-resumed": "The schedule submits its jobs again.",
+    "schedule-ran": "The schedule's job was submitted.",
+    "schedule-removed": "The schedule was removed. Its jobs stay.",
     "out": "You are logged out.",
 }
 """The message that a page shows after a change, by the word ``did`` in the page's address."""
@@ -59,6 +63,7 @@ PAGES = (
     ("queues", "Queues"),
     ("jobs", "Jobs"),
     ("dlq", "Dead letters"),
+    ("schedules", "Schedules"),
     ("workers", "Workers"),
     ("system", "System"),
 )
@@ -78,7 +83,7 @@ def _environment() -> Environment:
         name: getattr(formats, name)
         for name in (
             "moment", "ago", "span", "setting", "count", "capped", "size", "percent", "first_line",
-            "segment", "rounded",
+            "segment", "rounded", "sentence",
         )
     }  # fmt: skip
     found.globals |= {

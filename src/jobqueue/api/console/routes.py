@@ -9,10 +9,12 @@ from jobqueue.api.console import (
     dead,
     job,
     jobs,
+    live,
     login,
     overview,
     queues,
     rendering,
+    schedules,
     system,
     workers,
 )
@@ -41,8 +43,10 @@ def console_routes(context: ApiContext) -> APIRouter:
         jobs.pages,
         job.pages,
         dead.pages,
+        schedules.pages,
         workers.pages,
         system.pages,
+        live.pages,
     ):
         register(console)
     return console.router

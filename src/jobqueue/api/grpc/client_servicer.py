@@ -14,6 +14,7 @@ from jobqueue.access.limits import Limiter, Submit, for_callers
 from jobqueue.api.grpc.calls import Calls, end, handled, server_stopping, unary
 from jobqueue.api.grpc.codec import (
     event_to_pb,
+    explanation_to_pb,
     job_query_from_pb,
     job_to_pb,
     result_to_pb,
@@ -115,6 +116,10 @@ class ClientServicer(rpc.ClientServiceServicer):
         events = await self._backend.history(parse_job_id(request.job_id), before)
         shown = await in_turns(event_to_pb, events, JOB)
         return pb.GetHistoryResponse(events=shown, older=older(events))
+
+    @unary
+    async def ExplainJob(self, request: pb.ExplainJobRequest) -> pb.ExplainJobResponse:
+        return explanation_to_pb(await self._backend.explain(parse_job_id(request.job_id)))
 
     @handled
     async def WatchJob(  # type: ignore[override]  # no generator

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, cast
 
+from google.protobuf import struct_pb2
+
 from jobqueue.api.grpc.errors import error_from_pb, error_to_pb
 from jobqueue.api.grpc.work_codec import MAX_INT63, breaker_from_pb, breaker_to_pb
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.explain import Cause, Explained, Explanation
 from jobqueue.core.grouping import DeadLetterGroup, DeadLetterGroups
 from jobqueue.core.job import (
     DEFAULT_QUEUE,
@@ -154,6 +157,39 @@ def event_to_pb(event: Event) -> types_pb2.Event:
 
 def event_from_pb(message: types_pb2.Event) -> Event:
     return Event(**record_fields(message, Event))
+
+
+def explanation_to_pb(answer: Explanation) -> client_pb2.ExplainJobResponse:
+    message = client_pb2.ExplainJobResponse(
+        **message_fields(answer, client_pb2.ExplainJobResponse),
+    )
+    for one in answer.causes:
+        cause = message.causes.add(code=one.code, text=one.text, advice=one.advice)
+        cause.facts.update(one.facts)
+    return message
+
+
+def explanation_from_pb(message: client_pb2.ExplainJobResponse) -> Explanation:
+    answer = Explanation(**record_fields(message, Explanation))
+    for one in message.causes:
+        code = Cause(one.code) if one.code in Cause.__members__ else one.code
+        answer.causes.append(Explained(code, one.text, one.advice, _value(one.facts)))
+    return answer
+
+
+def _value(part: Any) -> Any:
+    """Return a part of a Struct as Python objects. Numbers without a fraction become integers."""
+    if isinstance(part, struct_pb2.Struct):
+        return {name: _value(part.fields[name]) for name in part.fields}
+    kind = part.WhichOneof("kind")
+    if kind == "struct_value":
+        return _value(part.struct_value)
+    if kind == "list_value":
+        return [_value(one) for one in part.list_value.values]
+    if kind == "number_value":
+        number = part.number_value
+        return int(number) if number.is_integer() else number
+    return None if kind in (None, "null_value") else getattr(part, kind)
 
 
 def job_query_to_pb(query: JobQuery) -> client_pb2.ListJobsRequest:

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from jobqueue.api.http.bodies import SETTING_TYPES
 from jobqueue.api.http.errors import ErrorDetail, detail
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.explain import Explanation
 from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     Event,
@@ -26,13 +27,14 @@ from jobqueue.core.job import (
     Worker,
     WorkerStatus,
 )
-from jobqueue.core.lifecycle import VIEWS, State, project
+from jobqueue.core.lifecycle import TERMINAL, VIEWS, Reason, State, project
 from jobqueue.core.queue import SETTINGS, Kind, QueueSettings, QueueStats, Setting
 from jobqueue.core.schedule import Schedule, SchedulePage
 from jobqueue.core.waiting import JOB, WORKER, in_turns
 from jobqueue.documents import (
     Document,
     event_document,
+    explanation_document,
     job_fields,
     queue_document,
     rfc3339,
@@ -152,6 +154,27 @@ class EventView(Struct, kw_only=True):
     attempt: int
     worker_id: str | None
     detail: str
+
+
+class CauseView(Struct, kw_only=True):
+    """Describes one cause for which a job does not run.
+
+    The names of facts that are times end in `_at`.
+    """
+
+    code: str  # QUEUE_PAUSED, for example; later versions may have further ones
+    text: str
+    advice: str  # what to do; empty: nothing
+    facts: dict[str, Any]
+
+
+class ExplainAnswer(Struct, kw_only=True):
+    """Says why a job does not run. The causes hold at the same time, the nearest one first."""
+
+    job_id: str
+    status: str
+    at: _Time
+    causes: list[CauseView]
 
 
 class HistoryView(Struct, kw_only=True):
@@ -524,6 +547,12 @@ def event_view(event: Event, view: str) -> Document:
 
 async def queue_views(queues: Sequence[QueueStats], view: str) -> list[Document]:
     return await in_turns(lambda stats: queue_view(stats, view), queues, JOB)
+
+
+def explain_view(found: Explanation, view: str) -> Document:
+    said = found.causes[0].facts.get("reason") if found.state in TERMINAL else None
+    status = project(view, found.state, None if said is None else Reason(said))
+    return explanation_document(found) | {"status": status}
 
 
 def queue_view(stats: QueueStats, view: str) -> Document:

@@ -144,6 +144,11 @@ async def sees_status(access: Access, scope: Scope) -> bool:
     return True
 
 
+def still_admitted(access: Access, scope: Scope, action: str) -> None:
+    """Raise Unauthenticated or PermissionDenied if a long answer's caller may not go on reading."""
+    permit(access.identify(_shown(scope)), RULES[action].roles, action)
+
+
 def _is_login(scope: Scope) -> bool:
     """Return True for a login. It needs no credentials, but has a body that the budgets count."""
     return scope["method"] == "POST" and HTTP.get(("POST", scope["path"])) == "server.log_in"

@@ -28,7 +28,7 @@ _FEWEST = 48
 _PAUSE = 1.0  # seconds to wait when the process may open no more files
 # Each kind's share of all connections (1/3, 1/6, 1/6). One caller may use half of a share. The last
 # third is for idle connections and for probes.
-_SHARES = {BudgetKind.CALL: 3, BudgetKind.WAIT: 6, BudgetKind.STREAM: 6}
+_SHARES = {BudgetKind.CALL: 3, BudgetKind.WAIT: 6, BudgetKind.STREAM: 6, BudgetKind.PAGE: 6}
 # Headers that prevent web pages of other sites from using an answer.
 _POLICY = (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'")
 _HEADERS = (

@@ -196,6 +196,15 @@ def job_routes(context: ApiContext) -> APIRouter:
             job = await context.backend.get(job_id)
         return reply(answers.job_view(job, context.view(params.view)))
 
+    @router.get(
+        "/jobs/{job_id}/explain",
+        summary="Say why a job does not run, in words and as data",
+        responses=responses({200: (answers.ExplainAnswer, "the causes")}, [400, 404]),
+    )
+    async def explain(job_id: JobId, params: JobParams) -> Response:
+        found = await context.backend.explain(parse_job_id(job_id))
+        return reply(answers.explain_view(found, context.view(params.view)))
+
     @router.post(
         "/jobs/{job_id}/cancel",
         summary="Cancel a job: at once if it waits; the worker of a running one is asked to stop",

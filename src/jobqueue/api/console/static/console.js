@@ -1,7 +1,8 @@
 // Keeps an open page up to date, and shows times in the reader's zone. Without it, pages can be read
 // and their forms work; only a reload shows what is new.
 
-const EVERY = 5000; // milliseconds between two looks
+const EVERY = 5000; // milliseconds between two looks without a stream
+const REST = 60000; // milliseconds before a stream is tried again that the server refused
 const two = (number) => String(number).padStart(2, "0");
 
 function local(at) {
@@ -60,7 +61,7 @@ async function look() {
   if (looking || document.hidden || !regions.length || document.querySelector("main[data-still]")) return;
   looking = true;
   try {
-    const answer = await fetch(location.href, {headers: {Accept: "text/html"}});
+    const answer = await fetch(location.href, {headers: {Accept: "text/html", "X-Jobqueue-Live": "1"}});
     if (answer.redirected) { location.reload(); return; } // the session has expired
     if (!answer.ok) { tell(`not up to date: ${answer.status}`); return; }
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
@@ -77,6 +78,26 @@ async function look() {
   } finally {
     looking = false;
   }
+}
+
+// One stream says when there is news. A hidden page has none, and a page whose stream is refused or
+// broken looks every few seconds.
+let stream = null;
+let rests = 0;
+
+function follow() {
+  if (stream || document.hidden || Date.now() < rests || !document.querySelector("[data-live]")) return;
+  stream = new EventSource(new URL("../live", import.meta.url));
+  stream.addEventListener("look", look);
+  stream.addEventListener("over", () => location.reload());
+  stream.addEventListener("error", () => {
+    if (stream && stream.readyState === EventSource.CLOSED) { rests = Date.now() + REST; leave(); }
+  });
+}
+
+function leave() {
+  if (stream) stream.close();
+  stream = null;
 }
 
 function tell(text) {
@@ -115,10 +136,20 @@ if (address.searchParams.has("did")) { // a reload must not show the message aga
   address.searchParams.delete("did");
   history.replaceState(null, "", address);
 }
+// On a phone the row of pages is wider than the screen.
+document.querySelector("nav [aria-current]")?.scrollIntoView({block: "nearest", inline: "center"});
 showTimes();
 setInterval(showTimes, 1000);
-setInterval(look, EVERY);
-document.addEventListener("visibilitychange", () => { if (!document.hidden) { showTimes(); look(); } });
+follow();
+setInterval(() => { if (!stream || stream.readyState !== EventSource.OPEN) { follow(); look(); } }, EVERY);
+addEventListener("pagehide", leave);
+addEventListener("pageshow", follow);
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) { leave(); return; }
+  showTimes();
+  look();
+  follow();
+});
 document.addEventListener("keydown", (event) => {
   const open = document.querySelector("details.ask[open]");
   if (event.key === "Escape" && open) { open.open = false; open.querySelector("summary").focus(); }

@@ -13,6 +13,7 @@ from jobqueue.api.grpc.client_servicer import MAX_WAIT
 from jobqueue.api.grpc.codec import (
     deleted_from_pb,
     event_from_pb,
+    explanation_from_pb,
     groups_from_pb,
     health_from_pb,
     job_from_pb,
@@ -39,6 +40,7 @@ from jobqueue.core.errors import (
     JobQueueError,
     Unavailable,
 )
+from jobqueue.core.explain import Explanation
 from jobqueue.core.grouping import DeadLetterGroups
 from jobqueue.core.job import (
     MAX_PAGE,
@@ -182,6 +184,11 @@ class GrpcBackend:
         request = client_pb2.GetHistoryRequest(job_id=job_id, before_version=before_version)
         answer = await self._servers.call(lambda at: at.client.GetHistory, request)
         return [event_from_pb(event) for event in answer.events]
+
+    async def explain(self, job_id: str) -> Explanation:
+        request = client_pb2.ExplainJobRequest(job_id=job_id)
+        answer = await self._servers.call(lambda at: at.client.ExplainJob, request)
+        return explanation_from_pb(answer)
 
     async def watch(self, job_id: str) -> AsyncIterator[Event]:
         search = self._servers.search(_FIRST_DELAY, _LONGEST_DELAY)

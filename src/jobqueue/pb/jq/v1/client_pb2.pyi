@@ -6,6 +6,7 @@ The service for producers of jobs."""
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf import struct_pb2 as _struct_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from jobqueue.pb.jq.v1 import types_pb2 as _types_pb2
@@ -522,6 +523,102 @@ class GetHistoryResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetHistoryResponse: _TypeAlias = GetHistoryResponse  # noqa: Y015
+
+@_typing.final
+class ExplainJobRequest(_message.Message):
+    """The job to explain."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """A UUID."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainJobRequest: _TypeAlias = ExplainJobRequest  # noqa: Y015
+
+@_typing.final
+class ExplainJobResponse(_message.Message):
+    """Why a job does not run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    CAUSES_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """A UUID."""
+    state: _types_pb2.JobState.ValueType
+    """The state of the job."""
+    @_builtins.property
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """When the causes were true."""
+
+    @_builtins.property
+    def causes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Cause]:
+        """The causes, which hold at the same time; the nearest one first. There is one at least."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        state: _types_pb2.JobState.ValueType = ...,
+        at: _timestamp_pb2.Timestamp | None = ...,
+        causes: _abc.Iterable[Global___Cause] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["at", b"at"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "causes", b"causes", "job_id", b"job_id", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainJobResponse: _TypeAlias = ExplainJobResponse  # noqa: Y015
+
+@_typing.final
+class Cause(_message.Message):
+    """One cause for which a job does not run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    ADVICE_FIELD_NUMBER: _builtins.int
+    FACTS_FIELD_NUMBER: _builtins.int
+    code: _builtins.str
+    """A name such as QUEUE_PAUSED. Later versions may have further ones."""
+    text: _builtins.str
+    """The cause in words."""
+    advice: _builtins.str
+    """What to do; empty: nothing."""
+    @_builtins.property
+    def facts(self) -> _struct_pb2.Struct:
+        """The facts by name. Those that end in _at are times, in seconds since the epoch."""
+
+    def __init__(
+        self,
+        *,
+        code: _builtins.str = ...,
+        text: _builtins.str = ...,
+        advice: _builtins.str = ...,
+        facts: _struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "code", b"code", "facts", b"facts", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Cause: _TypeAlias = Cause  # noqa: Y015
 
 @_typing.final
 class WatchJobRequest(_message.Message):

@@ -75,6 +75,11 @@ class ClientServiceStub:
                 request_serializer=jq_dot_v1_dot_client__pb2.GetHistoryRequest.SerializeToString,
                 response_deserializer=jq_dot_v1_dot_client__pb2.GetHistoryResponse.FromString,
                 _registered_method=True)
+        self.ExplainJob = channel.unary_unary(
+                '/jq.v1.ClientService/ExplainJob',
+                request_serializer=jq_dot_v1_dot_client__pb2.ExplainJobRequest.SerializeToString,
+                response_deserializer=jq_dot_v1_dot_client__pb2.ExplainJobResponse.FromString,
+                _registered_method=True)
         self.WatchJob = channel.unary_stream(
                 '/jq.v1.ClientService/WatchJob',
                 request_serializer=jq_dot_v1_dot_client__pb2.WatchJobRequest.SerializeToString,
@@ -147,6 +152,13 @@ class ClientServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainJob(self, request, context):
+        """Says why a job does not run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def WatchJob(self, request, context):
         """Streams a job's transitions, past ones first, until it is terminal.
         """
@@ -203,6 +215,11 @@ def add_ClientServiceServicer_to_server(servicer, server):
                     servicer.GetHistory,
                     request_deserializer=jq_dot_v1_dot_client__pb2.GetHistoryRequest.FromString,
                     response_serializer=jq_dot_v1_dot_client__pb2.GetHistoryResponse.SerializeToString,
+            ),
+            'ExplainJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainJob,
+                    request_deserializer=jq_dot_v1_dot_client__pb2.ExplainJobRequest.FromString,
+                    response_serializer=jq_dot_v1_dot_client__pb2.ExplainJobResponse.SerializeToString,
             ),
             'WatchJob': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchJob,
@@ -432,6 +449,33 @@ class ClientService:
             '/jq.v1.ClientService/GetHistory',
             jq_dot_v1_dot_client__pb2.GetHistoryRequest.SerializeToString,
             jq_dot_v1_dot_client__pb2.GetHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jq.v1.ClientService/ExplainJob',
+            jq_dot_v1_dot_client__pb2.ExplainJobRequest.SerializeToString,
+            jq_dot_v1_dot_client__pb2.ExplainJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -32,6 +32,8 @@ class ClientServiceStub:
     """Lists jobs, newest first."""
     GetHistory: _aio.UnaryUnaryMultiCallable[_client_pb2.GetHistoryRequest, _client_pb2.GetHistoryResponse]
     """Reads a job's transitions so far."""
+    ExplainJob: _aio.UnaryUnaryMultiCallable[_client_pb2.ExplainJobRequest, _client_pb2.ExplainJobResponse]
+    """Says why a job does not run."""
     WatchJob: _aio.UnaryStreamMultiCallable[_client_pb2.WatchJobRequest, _client_pb2.WatchJobResponse]
     """Streams a job's transitions, past ones first, until it is terminal."""
     GetLoad: _aio.UnaryUnaryMultiCallable[_client_pb2.GetLoadRequest, _client_pb2.GetLoadResponse]
@@ -103,6 +105,14 @@ class ClientServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_client_pb2.GetHistoryRequest, _abc.Awaitable[_client_pb2.GetHistoryResponse]],
     ) -> _abc.Awaitable[_client_pb2.GetHistoryResponse]:
         """Reads a job's transitions so far."""
+
+    @_abc_1.abstractmethod
+    def ExplainJob(
+        self,
+        request: _client_pb2.ExplainJobRequest,
+        context: _aio.ServicerContext[_client_pb2.ExplainJobRequest, _abc.Awaitable[_client_pb2.ExplainJobResponse]],
+    ) -> _abc.Awaitable[_client_pb2.ExplainJobResponse]:
+        """Says why a job does not run."""
 
     @_abc_1.abstractmethod
     def WatchJob(
