@@ -22,6 +22,7 @@ NAMES = [
     "JobHandle",
     "JobQueue",
     "JobQueueError",
+    "NotUnique",
     "QueueFull",
     "QueueSpec",
     "RateLimited",
@@ -31,6 +32,7 @@ NAMES = [
     "Task",
     "TaskQueueClient",
     "Tls",
+    "Unique",
     "__version__",
 ]
 

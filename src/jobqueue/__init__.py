@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         InvalidArgument,
         JobFailed,
         JobQueueError,
+        NotUnique,
         QueueFull,
         RateLimited,
     )
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from jobqueue.taskqueue.client.blocking import SyncTaskQueueClient
     from jobqueue.taskqueue.client.client import TaskQueueClient
     from jobqueue.tasks.context import Abort, Context, RetryLater
+    from jobqueue.tasks.unique import Unique
 
 __all__ = [
     "Abort",
@@ -39,6 +41,7 @@ __all__ = [
     "JobHandle",
     "JobQueue",
     "JobQueueError",
+    "NotUnique",
     "QueueFull",
     "QueueSpec",
     "RateLimited",
@@ -48,6 +51,7 @@ __all__ = [
     "Task",
     "TaskQueueClient",
     "Tls",
+    "Unique",
     "__version__",
 ]
 
@@ -64,6 +68,7 @@ _MODULES = {
     "JobHandle": "client.handle",
     "JobQueue": "client.app",
     "JobQueueError": "core.errors",
+    "NotUnique": "core.errors",
     "QueueFull": "core.errors",
     "QueueSpec": "core.queue",
     "RateLimited": "core.errors",
@@ -73,6 +78,7 @@ _MODULES = {
     "Task": "client.tasks",
     "TaskQueueClient": "taskqueue.client.client",
     "Tls": "access.tls",
+    "Unique": "tasks.unique",
 }
 
 

@@ -62,6 +62,7 @@ def _spec_fields(spec: JobSpec) -> Document:
         "idempotency_key": spec.key,
         "labels": dict(spec.labels),
         **spec.more(),
+        "unique": None if spec.unique is None else spec.unique.document(),
     }
 
 
@@ -223,7 +224,7 @@ def schedule_document(schedule: Schedule, *, payload: bool = False) -> Document:
         "delay": job.delay,
         "timeout": job.timeout,
         "labels": dict(job.labels),
-        **job.more(),
+        **{name: value for name, value in job.more().items() if name != "unique"},
     }
     if payload:
         _put_bytes(said, "payload", job.payload)

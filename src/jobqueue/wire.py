@@ -21,10 +21,12 @@ from jobqueue.core.job import MORE, JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import SETTINGS, Kind
 from jobqueue.core.schedule import Overlap, Schedule, ScheduleSpec, ScheduleState, Source
+from jobqueue.core.unique import UniqueKey
 from jobqueue.pb.jq.v1 import schedules_pb2, types_pb2
 
 E = TypeVar("E", bound=enum.Enum)
 N = TypeVar("N", bound=int)
+R = TypeVar("R")
 
 _NANOS = 1_000_000_000
 # The limits of a Timestamp: the years 1 to 9999.
@@ -32,6 +34,7 @@ _EARLIEST, _LATEST = -62_135_596_800.0, 253_402_300_799.0
 # Fields of records whose names in messages are different.
 _NAMES = {
     "ttl": "ttl_seconds",
+    "period": "period_seconds",
     "delay": "delay_seconds",
     "timeout": "timeout_seconds",
     "every": "every_seconds",
@@ -119,6 +122,10 @@ _ENUMERATIONS: Mapping[str, Enumeration[Any, Any]] = {
 }
 
 
+# Records that are messages of their own inside another one.
+_RECORDS: Mapping[str, tuple[Any, type[Any]]] = {"Unique": (types_pb2.Unique, UniqueKey)}
+
+
 class _Shared:
     """Copies the plain fields that a class of records and a type of messages have in common.
 
@@ -133,9 +140,12 @@ class _Shared:
         self.times: list[tuple[str, str]] = []
         self.required_times: list[tuple[str, str]] = []
         self.members: list[tuple[str, str, Enumeration[Any, Any], bool]] = []  # True: may be None
+        self.records: list[tuple[str, str, Any, type[Any]]] = []  # in a message of their own
         for one in fields(record):
             wire_name = _NAMES.get(one.name, one.name)
             found = message.DESCRIPTOR.fields_by_name.get(wire_name)
+            if found is None:  # the key of a Unique is no idempotency key
+                wire_name, found = one.name, message.DESCRIPTOR.fields_by_name.get(one.name)
             if found is None or (only is not None and one.name not in only):
                 continue
             pair = (one.name, wire_name)
@@ -149,6 +159,8 @@ class _Shared:
             elif found.message_type is not None:
                 if found.message_type.GetOptions().map_entry:
                     self.mappings.append(pair)
+                elif (inner := _RECORDS.get(found.message_type.name)) is not None:
+                    self.records.append((*pair, *inner))
             elif found.is_repeated:
                 self.lists.append(pair)
             else:
@@ -168,6 +180,9 @@ class _Shared:
         for name, wire_name, table, _ in self.members:
             if (member := getattr(record, name)) is not None:
                 values[wire_name] = table.to_pb[member]
+        for name, wire_name, kind, _ in self.records:
+            if (inner := getattr(record, name)) is not None:
+                values[wire_name] = kind(**message_fields(inner, kind))
         return values
 
     def read(self, message: Any) -> dict[str, Any]:
@@ -190,6 +205,9 @@ class _Shared:
             if member is None and (number or not may_be_none):
                 member = table.from_pb(number)
             values[name] = member
+        for name, wire_name, _, record in self.records:
+            if has(wire_name):
+                values[name] = record_of(getattr(message, wire_name), record)
         return values
 
 
@@ -217,6 +235,11 @@ def record_fields(message: Message, record: type[Any]) -> dict[str, Any]:
     Fields that are absent in the message are omitted.
     """
     return _shared(record, type(message)).read(message)
+
+
+def record_of(message: Message, record: type[R]) -> R:
+    """Return a record of the class ``record`` with a message's fields."""
+    return record(**record_fields(message, record))
 
 
 def read_spec(message: Message, **more: Any) -> JobSpec:

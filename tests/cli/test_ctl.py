@@ -248,7 +248,44 @@ def test_an_idempotency_key_gives_the_first_job_or_a_conflict(ctl, server, queue
     as_json = ctl(
         server.grpc, "job", "submit", queue, '{"a": 1}', "--key", "order-42", "-o", "json"
     )
-    assert as_json.json == {"job_id": first, "duplicate": True}
+    assert as_json.json == {"job_id": first, "duplicate": True, "existing": False}
+
+
+def test_a_unique_key_gives_the_job_that_has_it_or_a_refusal_or_its_place(ctl, server, queue):
+    unique = ("--unique", "page-7")
+    first = submit(ctl, server, queue, "1", *unique)
+    shown = ctl(server.grpc, "job", "status", first)
+    assert "page-7 (unfinished, existing)" in shown.out
+    again = ctl(server.grpc, "job", "submit", queue, "2", *unique)
+    assert (again.status, again.out.strip()) == (0, first)
+    assert "nothing was submitted" in again.err
+    as_json = ctl(server.grpc, "job", "submit", queue, "2", *unique, "-o", "json")
+    assert as_json.json == {"job_id": first, "duplicate": False, "existing": True}
+    refused = ctl(server.grpc, "job", "submit", queue, "3", *unique, "--on-conflict", "reject")
+    assert (refused.status, refused.out) == (15, "")
+    assert f"unique.key: 'page-7' belongs to job {first}" in refused.err
+    waiting = (*unique, "--unique-scope", "waiting", "--on-conflict", "replace")
+    later = submit(ctl, server, queue, "4", *waiting)
+    old = ctl(server.grpc, "job", "status", first, "-o", "json").json
+    assert (old["status"], old["reason"]) == ("DEAD_LETTERED", "SUPERSEDED")
+    within = ctl(server.grpc, "job", "submit", queue, "5", *unique, "--unique-period", "3600")
+    assert within.out.strip() == later
+
+
+def test_a_unique_key_in_a_file_of_jobs(ctl, server, queue, tmp_path):
+    lines = tmp_path / "jobs.jsonl"
+    lines.write_text(
+        '{"payload": 1, "unique": {"key": "k"}}\n'
+        '{"payload": 2, "unique": {"key": "k"}}\n'
+        '{"payload": 3, "unique": {"key": "k", "on_conflict": "reject"}}\n'
+    )
+    done = ctl(server.grpc, "job", "submit", queue, "--batch", str(lines), "-o", "json")
+    assert done.status == 15
+    assert [one["status"] for one in done.json["results"]] == ["accepted", "existing", "refused"]
+    lines.write_text('{"payload": 1, "unique": {"key": "k", "owner": "ann"}}\n')
+    wrong = ctl(server.grpc, "job", "submit", queue, "--batch", str(lines))
+    assert wrong.status == 2
+    assert "line 1: unique: " in wrong.err
 
 
 def test_count_submits_copies(ctl, server, queue):
@@ -716,6 +753,17 @@ def test_status_sums_up_the_system(ctl, server):
         (("job", "submit", "default"), 2, "error: PAYLOAD: give either a payload or --batch"),
         (("job", "submit", "default", "@/no/file"), 2, "error: PAYLOAD: cannot read '/no/file'"),
         (("job", "submit", "default", "1", "--key", "k", "--count", "2"), 2, "error: --count:"),
+        (("job", "submit", "default", "1", "--unique", "k", "--count", "2"), 2, "error: --count:"),
+        (
+            ("job", "submit", "default", "1", "--unique-scope", "waiting"),
+            2,
+            "error: --unique-scope: needs --unique KEY",
+        ),
+        (
+            ("job", "submit", "default", "1", "--unique", "k", "--on-conflict", "merge"),
+            2,
+            "error: unique.on_conflict: 'merge' is unknown; allowed: existing, reject, replace",
+        ),
         (("job", "status", "123"), 2, "error: job_id: '123' is not a UUID"),
         (("job", "status", str(uuid.UUID(int=1))), 4, "error: job_id: there is no job"),
         (("job", "watch", str(uuid.UUID(int=1))), 4, "error: job_id: there is no job"),

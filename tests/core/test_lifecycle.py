@@ -46,6 +46,7 @@ EXPECTED: dict[Move, dict[State, list[State]]] = {
     Move.RETRY_WHEN_DUE: {F: [P]},
     Move.EXPIRE: {P: [X]},
     Move.CANCEL: {P: [X], A: [X], F: [X]},
+    Move.SUPERSEDE: {P: [X], F: [X]},
     Move.DROP_WITH_QUEUE: {P: [X], A: [X], R: [F, X], F: [X]},
     Move.RETRY_BY_HAND: {F: [P], X: [P]},
 }

@@ -23,6 +23,7 @@ from jobqueue.core.stream import (
     ScheduleChange,
     ScheduleEvent,
 )
+from jobqueue.core.unique import CONFLICTS, SCOPES, UniqueKey
 from jobqueue.events.codec import UnknownRecord, decode, encode
 from jobqueue.pb.jq.v1 import events_pb2 as pb
 
@@ -58,6 +59,15 @@ CREATED = st.builds(
         run_at=st.none() | TIME,
         key=st.none() | TEXT,
         key_owner=TEXT,
+        unique=st.none()
+        | st.builds(
+            UniqueKey,
+            key=TEXT,
+            scope=st.sampled_from(SCOPES),
+            period=st.none() | TIME,
+            on_conflict=st.sampled_from(CONFLICTS),
+            owner=TEXT,
+        ),
         labels=st.dictionaries(TEXT, TEXT, max_size=3),
     ),
     created_at=TIME,

@@ -1,4 +1,4 @@
-"""Idempotency keys belong to the caller who used them; nobody is shown another caller's job."""
+"""Idempotency and unique keys belong to their caller; nobody is shown another caller's job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 
 from jobqueue.core.errors import PermissionDenied
 from jobqueue.core.job import JobQuery, JobSpec, SubmitStatus
+from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import Queue
+from jobqueue.core.unique import UniqueKey
 from jobqueue.server.process import ServerProcess
 from jobqueue.stores.sqlite.store import SqliteStore
 from jobqueue.taskqueue.components.model import Spec
@@ -61,6 +63,27 @@ async def test_another_callers_key_is_free_over_grpc():
         assert (again.status, again.job_id) == (SubmitStatus.DUPLICATE, first.job_id)
         shown = (await web.list_jobs(JobQuery())).jobs
         assert {job.key for job in shown} == {"order-42"}
+
+
+async def test_another_callers_unique_key_is_free_whatever_the_client_says_of_its_owner():
+    debounced: dict[str, Any] = {"key": "k", "scope": "waiting", "on_conflict": "replace"}
+    async with serving() as server, AsyncExitStack() as stack:
+        web = await stack.enter_async_context(over_grpc(server, "web"))
+        shop = await stack.enter_async_context(over_grpc(server, "shop"))
+        (first,) = await web.submit([JobSpec(payload=b"1", unique=UniqueKey(key="k"))])
+        claimed = UniqueKey(**debounced, owner="web")
+        (other,) = await shop.submit([JobSpec(payload=b"2", unique=claimed)])
+        assert (first.status, other.status) == (SubmitStatus.ACCEPTED, SubmitStatus.ACCEPTED)
+        async with over_http(server, "shop") as client:
+            body = {"payload": 3, "unique": {"key": "k", "on_conflict": "reject"}}
+            refused = await client.post("/jobs", json=body)
+            assert (refused.status_code, refused.json()["reason"]) == (409, "not_unique")
+            assert refused.json()["job_id"] == refused.json()["job"]["job_id"] == other.job_id
+            body["unique"] = {**debounced, "owner": "web"}
+            assert (await client.post("/jobs", json=body)).status_code == 400
+        assert (await web.get(first.job_id)).state is State.PENDING
+        (again,) = await web.submit([JobSpec(payload=b"4", unique=UniqueKey(key="k"))])
+        assert (again.status, again.job_id) == (SubmitStatus.EXISTING, first.job_id)
 
 
 async def test_another_callers_key_is_free_over_taskqueue():

@@ -22,6 +22,7 @@ from jobqueue.core.progress import Progress
 from jobqueue.core.queue import QueueSpec, QueueUpdate
 from jobqueue.core.schedule import ScheduleSpec
 from jobqueue.core.store import Rules
+from jobqueue.core.unique import UniqueKey
 from jobqueue.engine.engine import Engine
 from jobqueue.stores.memory import MemoryStore
 from tests import patience
@@ -62,6 +63,11 @@ async def connected(backend: Backend, **said: Any) -> None:
 
 REFUSED: dict[str, tuple[type[JobQueueError], str, Call]] = {
     "submit type": (InvalidArgument, "type", lambda b: submitted(b, spec(type=NUL))),
+    "submit unique key": (
+        InvalidArgument,
+        "unique.key",
+        lambda b: submitted(b, spec(unique=UniqueKey(key=NUL))),
+    ),
     "submit key": (InvalidArgument, "idempotency_key", lambda b: submitted(b, spec(key=NUL))),
     "submit label": (InvalidArgument, "labels", lambda b: submitted(b, spec(labels={NUL: "x"}))),
     "submit label's value": (

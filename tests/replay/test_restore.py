@@ -10,7 +10,7 @@ import pytest
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.errors import Conflict
-from jobqueue.core.job import JobSpec, Transition
+from jobqueue.core.job import JobSpec, SubmitStatus, Transition
 from jobqueue.core.lifecycle import HELD, TERMINAL, Move, Reason, State
 from jobqueue.core.queue import Queue
 from jobqueue.core.rebuild import Restored, World, gather
@@ -24,9 +24,10 @@ from jobqueue.core.schedule import (
 )
 from jobqueue.core.store import Claim, Rules, Store
 from jobqueue.core.stream import StreamItem
+from jobqueue.core.unique import UniqueKey
 from tests.replay.conftest import OpenEmpty
 from tests.replay.same import all_jobs, assert_same, content_of
-from tests.stores.driver import Driver, worker
+from tests.stores.driver import Driver, spec, worker
 from tests.stores.every import STORES, Places
 
 pytestmark = pytest.mark.req("sch:REPLAY")
@@ -142,6 +143,35 @@ async def test_schedules_go_on_in_the_new_store(open_empty: OpenEmpty, store_nam
     ]
     due = await target.store.schedules.due(source.clock.now() + 90)
     assert set(due.names) == {"new", "ticked"}
+
+
+async def test_unique_keys_belong_to_the_same_jobs(open_empty: OpenEmpty, store_name: str):
+    source = await open_empty("memory")
+    await source.queue("q")
+
+    def debounced(payload: bytes) -> JobSpec:
+        said = UniqueKey(key="d", scope="waiting", on_conflict="replace", owner="ann")
+        return spec(payload, unique=said)
+
+    for n in range(3):
+        await source.results(debounced(b"%d" % n))
+    done = await source.submit(unique=UniqueKey(key="done"), priority=9)
+    one = await source.claim_one()
+    await source.start(one)
+    await source.succeed(one)
+    runs = await source.submit(unique=UniqueKey(key="runs"), priority=9)
+    await source.start(await source.claim_one())
+    target = await open_empty(store_name)
+    await restored(source, target.store)
+    await assert_same(await content_of(source.store), target.store)
+    (later,) = await target.results(spec(unique=UniqueKey(key="done")))
+    assert later.status is SubmitStatus.ACCEPTED
+    (again,) = await target.results(spec(unique=UniqueKey(key="runs")))
+    assert (again.status, again.job_id) == (SubmitStatus.EXISTING, runs)
+    await target.results(debounced(b"3"))
+    waiting = [job for job in await target.all_jobs() if job.state is State.PENDING]
+    assert sorted(job.payload for job in waiting) == [b"3", b"x"]
+    assert (await target.job(done)).state is State.DONE
 
 
 async def test_a_ttl_counts_from_the_submit_although_the_clock_went_back(

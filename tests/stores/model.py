@@ -11,6 +11,7 @@ from jobqueue.core.job import JobSpec, SubmitStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.retry import RetryPolicy
 from jobqueue.core.store import Rules
+from jobqueue.core.unique import UniqueKey
 
 P, A, R, D, F, X = State
 
@@ -35,6 +36,8 @@ class ModelJob:
     cancel_requested: bool = False
     timer: float | None = None  # retry, assignment timeout or watchdog
     old_leases: list[int] = field(default_factory=list)
+    created_at: float = 0.0
+    unique: UniqueKey | None = None
     told: dict[int, float] = field(default_factory=dict)  # lease -> progress
 
     @property
@@ -60,10 +63,41 @@ class Model:
         if spec.key and known and known[2] > self.now:
             same = known[1] == (spec.payload, spec.type)
             return (SubmitStatus.DUPLICATE if same else SubmitStatus.REFUSED), known[0]
-        waiting = sum(job.queue == spec.queue and job.state is P for job in self.jobs)
+        holder = self.in_the_way(spec)
+        if holder is not None and spec.unique is not None and spec.unique.on_conflict != "replace":
+            kept = spec.unique.on_conflict == "existing"
+            return (SubmitStatus.EXISTING if kept else SubmitStatus.REFUSED), holder.id
+        waiting = sum(
+            job.queue == spec.queue and job.state is P and job is not holder for job in self.jobs
+        )
         if spec.queue == "r" and waiting >= self.capacity:
             return SubmitStatus.REFUSED, ""
         return SubmitStatus.ACCEPTED, ""
+
+    def in_the_way(self, spec: JobSpec) -> ModelJob | None:
+        """The job that has the unique key of this spec, if it has it still."""
+        said = spec.unique
+        if said is None:
+            return None
+        equal = [
+            job
+            for job in self.jobs
+            if job.unique is not None and (job.queue, job.unique.key) == (spec.queue, said.key)
+        ]
+        last = max(equal, key=lambda job: job.seq, default=None)
+        if last is None:
+            return None
+        if said.period is not None:
+            return last if self.now < last.created_at + said.period else None
+        states = (P, F) if said.scope == "waiting" else (P, A, R, F)
+        return last if last.state in states else None
+
+    def supersede(self, spec: JobSpec) -> ModelJob | None:
+        """An accepted spec takes the place of this job, if it says so."""
+        holder = self.in_the_way(spec)
+        if holder is not None:
+            self._enter(holder, X)
+        return holder
 
     def add(self, spec: JobSpec, job_id: str, seq: int) -> None:
         if spec.key:
@@ -80,6 +114,8 @@ class Model:
                 timeout=spec.timeout,
                 run_at=self.now + (spec.delay or 0.0),
                 expires_at=None if spec.ttl is None else self.now + spec.ttl,
+                created_at=self.now,
+                unique=spec.unique,
             )
         )
 

@@ -15,7 +15,11 @@ from jobqueue.core.store import Claim
 from tests.stores.driver import Driver, new, spec
 
 P, A, R, D, F, X = State
-ACCEPTED, DUPLICATE, REFUSED = SubmitStatus
+ACCEPTED, DUPLICATE, REFUSED = (
+    SubmitStatus.ACCEPTED,
+    SubmitStatus.DUPLICATE,
+    SubmitStatus.REFUSED,
+)
 
 
 @pytest.mark.req("jq:FR-025")

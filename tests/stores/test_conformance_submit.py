@@ -14,10 +14,15 @@ from jobqueue.core.job import SubmitStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.queue import Queue, QueueSettings
 from jobqueue.core.store import Claim, Rules
+from jobqueue.core.unique import UniqueKey
 from tests.stores.driver import Driver, new, spec
 from tests.stores.twin import Twin
 
-ACCEPTED, DUPLICATE, REFUSED = SubmitStatus
+ACCEPTED, DUPLICATE, REFUSED = (
+    SubmitStatus.ACCEPTED,
+    SubmitStatus.DUPLICATE,
+    SubmitStatus.REFUSED,
+)
 
 
 @pytest.mark.req("jq:FR-009", "jq:FR-011")
@@ -55,6 +60,7 @@ async def test_every_field_of_the_spec_is_kept(driver: Driver):
         run_at=now + 30.0,
         timeout=12.5,
         key="schlüssel-✓",
+        unique=UniqueKey(key="schlüssel", scope="waiting", on_conflict="replace"),
         labels={"tenant": "a", "größe": "ü"},
     )
     job = await driver.job(job_id)
@@ -63,6 +69,8 @@ async def test_every_field_of_the_spec_is_kept(driver: Driver):
     assert job.run_at == pytest.approx(now + 30.0)
     assert job.expires_at == pytest.approx(now + 90.0)
     assert job.key == "schlüssel-✓"
+    unique = UniqueKey(key="schlüssel", scope="waiting", on_conflict="replace")
+    assert job.spec.unique == unique
     assert dict(job.labels) == {"tenant": "a", "größe": "ü"}
     assert (job.result, job.error, job.worker_id) == (None, "", None)
     assert (job.started_at, job.completed_at, job.next_retry_at) == (None, None, None)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from jobqueue.core.clock import ManualClock
 from jobqueue.core.decide import event_of
-from jobqueue.core.job import Assignment, Job, SubmitStatus, Transition
+from jobqueue.core.job import Assignment, Job, JobSpec, Outcome, SubmitStatus, Transition
 from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import Progress
 from jobqueue.core.retry import PROFILES
 from jobqueue.core.store import Claim, Rules
+from jobqueue.core.unique import UniqueKey
 from tests.examples import FACTOR, examples
 from tests.services import kept
 from tests.stores.driver import NO_BACKOFF, Driver, new, spec, worker
@@ -29,6 +30,15 @@ QUEUES = ("q", "r")
 TYPES = ("", "a", "b")
 MEANT = (None, None, frozenset("a"), frozenset(("a", "b")), frozenset(("", "unknown")))
 WORKERS = ("w0", "w1")
+UNIQUE = (
+    *[None] * 6,
+    UniqueKey(key="u"),
+    UniqueKey(key="u", on_conflict="reject"),
+    UniqueKey(key="u", scope="waiting"),
+    UniqueKey(key="u", period=5.0),
+    UniqueKey(key="u", scope="waiting", on_conflict="replace"),
+    UniqueKey(key="v", scope="waiting", on_conflict="replace"),
+)
 CAPACITY = 6
 
 # An operation is a name and numbers; what they mean depends on what there is at that moment.
@@ -98,6 +108,7 @@ class Machine:
                 delay=[None, None, None, 4.0][(y // 8) % 4],
                 key=[None, None, "k", "l"][(y // 32) % 4],
                 timeout=[None, 5.0][(y // 128) % 2],
+                unique=UNIQUE[(y // 256) % len(UNIQUE)],
             )
             for x, y in numbers
         ]
@@ -108,10 +119,11 @@ class Machine:
         for one, result in zip(specs, done.results, strict=True):
             status, original = self.model.admits(one)
             assert result.status is status, (one, result)
-            if status is SubmitStatus.DUPLICATE:
+            if status in (SubmitStatus.DUPLICATE, SubmitStatus.EXISTING):
                 assert result.job_id == original
             if status is SubmitStatus.ACCEPTED:
                 self.driver.accepted.add(result.job_id)
+                self._superseded(one, result.job_id, done.superseded)
                 job = await self.driver.job(result.job_id)
                 self.model.add(one, result.job_id, job.seq)
                 self.twins[job.seq] = Twin(result.job_id, job.seq, one, now, RULES)
@@ -119,6 +131,14 @@ class Machine:
             expected = self.model.claim(QUEUES, slots)
             assert {job.id for job in expected} == taken.keys()
             self._taken([(taken[job.id], job) for job in expected])
+
+    def _superseded(self, one: JobSpec, job_id: str, outcomes: list[Outcome]) -> None:
+        """Move the job whose place an accepted job has taken."""
+        holder = self.model.supersede(one)
+        if holder is not None:
+            (outcome,) = (said for said in outcomes if said.job_id == holder.id)
+            asked = Transition.superseded(holder.seq, job_id)
+            self.twins[holder.seq].moved(asked, outcome, self.driver.clock.now())
 
     async def _claim(self, x: int, y: int) -> None:
         queues = (QUEUES[:1], QUEUES[1:], QUEUES)[x % 3]

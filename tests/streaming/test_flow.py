@@ -13,6 +13,7 @@ from jobqueue.core.dispatch import Hint
 from jobqueue.core.errors import Conflict
 from jobqueue.core.job import JobSpec, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
+from jobqueue.core.unique import UniqueKey
 from jobqueue.engine.engine import Engine
 from jobqueue.events.dispatch.link import KafkaLink
 from jobqueue.events.dispatch.worker import KafkaDispatch
@@ -87,6 +88,21 @@ async def test_each_job_goes_to_a_worker_that_knows_its_task(system: System) -> 
 
 async def _known() -> str:
     return "done"
+
+
+async def test_a_unique_job_is_there_once_and_gives_its_place(system: System) -> None:
+    api = await system.all()
+    one = UniqueKey(key="k")
+    debounced = UniqueKey(key="d", scope="waiting", on_conflict="replace")
+    (running,) = await submit(api, type="sleep", payload=b'{"seconds": 0.5}', unique=one)
+    assert await submit(api, 2, unique=one) == [running] * 2
+    first, later = await submit(api, 2, delay=0.5, unique=debounced)
+    old, done, ran = await ended(api.backend, first, later, running)
+    assert (old.state, old.reason) == (State.DEAD_LETTERED, Reason.SUPERSEDED)
+    assert (done.state, ran.state) == (State.DONE, State.DONE)
+    (again,) = await submit(api, unique=one)
+    assert again != running
+    await ended(api.backend, again)
 
 
 @pytest.mark.req("sch:ROADMAP", "sch:LOOP")

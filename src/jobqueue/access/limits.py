@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from jobqueue.access.callers import Caller, Role, current_caller
 from jobqueue.core.clock import Clock, MonotonicClock
@@ -130,10 +131,12 @@ def for_callers(submit: Submit, limiter: Limiter | None) -> Submit:
 
 
 def _own(spec: JobSpec, caller: Caller) -> PermissionDenied | None:
-    """Set the caller as owner of the job's idempotency key.
+    """Set the caller as owner of the job's idempotency key and of its unique key.
 
     Return an error if the caller may not use the key.
     """
+    if spec.unique is not None:
+        spec.unique = replace(spec.unique, owner=caller.name)
     if spec.key is None:
         return None
     if not spec.key.startswith(TICKS):

@@ -99,7 +99,8 @@ def retry(
         str | None,
         typer.Option(
             help=f"Only jobs given up for these reasons: {_REASONS}. Default: FAILURES, which"
-            " leaves out jobs that were cancelled, expired, or dropped with their queue.",
+            " leaves out jobs that were cancelled, superseded, expired, or dropped with their"
+            " queue.",
         ),
     ] = None,
     error: ErrorOption = "",

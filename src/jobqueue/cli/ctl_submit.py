@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,11 +17,15 @@ from jobqueue.core.api import Backend
 from jobqueue.core.errors import Code, DeadlineExceeded, InvalidArgument, JobFailed
 from jobqueue.core.job import Job, JobSpec, SubmitResult, SubmitStatus
 from jobqueue.core.lifecycle import TERMINAL, State
+from jobqueue.core.unique import CONFLICTS, SCOPES, UNFINISHED, UniqueKey
 from jobqueue.documents import job_document
 
 EXAMPLES = examples(
     'jq-ctl job submit default \'{"hello": "world"}\'',
     "jq-ctl job submit mail @message.json --type send --priority 5 --key order-42 --wait",
+    "jq-ctl job submit index '{\"page\": 7}' --unique page-7",
+    "jq-ctl job submit index '{\"page\": 7}' --unique page-7 --unique-scope waiting "
+    "--on-conflict replace --delay 10",
     "date | jq-ctl job submit default -",
     "jq-ctl job submit default '\"x\"' --count 10000",
     "jq-ctl job submit default --batch jobs.jsonl   "
@@ -59,6 +63,27 @@ def submit(
     key: Annotated[
         str | None, typer.Option(help="Idempotency key: an equal job is not submitted twice.")
     ] = None,
+    unique: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Unique key: while a job has it, no other one gets it."),
+    ] = None,
+    unique_scope: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(SCOPES), help=f"When a job has its unique key. Default: {UNFINISHED}."
+        ),
+    ] = None,
+    unique_period: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="In place of the scope: time after its submit."),
+    ] = None,
+    on_conflict: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(CONFLICTS),
+            help="Print the id of the job that has the key (the default), fail, or take its place.",
+        ),
+    ] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label; may be repeated.")
     ] = None,
@@ -75,8 +100,10 @@ def submit(
     if (payload is None) == (batch is None):
         raise InvalidArgument("PAYLOAD", "give either a payload or --batch FILE")
     if batch is not None:
-        if count > 1 or wait or key:
-            raise InvalidArgument("--batch", "cannot be given with --count, --key or --wait")
+        if count > 1 or wait or key or unique:
+            raise InvalidArgument(
+                "--batch", "cannot be given with --count, --key, --unique or --wait"
+            )
         _submit_many(chosen, read_lines(batch, queue), None)
         return
     assert payload is not None
@@ -90,14 +117,28 @@ def submit(
         delay=delay,
         timeout=timeout,
         key=key,
+        unique=_unique(unique, unique_scope, unique_period, on_conflict),
         labels=parse_labels(label or []),
     )
     if count == 1:
         _submit_one(chosen, spec, wait, wait_timeout)
         return
-    if key or wait:
-        raise InvalidArgument("--count", "cannot be given with --key or --wait")
+    if key or unique or wait:
+        raise InvalidArgument("--count", "cannot be given with --key, --unique or --wait")
     _submit_many(chosen, ((number, spec) for number in range(1, count + 1)), count)
+
+
+def _unique(
+    key: str | None, scope: str | None, period: float | None, on_conflict: str | None
+) -> UniqueKey | None:
+    said = {"scope": scope, "period": period, "on_conflict": on_conflict}
+    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    if key is None:
+        for name in given:
+            option = "--on-conflict" if name == "on_conflict" else f"--unique-{name}"
+            raise InvalidArgument(option, "needs --unique KEY")
+        return None
+    return UniqueKey(key=key, **given)
 
 
 def _submit_one(chosen: CliSession, spec: JobSpec, wait: bool, wait_timeout: float | None) -> None:
@@ -105,12 +146,18 @@ def _submit_one(chosen: CliSession, spec: JobSpec, wait: bool, wait_timeout: flo
         (result,) = await chosen.within(backend.submit([spec]))
         job_id = result.unwrap()
         duplicate = result.status is SubmitStatus.DUPLICATE
+        existing = result.status is SubmitStatus.EXISTING
         if not chosen.json:
             say(job_id)
             if duplicate:
                 note(f"note: key {spec.key!r} was used before; the printed id is the earlier job's")
+            if existing and spec.unique is not None:
+                note(
+                    f"note: nothing was submitted: the printed id is that of the job with the"
+                    f" unique key {spec.unique.key!r}"
+                )
         elif not wait:
-            print_json({"job_id": job_id, "duplicate": duplicate})
+            print_json({"job_id": job_id, "duplicate": duplicate, "existing": existing})
         return await _wait(chosen, backend, job_id, wait_timeout) if wait else None
 
     job = chosen.converse(work)

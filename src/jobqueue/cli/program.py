@@ -39,6 +39,7 @@ EXIT_CODES: dict[Code, int] = {
     Code.JOB_FAILED: 12,
     Code.UNAUTHENTICATED: 13,
     Code.RATE_LIMITED: 14,
+    Code.NOT_UNIQUE: 15,
 }
 EXIT_INTERRUPTED = 130
 

@@ -12,6 +12,7 @@ import msgspec
 
 from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import JobSpec
+from jobqueue.core.unique import EXISTING, UNFINISHED, UniqueKey
 from jobqueue.documents import refuse_constant
 
 # The server has its own limit. This limit protects the memory after a mistake like `@/dev/zero`.
@@ -79,6 +80,16 @@ def read_lines(file: Path, queue: str) -> Iterator[tuple[int, JobSpec]]:
         raise InvalidArgument("--batch", f"cannot read {str(file)!r}: {error.strerror}") from None
 
 
+class _UniqueLine(msgspec.Struct, forbid_unknown_fields=True):
+    key: str
+    scope: str = UNFINISHED
+    period: float | None = None
+    on_conflict: str = EXISTING
+
+
+_LINE_FIELDS["unique"] = _UniqueLine | None
+
+
 def parse_line(line: bytes, number: int, queue: str) -> JobSpec:
     """Return the job spec in a line of JSON.
 
@@ -104,4 +115,6 @@ def parse_line(line: bytes, number: int, queue: str) -> JobSpec:
         except msgspec.ValidationError as error:  # Expected `int`, got `str`
             raise InvalidArgument(where, f"{name}: {str(error).replace('`', '')}") from None
     key = body.pop("idempotency_key", None)
+    if (unique := body.get("unique")) is not None:
+        body["unique"] = UniqueKey(**msgspec.structs.asdict(unique))
     return JobSpec(payload=payload.encode(), key=key, **{"queue": queue, **body})

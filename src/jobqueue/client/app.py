@@ -174,10 +174,10 @@ class JobQueue:
         Each time gives one job, even if several workers run. ``cron`` has five fields, or is a
         shorthand like ``@hourly``, or is a number of seconds or a timedelta. ``name`` identifies
         the schedule; it must be the same in every process, and is the task's name by default. The
-        options of ``task.options(...)`` apply, except key and run_at. ``overlap`` says what happens
-        while the schedule's last job is unfinished: ``allow``, ``skip`` or ``queue``. The workers
-        of the app declare the schedule when they start; the server, or the process that has the
-        store open, submits its jobs from then on.
+        options of ``task.options(...)`` apply, except key, unique and run_at. ``overlap`` says what
+        happens while the schedule's last job is unfinished: ``allow``, ``skip`` or ``queue``. The
+        workers of the app declare the schedule when they start; the server, or the process that has
+        the store open, submits its jobs from then on.
         """
         if not any(
             own.definition is getattr(task, "definition", None) for own in self._tasks.values()
@@ -206,6 +206,15 @@ class JobQueue:
         known = self._tasks.get(type)
         defaults = TaskOptions() if known is None else known.definition.options
         spec = options.spec(_encode(payload), type, defaults)
+        unique = options.unique or defaults.unique
+        if unique is not None:
+            spec.unique = (
+                unique.of_call(
+                    known.definition, known.definition.codec.arguments((), payload), spec.payload
+                )
+                if known is not None and isinstance(payload, Mapping)
+                else unique.of_payload(type, spec.payload)
+            )
         return await self.sender.send(spec, self._decode, connection)
 
     @overload

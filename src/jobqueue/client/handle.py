@@ -53,7 +53,7 @@ class JobHandle(Generic[R_co]):
         queue: str | None = None,
     ) -> None:
         self.id = job_id
-        #: False if an earlier submit with the same idempotency key made the job.
+        #: False if an earlier submit made the job: it has the idempotency key or the unique key.
         self.created = created
         self._port = port
         self._decode = decode

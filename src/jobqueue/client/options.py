@@ -13,9 +13,12 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.job import MORE, NO_LABELS, JobSpec
 from jobqueue.core.retry import Backoff
 from jobqueue.tasks.task import TaskOptions
+from jobqueue.tasks.unique import Unique, check_unique
 
 Seconds = float | timedelta
 """A duration in seconds, or a timedelta."""
+
+_COPIED = tuple(name for name in MORE if name != "unique")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class SubmitOptions:
     delay: float | None = None
     run_at: float | None = None
     key: str | None = None
+    unique: Unique | None = None
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
 
     def over(self, earlier: SubmitOptions) -> SubmitOptions:
@@ -49,7 +53,10 @@ class SubmitOptions:
         return replace(earlier, labels={**earlier.labels, **self.labels}, **said)
 
     def spec(self, payload: bytes, name: str, task: TaskOptions) -> JobSpec:
-        """Return the spec of the job to submit, with the task's options in place of None."""
+        """Return the spec of the job to submit, with the task's options in place of None.
+
+        The caller sets its unique key, which may depend on the arguments.
+        """
         return JobSpec(
             payload=payload,
             queue=task.queue if self.queue is None else self.queue,
@@ -62,7 +69,7 @@ class SubmitOptions:
             timeout=task.timeout if self.timeout is None else self.timeout,
             key=self.key,
             labels=self.labels,
-            **{name: said for name in MORE if (said := getattr(self, name)) is not None},
+            **{name: said for name in _COPIED if (said := getattr(self, name)) is not None},
         )
 
 
@@ -83,6 +90,7 @@ class SubmitSaid(TypedDict, total=False):
     delay: Seconds | None
     run_at: datetime | float | None
     key: str | None
+    unique: Unique | None
     labels: Mapping[str, str] | None
 
 
@@ -99,6 +107,7 @@ def submit_options(**said: Unpack[SubmitSaid]) -> SubmitOptions:
             values[name] = seconds(name, values[name])
     if "run_at" in values:
         values["run_at"] = moment("run_at", values["run_at"])
+    check_unique(values.get("unique"))
     if "labels" in values:
         values["labels"] = dict(values["labels"])
     return SubmitOptions(**values)

@@ -164,6 +164,13 @@ class Sender:
         self, port: Port, specs: Sequence[JobSpec], connection: object, run: RunCoroutine
     ) -> list[SubmitResult]:
         """Submit jobs in a user's transaction. If a declared queue is missing, create it first."""
+        if any(spec.unique is not None for spec in specs):
+            # Whether another job is in the way would be known at the commit only.
+            raise InvalidArgument(
+                "unique",
+                "cannot be given together with connection=: submit the job without unique, or"
+                " after the commit; key= makes a repeated submit one job",
+            )
         if port is not self._shared:  # inline mode has its jobs in memory, and runs them at once
             return await run(self._deliver(port, specs))
         own = self._transactions.recognised(connection)

@@ -40,7 +40,7 @@ class SyncJob(Generic[R_co]):
 
     @property
     def created(self) -> bool:
-        """Return False if an earlier submit with the same idempotency key created the job."""
+        """Return False if an earlier submit with the idempotency or unique key created the job."""
         return self._handle.created
 
     def result(self, timeout: float | None = None) -> R_co:

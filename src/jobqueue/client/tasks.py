@@ -48,6 +48,7 @@ from jobqueue.core.store import Rules
 from jobqueue.engine.admission import check_schedule
 from jobqueue.tasks.context import Context
 from jobqueue.tasks.task import ExecutorName, TaskDefinition, TaskOptions, define
+from jobqueue.tasks.unique import Unique
 
 if TYPE_CHECKING:
     from jobqueue.client.app import JobQueue
@@ -158,6 +159,12 @@ class Task(Generic[F_co, S_co]):
             raise InvalidArgument(
                 "key", "a key identifies only one job; submit the jobs one by one"
             )
+        if self._unique is not None and isinstance(self._unique.key, str):
+            raise InvalidArgument(
+                "unique.key",
+                "one text for many jobs would keep all but one away; give a function of the"
+                " arguments, or submit the jobs one by one",
+            )
         specs = []
         for index, args in enumerate(calls):
             if not isinstance(args, tuple):
@@ -200,7 +207,16 @@ class Task(Generic[F_co, S_co]):
         """Return the spec of the job that ``submit`` would send for these arguments."""
         definition = self.definition
         payload = definition.encode(args, kwargs)
-        return self._overrides.spec(payload, definition.name, definition.options)
+        spec = self._overrides.spec(payload, definition.name, definition.options)
+        unique = self._unique
+        if unique is not None:
+            arguments = definition.codec.arguments(args, kwargs)
+            spec.unique = unique.of_call(definition, arguments, payload)
+        return spec
+
+    @property
+    def _unique(self) -> Unique | None:
+        return self._overrides.unique or self.definition.options.unique
 
 
 class _Unknown:
@@ -258,6 +274,10 @@ class TaskDecorator:
     number of seconds, a list like ``[1, 10, 60]`` (the last number applies to all further retries),
     or a ``Backoff``, whose waits double. Only exceptions in ``retry_on`` are retried. Exceptions in
     ``abort_on`` are never retried, even if they are in ``retry_on``.
+
+    ``unique=Unique()`` keeps a job with equal arguments from being submitted while the task's
+    earlier one has not ended. ``Unique`` says which jobs are equal, for how long, and what a later
+    submit does.
 
     ``breaker=Breaker(failures=10, pause=30)`` pauses the task in a worker process whose attempts
     failed 10 times in a row: for 30 seconds the process takes no jobs of the task, then it tries
@@ -334,6 +354,7 @@ class TaskDecorator:
         backoff: Seconds | Sequence[Seconds] | Backoff | None = None,
         retry_on: Exceptions | None = None,
         abort_on: Exceptions | None = None,
+        unique: Unique | None = None,
         breaker: Breaker | None = None,
         cron: str | None = None,
         every: Seconds | None = None,
@@ -357,6 +378,7 @@ class TaskDecorator:
         backoff: Seconds | Sequence[Seconds] | Backoff | None = None,
         retry_on: Exceptions | None = None,
         abort_on: Exceptions | None = None,
+        unique: Unique | None = None,
         breaker: Breaker | None = None,
         cron: str | None = None,
         timezone: str | None = None,
@@ -445,6 +467,12 @@ class Times:
         if job.key is not None:
             raise InvalidArgument(
                 "key", "is not allowed: a schedule makes a key for each of its jobs"
+            )
+        if job.unique is not None:
+            raise InvalidArgument(
+                "unique",
+                "is not allowed for a schedule: its overlap says what happens while its last job"
+                " is unfinished; give unique= where you submit: task.options(unique=...)",
             )
         made = ScheduleSpec(
             name=name,

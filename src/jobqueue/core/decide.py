@@ -44,6 +44,7 @@ from jobqueue.core.progress import Progress
 from jobqueue.core.queue import QueueSettings
 from jobqueue.core.retry import RetryPolicy
 from jobqueue.core.store import Change, Rules
+from jobqueue.core.unique import REPLACE, Holder, UniqueKey, in_the_way
 
 L = TypeVar("L", bound="Live")
 
@@ -186,6 +187,18 @@ def repeated(spec: JobSpec, original: str, fingerprint: bytes) -> SubmitResult:
     if fingerprint == spec.fingerprint() or fingerprint == spec.sha256():
         return SubmitResult.duplicate(original)
     return SubmitResult.conflict(original, spec.key or "")
+
+
+def unique_conflict(unique: UniqueKey, holder: Holder | None, now: float) -> SubmitResult | None:
+    """Return the result of a submit that the holder of its unique key prevents, or None."""
+    if holder is None or unique.on_conflict == REPLACE or not in_the_way(unique, holder, now):
+        return None
+    return SubmitResult.not_unique(unique, holder.job_id)
+
+
+def to_supersede(unique: UniqueKey, holder: Holder | None, now: float) -> bool:
+    """Return True if a submit that is accepted takes the place of the holder of its unique key."""
+    return holder is not None and unique.on_conflict == REPLACE and in_the_way(unique, holder, now)
 
 
 def key_held(spec: JobSpec) -> SubmitResult:

@@ -8,6 +8,7 @@ JobQueueError
 ├── AlreadyExists       the name is taken
 ├── Conflict            the state of the job, queue or worker forbids the call
 ├── KeyConflict         the idempotency key belongs to a job with another payload
+├── NotUnique           the unique key belongs to another job
 ├── QueueFull           the queue is at capacity; the error has a retry_after
 ├── RateLimited         the caller sends too fast; the error has a retry_after
 ├── Unavailable         the call had no effect; try again
@@ -33,6 +34,7 @@ class Code(enum.StrEnum):
     ALREADY_EXISTS = "ALREADY_EXISTS"
     CONFLICT = "CONFLICT"
     KEY_CONFLICT = "KEY_CONFLICT"
+    NOT_UNIQUE = "NOT_UNIQUE"
     QUEUE_FULL = "QUEUE_FULL"
     RATE_LIMITED = "RATE_LIMITED"
     UNAVAILABLE = "UNAVAILABLE"
@@ -135,6 +137,16 @@ class Conflict(JobQueueError):
     """Reports that the state of the job, queue, worker or store forbids the call."""
 
     code = Code.CONFLICT
+
+
+class NotUnique(JobQueueError):
+    """Reports that the unique key belongs to another job; ``job_id`` is that job's id."""
+
+    code = Code.NOT_UNIQUE
+
+    def __init__(self, message: str, job_id: str) -> None:
+        super().__init__(message)
+        self.job_id = job_id
 
 
 class KeyConflict(JobQueueError):

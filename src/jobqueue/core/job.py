@@ -10,11 +10,18 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jobqueue.core.breaker import OpenBreaker
-from jobqueue.core.errors import InvalidArgument, JobQueueError, KeyConflict, without_trace
+from jobqueue.core.errors import (
+    InvalidArgument,
+    JobQueueError,
+    KeyConflict,
+    NotUnique,
+    without_trace,
+)
 from jobqueue.core.ids import stored_key
 from jobqueue.core.lifecycle import FAILURES, REPORTABLE, Move, Reason, State, Step
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import QueueSettings
+from jobqueue.core.unique import REJECT, UniqueKey
 
 T = TypeVar("T")
 
@@ -44,6 +51,7 @@ class JobSpec:
     key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     key_owner: str = ""  # a caller's name; empty: all callers share the key
+    unique: UniqueKey | None = None  # None: any number of equal jobs
 
     @property
     def stored_key(self) -> str | None:
@@ -120,6 +128,7 @@ class SubmitStatus(enum.Enum):
 
     ACCEPTED = "accepted"
     DUPLICATE = "duplicate"  # the key and the payload are those of the job ``job_id``
+    EXISTING = "existing"  # the job ``job_id`` has the unique key
     REFUSED = "refused"  # nothing was written; ``error`` says why
 
 
@@ -148,6 +157,14 @@ class SubmitResult:
     def conflict(cls, job_id: str, key: str) -> SubmitResult:
         message = f"idempotency_key: {key!r} was used for job {job_id} with another payload or type"
         return cls(SubmitStatus.REFUSED, job_id, KeyConflict(message, job_id))
+
+    @classmethod
+    def not_unique(cls, unique: UniqueKey, job_id: str) -> SubmitResult:
+        """Return the result if the job ``job_id`` has the key and is not replaced."""
+        if unique.on_conflict != REJECT:
+            return cls(SubmitStatus.EXISTING, job_id)
+        message = f"unique.key: {unique.key!r} belongs to job {job_id}"
+        return cls(SubmitStatus.REFUSED, job_id, NotUnique(message, job_id))
 
     @classmethod
     def refused(cls, error: JobQueueError) -> SubmitResult:
@@ -375,6 +392,11 @@ class Transition:
     @classmethod
     def cancelled(cls, seq: int) -> Transition:
         return cls(seq, Move.CANCEL)
+
+    @classmethod
+    def superseded(cls, seq: int, by: str) -> Transition:
+        """Return the move of a waiting job whose place the job with the id ``by`` takes."""
+        return cls(seq, Move.SUPERSEDE, error=f"superseded by job {by}")
 
     @classmethod
     def retried_by_hand(cls, seq: int, version: int | None = None) -> Transition:

@@ -63,13 +63,14 @@ class Reason(enum.StrEnum):
     TTL_EXPIRED = "TTL_EXPIRED"
     QUEUE_DELETED = "QUEUE_DELETED"
     MANUAL_RETRY = "MANUAL_RETRY"
+    SUPERSEDED = "SUPERSEDED"
 
 
 TRANSITIONS: Mapping[tuple[State | None, State], frozenset[Reason]] = {
     (None, State.PENDING): frozenset({Reason.SUBMITTED}),
     (State.PENDING, State.ASSIGNED): frozenset({Reason.ASSIGNED}),
     (State.PENDING, State.DEAD_LETTERED): frozenset(
-        {Reason.TTL_EXPIRED, Reason.CANCELLED, Reason.QUEUE_DELETED}
+        {Reason.TTL_EXPIRED, Reason.CANCELLED, Reason.QUEUE_DELETED, Reason.SUPERSEDED}
     ),
     (State.ASSIGNED, State.RUNNING): frozenset({Reason.STARTED}),
     (State.ASSIGNED, State.FAILED): frozenset(
@@ -96,6 +97,7 @@ TRANSITIONS: Mapping[tuple[State | None, State], frozenset[Reason]] = {
             Reason.POISON,
             Reason.CANCELLED,
             Reason.QUEUE_DELETED,
+            Reason.SUPERSEDED,
         }
     ),
     (State.DEAD_LETTERED, State.PENDING): frozenset({Reason.MANUAL_RETRY}),
@@ -135,6 +137,7 @@ class Move(enum.Enum):
     RETRY_WHEN_DUE = "retry when due"
     EXPIRE = "expire"
     CANCEL = "cancel"
+    SUPERSEDE = "supersede"
     DROP_WITH_QUEUE = "drop with queue"
     RETRY_BY_HAND = "retry by hand"
 
@@ -181,6 +184,7 @@ PATHS: Mapping[Move, _Paths] = {
     Move.CANCEL: _step(
         State.DEAD_LETTERED, Reason.CANCELLED, State.PENDING, State.ASSIGNED, State.FAILED
     ),
+    Move.SUPERSEDE: _step(State.DEAD_LETTERED, Reason.SUPERSEDED, State.PENDING, State.FAILED),
     Move.DROP_WITH_QUEUE: {
         **_step(
             State.DEAD_LETTERED, Reason.QUEUE_DELETED, State.PENDING, State.ASSIGNED, State.FAILED

@@ -127,6 +127,12 @@ class ScheduleSpec:
             raise InvalidArgument(
                 "idempotency_key", "is not allowed: a schedule makes a key for each of its jobs"
             )
+        if self.job.unique is not None:
+            raise InvalidArgument(
+                "unique",
+                "is not allowed: a schedule's overlap says what happens while its last job is"
+                " unfinished",
+            )
         if self.job.run_at is not None:
             raise InvalidArgument(
                 "run_at", "is not allowed: a schedule has its own times; use delay"

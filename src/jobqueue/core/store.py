@@ -118,10 +118,14 @@ class Claimed(list[Assignment]):
 
 @dataclass(slots=True)
 class Submission:
-    """The results of a submit, in the batch's order, and the jobs claimed in the same write."""
+    """The results of a submit, in the batch's order, and the jobs claimed in the same write.
+
+    ``superseded`` has the outcomes of waiting jobs whose place a new job has taken.
+    """
 
     results: list[SubmitResult]
     assigned: list[Assignment] = field(default_factory=list)
+    superseded: list[Outcome] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -82,6 +82,8 @@ def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) 
         check_text("type", spec.type, MAX_TYPE_LENGTH)
     if spec.key is not None:
         check_text("idempotency_key", spec.key, MAX_KEY_LENGTH)
+    if spec.unique is not None:
+        spec.unique.check()
     if spec.labels:
         check_labels("labels", spec.labels, check_text)
 

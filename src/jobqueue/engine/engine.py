@@ -356,6 +356,8 @@ class Engine(OperatorCalls, ScheduleCalls):
             raise
         self._scheduler.settle(plan, submission.assigned, looked=not parallel)
         self._after_submit(jobs, submission.results, work, len(submission.assigned))
+        if submission.superseded:
+            self._after_apply(submission.superseded, by_worker=False)
         return _split(submission.results, [len(call) for call in calls])
 
     def _after_submit(

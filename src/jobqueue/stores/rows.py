@@ -40,6 +40,7 @@ from jobqueue.core.stream import (
     QueueEvent,
     StreamItem,
 )
+from jobqueue.core.unique import UniqueKey, read_unique
 from jobqueue.stores import schedule_rows
 from jobqueue.stores.queue_rows import read_queue_body
 
@@ -63,16 +64,18 @@ def write_labels(spec: JobSpec) -> str | None:
 def write_more(spec: JobSpec) -> str | None:
     """Return the job's fields that have no column of their own, as JSON for the column ``more``."""
     more = {n: value for n in MORE if (value := getattr(spec, n)) != getattr(_UNSAID, n)}
-    return json.dumps(more) if more else None
+    return json.dumps(more, default=UniqueKey.as_list) if more else None
 
 
 def read_more(more: str | bytes | None) -> dict[str, Any]:
     """Return the fields in a column ``more`` by name, without fields of newer versions."""
     said = json.loads(more) if more else {}
-    return {name: _as_field(said[name]) for name in MORE if name in said}
+    return {name: _as_field(name, said[name]) for name in MORE if name in said}
 
 
-def _as_field(value: Any) -> Any:
+def _as_field(name: str, value: Any) -> Any:
+    if name == "unique":
+        return read_unique(value)
     # Specs have tuples where JSON has lists.
     return tuple(value) if isinstance(value, list) else value
 

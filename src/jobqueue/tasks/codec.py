@@ -6,10 +6,12 @@ each payload with the decoder of ``decode``, so ``decode`` can read every encode
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -95,6 +97,22 @@ def _not_finite(value: Any, path: str) -> tuple[str, float] | None:
     return next((found for at, part in parts if (found := _not_finite(part, at))), None)
 
 
+def canonical(payload: bytes, defaults: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    """Return JSON in a form that does not depend on the order of names. Keep other bytes.
+
+    ``defaults`` are the values of names that an object lacks.
+    """
+    try:
+        found = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, RecursionError):
+        return payload
+    if isinstance(found, dict):
+        for name in defaults.keys() - found.keys():
+            with contextlib.suppress(*_UNWRITABLE):  # such a default cannot be given either
+                found[name] = msgspec.json.decode(_encoder.encode(defaults[name]))
+    return msgspec.json.encode(found, order="deterministic")
+
+
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind, dec_hook=_from_json)
 
@@ -146,6 +164,7 @@ class Codec:
         self.returns: Any = _open(hints.get("return", Any))
         self._kinds: dict[str, Any] = {}
         self._optional: set[str] = set()
+        self._defaults = {one.name: one.default for one in parameters if one.default is not _EMPTY}
         self._positional: list[str] = []
         self._extra: Any = _EMPTY  # the annotation of **kwargs
         for parameter in parameters:
@@ -297,6 +316,20 @@ class Codec:
                 except msgspec.ValidationError as error:
                     raise _explain(error, name, {}) from error
         return extra
+
+    def arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all arguments by name, with the handler's defaults for those not given."""
+        return self._defaults | self._bind(args, kwargs)
+
+    def canonical(self, payload: bytes) -> bytes:
+        """Return a payload in a form that equal arguments have in common.
+
+        Arguments that have their default may be given or left out.
+        """
+        if self.raw:
+            return payload
+        defaults = {name: value for name, value in self._defaults.items() if name in self._kinds}
+        return canonical(payload, defaults)
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if len(args) > len(self._positional):

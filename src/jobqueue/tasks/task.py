@@ -13,6 +13,7 @@ from jobqueue.core.job import DEFAULT_QUEUE
 from jobqueue.core.retry import Backoff
 from jobqueue.tasks.batches import DEFAULT_WAIT, check_batch, hints_of_one_job
 from jobqueue.tasks.codec import Codec
+from jobqueue.tasks.unique import Unique, check_unique
 
 ExecutorName = Literal["auto", "process"]
 _EXECUTORS = ("auto", "process")
@@ -35,6 +36,7 @@ class TaskOptions:
     backoff: Backoff | tuple[float, ...] | None = None
     retry_on: tuple[type[BaseException], ...] | None = None  # None: every exception
     abort_on: tuple[type[BaseException], ...] = ()
+    unique: Unique | None = None  # None: any number of equal jobs
     breaker: Breaker | None = None  # stops the task's jobs after failures in a row
     batch: int | None = None  # most jobs in one call of the handler; None: one job, without a list
     batch_wait: float | None = None  # seconds to wait for more jobs; None: the default
@@ -117,6 +119,7 @@ def define(
         raise InvalidArgument(
             "breaker", f"expected Breaker(failures=10, pause=30), got {options.breaker!r:.80}"
         )
+    check_unique(options.unique)
     check_batch(options.batch, options.batch_wait, options.executor)
     hints = None if options.batch is None else hints_of_one_job(name, fn)
     is_async = inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(call)

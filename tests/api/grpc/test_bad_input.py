@@ -253,6 +253,19 @@ async def test_a_duplicate_key_is_ok_and_another_payload_is_not(stubs):
     assert trailing["jq-job-id"] == first.job_id
 
 
+async def test_a_unique_key_that_a_job_has_is_ok_or_refused_as_the_client_says(stubs):
+    first = await stubs.client.Submit(spec(unique=t.Unique(key="k")))
+    again = await stubs.client.Submit(spec(unique=t.Unique(key="k")))
+    assert not first.existing
+    assert (again.job_id, again.existing, again.duplicate) == (first.job_id, True, False)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stubs.client.Submit(spec(unique=t.Unique(key="k", on_conflict="reject")))
+    trailing = dict(caught.value.trailing_metadata() or ())
+    assert caught.value.code() is grpc.StatusCode.ALREADY_EXISTS
+    assert trailing["jq-code"] == "NOT_UNIQUE"
+    assert trailing["jq-job-id"] == first.job_id
+
+
 async def test_a_message_beyond_the_limit_is_refused_with_a_reason(stubs, engine):
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await stubs.client.Submit(spec(payload=b"x" * (5 * 1024 * 1024)))

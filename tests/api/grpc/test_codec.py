@@ -78,6 +78,7 @@ from jobqueue.core.job import (
 from jobqueue.core.lifecycle import REPORTABLE, Move, Reason, State
 from jobqueue.core.progress import Progress
 from jobqueue.core.queue import HeldBack, Queue, QueueStats, WaitingType
+from jobqueue.core.unique import CONFLICTS, SCOPES, UniqueKey
 from jobqueue.pb.jq.v1 import operator_pb2, types_pb2, worker_pb2
 from jobqueue.wire import STATES, seconds, stamp
 
@@ -94,6 +95,13 @@ def maybe(strategy):
     return st.none() | strategy
 
 
+uniques = st.builds(
+    UniqueKey,
+    key=text,
+    scope=st.sampled_from(SCOPES),
+    period=maybe(positive),
+    on_conflict=st.sampled_from(CONFLICTS),
+)
 specs = st.builds(
     JobSpec,
     payload=st.binary(max_size=50),
@@ -106,6 +114,7 @@ specs = st.builds(
     run_at=maybe(times),
     timeout=maybe(positive),
     key=maybe(text),
+    unique=maybe(uniques),
     labels=labels,
 )
 accepted = st.builds(
@@ -119,6 +128,7 @@ accepted = st.builds(
     run_at=maybe(times),
     timeout=maybe(positive),
     key=maybe(text),
+    unique=maybe(st.builds(replace, uniques, owner=text)),
     labels=labels,
 )
 jobs = st.builds(

@@ -127,6 +127,7 @@ def test_submit_is_documented(document: dict[str, Any]) -> None:
         "run_at",
         "timeout",
         "idempotency_key",
+        "unique",
         "labels",
     }
 

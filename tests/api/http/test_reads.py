@@ -14,6 +14,7 @@ from jobqueue.core.explain import Cause, Explained
 from jobqueue.core.job import Cancellation, NotRetried, Page, Retried, RetryQuery
 from jobqueue.core.lifecycle import FAILURES, Reason, State
 from jobqueue.core.progress import Progress
+from jobqueue.core.unique import UniqueKey
 from tests.api.http.conftest import Serve
 from tests.api.http.fake import CREATED, FakeBackend, make_job
 
@@ -39,6 +40,7 @@ async def test_a_job_shows_everything(http: httpx.AsyncClient, backend: FakeBack
         run_at=CREATED + 1,
         worker_id="w1",
         key="k",
+        unique=UniqueKey(key="u", period=60.0, owner="somebody"),
         labels={"a": "b"},
         ttl=60.0,
         timeout=30.0,
@@ -72,6 +74,12 @@ async def test_a_job_shows_everything(http: httpx.AsyncClient, backend: FakeBack
         "assigned_worker": "w1",
         "worker_id": "w1",
         "idempotency_key": "k",
+        "unique": {
+            "key": "u",
+            "scope": "unfinished",
+            "period": 60.0,
+            "on_conflict": "existing",
+        },
         "labels": {"a": "b"},
         "ttl": 60.0,
         "timeout": 30.0,

@@ -44,15 +44,17 @@ class Spec:
     run_at: float | None = None
     timeout: float | None = None
     key: str | None = None
+    unique: Mapping[str, Any] | None = None  # key, scope, period, on_conflict
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Submitted:
-    """The job is there; ``duplicate``: it was there already."""
+    """The job is there. ``duplicate``, ``existing``: an earlier one has the key, the unique key."""
 
     job_id: str
     duplicate: bool = False
+    existing: bool = False
 
 
 @dataclass(kw_only=True)
@@ -73,6 +75,7 @@ class JobSeen:
     reason: str
     error: str
     key: str | None
+    unique: Mapping[str, Any] | None
     labels: Mapping[str, str]
     ttl: float | None
     timeout: float | None

@@ -13,10 +13,11 @@ import grpc.aio
 from jobqueue.api.grpc.errors import from_rpc_error
 from jobqueue.api.grpc.remote import GrpcBackend
 from jobqueue.core.errors import JobQueueError
-from jobqueue.core.job import Event, Job, JobQuery, JobSpec, SubmitStatus
+from jobqueue.core.job import Event, Job, JobQuery, JobSpec, SubmitResult, SubmitStatus
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import QueueSpec, QueueStats, QueueUpdate
 from jobqueue.core.schedule import Overlap, Schedule, ScheduleSpec
+from jobqueue.core.unique import UniqueKey
 from jobqueue.pb.jq.v1 import client_pb2, client_pb2_grpc
 from tests import patience
 from tests.api.public.face import (
@@ -71,6 +72,7 @@ def _seen(job: Job) -> JobSeen:
         reason=job.reason.value,
         error=job.error,
         key=job.key,
+        unique=None if job.spec.unique is None else job.spec.unique.document(),
         labels=dict(job.labels),
         ttl=job.ttl,
         timeout=job.timeout,
@@ -163,8 +165,14 @@ def _spec(spec: Spec) -> JobSpec:
         run_at=spec.run_at,
         timeout=spec.timeout,
         key=spec.key,
+        unique=None if spec.unique is None else UniqueKey(**spec.unique),
         labels=spec.labels,
     )
+
+
+def _submitted(result: SubmitResult) -> Submitted:
+    job_id, status = result.unwrap(), result.status
+    return Submitted(job_id, status is SubmitStatus.DUPLICATE, status is SubmitStatus.EXISTING)
 
 
 class GrpcDriver:
@@ -198,15 +206,13 @@ class GrpcDriver:
     async def submit(self, spec: Spec) -> Submitted:
         with _saying_codes():
             [result] = await self._remote.submit([_spec(spec)])
-            return Submitted(result.unwrap(), result.status is SubmitStatus.DUPLICATE)
+            return _submitted(result)
 
     async def submit_batch(self, specs: Sequence[Spec]) -> list[Submitted | Refused]:
         with _saying_codes():
             results = await self._remote.submit([_spec(spec) for spec in specs])
         return [
-            Submitted(result.job_id, result.status is SubmitStatus.DUPLICATE)
-            if result.error is None
-            else _refused(result.error)
+            _submitted(result) if result.error is None else _refused(result.error)
             for result in results
         ]
 

@@ -50,6 +50,7 @@ class _Json(msgspec.Struct):
     reason: str
     error: str
     idempotency_key: str | None
+    unique: dict[str, Any] | None
     labels: dict[str, str]
     ttl: float | None
     timeout: float | None
@@ -100,6 +101,7 @@ def _seen(job: _Json) -> JobSeen:
         reason=job.reason,
         error=job.error,
         key=job.idempotency_key,
+        unique=job.unique,
         labels=job.labels,
         ttl=job.ttl,
         timeout=job.timeout,
@@ -231,6 +233,8 @@ def _body(spec: Spec) -> dict[str, Any]:
             body[name] = getattr(spec, name)
     if spec.key is not None:
         body["idempotency_key"] = spec.key
+    if spec.unique is not None:
+        body["unique"] = spec.unique
     if spec.labels:
         body["labels"] = spec.labels
     return body
@@ -275,7 +279,7 @@ class HttpDriver:
             if refused.code == "ALREADY_EXISTS":  # on this face a duplicate is a 409
                 return Submitted(refused.job_id, duplicate=True)
             raise
-        return Submitted(response.json()["job_id"])
+        return Submitted(response.json()["job_id"], existing=response.status_code == 200)
 
     async def submit_batch(self, specs: Sequence[Spec]) -> list[Submitted | Refused]:
         body = msgspec.json.encode({"jobs": [_body(spec) for spec in specs]})
@@ -286,7 +290,9 @@ class HttpDriver:
         return [
             _refused(item["error"], job_id=item.get("job_id", ""))
             if item["status"] == "refused"
-            else Submitted(item["job_id"], item["status"] == "duplicate")
+            else Submitted(
+                item["job_id"], item["status"] == "duplicate", item["status"] == "existing"
+            )
             for item in answer["results"]
         ]
 

@@ -124,6 +124,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"cron": YEARLY, "catch_up": -1.0}, "catch_up"),
     ({"cron": YEARLY, "job": Spec(key="k")}, "idempotency_key"),
     ({"cron": YEARLY, "job": Spec(run_at=2_000_000_000.0)}, "run_at"),
+    ({"cron": YEARLY, "job": Spec(unique={"key": "k"})}, "unique"),
     ({"cron": YEARLY, "job": Spec(priority=10)}, "priority"),
     ({"cron": YEARLY, "job": Spec(payload=b'"' + b"x" * 65_536 + b'"')}, "payload"),
     ({"cron": YEARLY, "name": "x" * 201}, "name"),

@@ -60,7 +60,11 @@ async def test_a_submit_is_written_once(cuttable, proxy, client, side):
             spec(b"nowhere", queue="nowhere"),
         )
         submission = await cuttable.jobs.submit(jobs, [Claim(("q",), ["w"])])
-        accepted, duplicate, refused = SubmitStatus
+        accepted, duplicate, refused = (
+            SubmitStatus.ACCEPTED,
+            SubmitStatus.DUPLICATE,
+            SubmitStatus.REFUSED,
+        )
         assert [one.status for one in submission.results] == [
             accepted, accepted, duplicate, refused, refused,
         ]  # fmt: skip

@@ -186,7 +186,7 @@ def pages(console: Console) -> None:
 
 
 def form_of(job: Job) -> dict[str, str]:
-    """Return the fields of the form that submits a job again. Its idempotency key is left out."""
+    """Return the fields of the form that submits a job again. Its keys are left out."""
     spec, content = job.spec, Content.of(job.payload, _EDITED)
     fields = {
         "from": job.id,
@@ -223,6 +223,7 @@ def read_spec(form: Form, source: Job | None) -> JobSpec:
     spec.delay = _seconds(form, "delay")
     spec.run_at = read_time(form.get("run_at", ""), "run_at", 0.0)
     spec.key, spec.key_owner = form.get("key", "").strip() or None, ""
+    spec.unique = None
     spec.labels = _labels(form.get("labels", ""))
     return spec
 

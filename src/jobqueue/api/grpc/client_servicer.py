@@ -69,7 +69,9 @@ class ClientServicer(rpc.ClientServiceServicer):
             raise InvalidArgument("spec", "is missing")
         (result,) = await self._submit([spec_from_pb(request.spec)])
         return pb.SubmitResponse(
-            job_id=result.unwrap(), duplicate=result.status is SubmitStatus.DUPLICATE
+            job_id=result.unwrap(),
+            duplicate=result.status is SubmitStatus.DUPLICATE,
+            existing=result.status is SubmitStatus.EXISTING,
         )
 
     @unary

@@ -46,6 +46,7 @@ from jobqueue.core.queue import (
     WaitingType,
 )
 from jobqueue.core.schedule import Overlap, ScheduleSpec
+from jobqueue.core.unique import EXISTING, UNFINISHED, UniqueKey
 from jobqueue.pb.jq.v1 import client_pb2, operator_pb2, schedules_pb2, types_pb2
 from jobqueue.wire import (
     OVERLAPS,
@@ -77,7 +78,10 @@ _DeadLetterRequest = TypeVar(
 
 
 def spec_to_pb(spec: JobSpec) -> types_pb2.JobSpec:
-    values = message_fields(spec, types_pb2.JobSpec)
+    try:
+        values = message_fields(spec, types_pb2.JobSpec)
+    except _NOT_CARRIED as reason:  # in a message inside the spec
+        raise InvalidArgument("unique", str(reason)) from None
     try:
         return types_pb2.JobSpec(**values)
     except _NOT_CARRIED:
@@ -98,6 +102,9 @@ def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
     """Convert a spec without checking its values; the engine checks them."""
     # Not with jobqueue.wire: copying fields by their names needs twice the time, for every job.
     has = message.HasField
+    more = read_more(message)
+    if has("unique"):
+        more["unique"] = _unique_from_pb(message.unique)
     return JobSpec(
         payload=message.payload,
         queue=message.queue if has("queue") else DEFAULT_QUEUE,
@@ -112,7 +119,17 @@ def spec_from_pb(message: types_pb2.JobSpec) -> JobSpec:
         labels=dict(message.labels)
         if message.labels
         else {},  # dict() is slow, even for an empty map
-        **read_more(message),
+        **more,
+    )
+
+
+def _unique_from_pb(message: types_pb2.Unique) -> UniqueKey:
+    """Convert a client's unique key. Its owner is the caller, whatever the client says."""
+    return UniqueKey(
+        key=message.key,
+        scope=message.scope or UNFINISHED,
+        period=message.period_seconds if message.HasField("period_seconds") else None,
+        on_conflict=message.on_conflict or EXISTING,
     )
 
 
@@ -121,6 +138,8 @@ def result_to_pb(result: SubmitResult) -> client_pb2.SubmitResult:
         return client_pb2.SubmitResult(error=error_to_pb(result.error))
     if result.status is SubmitStatus.DUPLICATE:
         return client_pb2.SubmitResult(job_id=result.job_id, duplicate=True)
+    if result.status is SubmitStatus.EXISTING:
+        return client_pb2.SubmitResult(job_id=result.job_id, existing=True)
     return client_pb2.SubmitResult(job_id=result.job_id)
 
 
@@ -130,6 +149,8 @@ def result_from_pb(message: client_pb2.SubmitResult) -> SubmitResult:
         return SubmitResult(SubmitStatus.REFUSED, getattr(error, "job_id", ""), error)
     if message.duplicate:
         return SubmitResult(SubmitStatus.DUPLICATE, message.job_id)
+    if message.existing:
+        return SubmitResult(SubmitStatus.EXISTING, message.job_id)
     return SubmitResult(SubmitStatus.ACCEPTED, message.job_id)
 
 

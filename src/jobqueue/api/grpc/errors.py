@@ -29,6 +29,7 @@ from jobqueue.core.errors import (
     JobQueueError,
     KeyConflict,
     NotFound,
+    NotUnique,
     OutcomeUnknown,
     PermissionDenied,
     QueueFull,
@@ -48,6 +49,7 @@ STATUS: dict[Code, grpc.StatusCode] = {
     Code.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
     Code.CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
     Code.KEY_CONFLICT: grpc.StatusCode.FAILED_PRECONDITION,
+    Code.NOT_UNIQUE: grpc.StatusCode.ALREADY_EXISTS,
     Code.QUEUE_FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Code.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
@@ -111,7 +113,7 @@ def error_to_pb(error: JobQueueError) -> types_pb2.Error:
     message = types_pb2.Error(code=error.code, message=bounded(error.message))
     if isinstance(error, InvalidArgument):
         message.field = error.field
-    elif isinstance(error, KeyConflict):
+    elif isinstance(error, KeyConflict | NotUnique):
         message.job_id = error.job_id
     elif isinstance(error, QueueFull | RateLimited):
         message.retry_after_seconds = error.retry_after
@@ -132,6 +134,8 @@ def error_from_pb(message: types_pb2.Error) -> JobQueueError:
         return InvalidArgument(message.field, text.removeprefix(f"{message.field}: "))
     if code is Code.KEY_CONFLICT:
         return KeyConflict(text, message.job_id)
+    if code is Code.NOT_UNIQUE:
+        return NotUnique(text, message.job_id)
     if code is Code.QUEUE_FULL:
         return QueueFull(text, message.retry_after_seconds)
     if code is Code.RATE_LIMITED:

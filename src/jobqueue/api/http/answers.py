@@ -63,6 +63,15 @@ class ProgressView(Struct, kw_only=True):
     at: _Time
 
 
+class UniqueView(Struct, kw_only=True):
+    """Describes the unique key of a job, as it was submitted."""
+
+    key: str
+    scope: str
+    period: float | None
+    on_conflict: str
+
+
 class JobView(Struct, kw_only=True):
     """Describes a job. ``payload`` and ``result`` are JSON; bytes that are not JSON are base64.
 
@@ -97,6 +106,7 @@ class JobView(Struct, kw_only=True):
     assigned_worker: str | None
     worker_id: str | None
     idempotency_key: str | None
+    unique: UniqueView | None
     labels: dict[str, str]
     ttl: float | None
     timeout: float | None
@@ -106,9 +116,10 @@ class JobView(Struct, kw_only=True):
 
 
 class Duplicate(Struct, kw_only=True):
-    """Says that another job has the idempotency key.
+    """Says that another job has the idempotency key or the unique key.
 
-    ``reason`` is "duplicate" if that job has an equal payload, and "conflict" otherwise.
+    ``reason`` is "duplicate" if that job has the idempotency key and an equal payload, "conflict"
+    if it has another payload, and "not_unique" if it has the unique key.
     """
 
     error: ErrorDetail
@@ -121,7 +132,7 @@ class ItemAnswer(Struct, kw_only=True, omit_defaults=True):
     """Describes the result of one item of a batch."""
 
     index: int
-    status: str  # accepted, duplicate, refused
+    status: str  # accepted, duplicate, existing, refused
     job_id: str | None = None
     error: ErrorDetail | None = None
 
@@ -131,6 +142,7 @@ class BatchAnswer(Struct, kw_only=True):
 
     accepted: int
     duplicate: int
+    existing: int
     refused: int
     results: list[ItemAnswer]
     error: ErrorDetail | UnsetType = UNSET  # the first item's error, if all were refused
@@ -517,6 +529,7 @@ async def batch_answer(results: Sequence[SubmitResult]) -> BatchAnswer:
     return BatchAnswer(
         accepted=count[SubmitStatus.ACCEPTED],
         duplicate=count[SubmitStatus.DUPLICATE],
+        existing=count[SubmitStatus.EXISTING],
         refused=count[SubmitStatus.REFUSED],
         results=items,
     )

@@ -43,6 +43,7 @@ from jobqueue.core.texts import (
     MAX_TYPE_LENGTH,
     QUEUE_NAME,
 )
+from jobqueue.core.unique import CONFLICTS, EXISTING, SCOPES, UNFINISHED, UniqueKey
 from jobqueue.core.waiting import LONG, in_turns, in_turns_by_size, turn
 
 
@@ -91,6 +92,33 @@ def _setting_field(setting: Setting) -> tuple[str, Any, Any]:
     return setting.name, Annotated[SETTING_TYPES[setting.kind] | None, described] | UnsetType, UNSET
 
 
+class UniqueBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Says that at most one job of the queue may have a key at a time."""
+
+    key: Annotated[str, _stated("chosen for equal jobs", minLength=1, maxLength=MAX_KEY_LENGTH)]
+    scope: Annotated[
+        str,
+        _stated("in which an earlier job with the key is in the way", enum=list(SCOPES)),
+    ] = UNFINISHED
+    period: Annotated[
+        float | None,
+        _stated("in place of the scope: seconds after the earlier job's submit", **_SPAN),
+    ] = None
+    on_conflict: Annotated[
+        str,
+        _stated(
+            "answer with the earlier job, refuse the submit, or take the place of the earlier job"
+            " (with the scope waiting)",
+            enum=list(CONFLICTS),
+        ),
+    ] = EXISTING
+
+    def value(self) -> UniqueKey:
+        return UniqueKey(
+            key=self.key, scope=self.scope, period=self.period, on_conflict=self.on_conflict
+        )
+
+
 class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """Describes a job to submit. Only ``payload`` is required: any JSON value, stored unchanged."""
 
@@ -137,6 +165,7 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
             maxLength=MAX_KEY_LENGTH,
         ),
     ] = None
+    unique: Annotated[UniqueBody | None, Meta(description="null: any number of equal jobs")] = None
     labels: Annotated[
         dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_LABEL_LENGTH})]],
         _stated(
@@ -172,7 +201,8 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
             timeout=self.timeout,
             key=self.idempotency_key,
             labels=self.labels,
-            **{name: getattr(self, name) for name in MORE},
+            unique=None if self.unique is None else self.unique.value(),
+            **{name: getattr(self, name) for name in MORE if name != "unique"},
         )
 
 
@@ -272,7 +302,7 @@ class ScheduleBody(_ScheduleFields):
     """Describes a schedule to create: a name, its times (``cron`` or ``every``), and its job."""
 
     job: Annotated[
-        JobBody | None, _stated("the job of each tick, without idempotency_key and run_at")
+        JobBody | None, _stated("the job of each tick, without idempotency_key, run_at and unique")
     ] = None
 
 

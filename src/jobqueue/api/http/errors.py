@@ -33,6 +33,7 @@ STATUS: Mapping[Code, int] = {
     Code.ALREADY_EXISTS: 409,
     Code.CONFLICT: 409,
     Code.KEY_CONFLICT: 409,
+    Code.NOT_UNIQUE: 409,
     Code.QUEUE_FULL: 503,  # with Retry-After
     Code.RATE_LIMITED: 429,  # with Retry-After
     Code.UNAVAILABLE: 503,  # with Retry-After: the request had no effect

@@ -46,8 +46,10 @@ from jobqueue.core.errors import (
     JobQueueError,
     KeyConflict,
     NotFound,
+    NotUnique,
     QueueFull,
     RateLimited,
+    Unavailable,
 )
 from jobqueue.core.ids import parse_job_id
 from jobqueue.core.job import (
@@ -83,8 +85,9 @@ def submit_routes(context: ApiContext) -> APIRouter:
         summary="Submit a job",
         responses=responses(
             {
+                200: (answers.AcceptedJob, "nothing was stored: this job has the unique key"),
                 202: (answers.AcceptedJob, "accepted and stored"),
-                409: (answers.Duplicate, "the key is taken; `reason` tells if by an equal job"),
+                409: (answers.Duplicate, "a key is taken; `reason` tells which, and by what job"),
             },
             [400, 404, 408, 413, 429, 503],
         ),
@@ -97,9 +100,25 @@ def submit_routes(context: ApiContext) -> APIRouter:
                 await turn(items_of(effort(body)))
             spec = decode_job(body, context.in_view(view))
             [result] = await context.submit([spec])
-        if result.status is SubmitStatus.DUPLICATE or isinstance(result.error, KeyConflict):
+        if result.status is SubmitStatus.DUPLICATE or isinstance(
+            result.error, KeyConflict | NotUnique
+        ):
             return await _key_taken(context, result, view)
         job_id = result.unwrap()
+        if result.status is SubmitStatus.EXISTING:
+            try:
+                job = await context.backend.get(job_id)
+            except NotFound:
+                raise Unavailable(
+                    f"job {job_id}, which had the unique key, was removed meanwhile; try again"
+                ) from None
+            found = answers.AcceptedJob(
+                job_id=job_id,
+                status=project(view, job.state, job.reason),
+                queue=job.queue,
+                type=job.type,
+            )
+            return reply(found, 200, {"Location": f"/jobs/{job_id}"})
         accepted = answers.AcceptedJob(
             job_id=job_id,
             status=project(view, State.PENDING, None),
@@ -150,24 +169,26 @@ def submit_routes(context: ApiContext) -> APIRouter:
 
 
 async def _key_taken(context: ApiContext, result: SubmitResult, view: str) -> Response:
-    """Return an answer which says that another job has the idempotency key.
+    """Return an answer which says that another job has the idempotency key or the unique key.
 
     The answer contains that job if the caller may see it.
     """
     error = result.error or AlreadyExists(
         f"idempotency_key: job {result.job_id} was submitted with this key and an equal payload"
     )
+    not_unique = isinstance(error, NotUnique)
     told: Document = {
         "error": detail(error),
-        "reason": "duplicate" if result.error is None else "conflict",
+        "reason": "not_unique" if not_unique else "conflict" if result.error else "duplicate",
         "job_id": result.job_id,
         "job": None,
     }
     with contextlib.suppress(NotFound):  # the job was removed; its key exists until it expires
         await take_answer_room()
         job = await context.backend.get(result.job_id)
-        # A key without an owner may belong to another caller's job, which must not be shown.
-        if job.spec.key_owner == current_caller().name:
+        # An idempotency key without an owner may belong to another caller's job, which must not be
+        # shown. A unique key is the caller's own.
+        if not_unique or job.spec.key_owner == current_caller().name:
             told["job"] = answers.job_view(job, view)
     return answer(error, told)
 

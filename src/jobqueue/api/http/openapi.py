@@ -79,6 +79,14 @@ _JOB_EXAMPLES: Mapping[str, Any] = {
         "summary": "a payload that names its task",
         "value": {"payload": {"task": "image_resize", "image_url": "s3://bucket/image.png"}},
     },
+    "debounced": {
+        "summary": "a job that takes the place of the one that waits with its unique key",
+        "value": {
+            "payload": {"page": 7},
+            "delay": 10,
+            "unique": {"key": "page-7", "scope": "waiting", "on_conflict": "replace"},
+        },
+    },
     "later": {
         "summary": "a typed job, an hour from now",
         "value": {"type": "send", "queue": "mail", "payload": ["a@b.c", "hello"], "delay": 3600},
@@ -209,7 +217,7 @@ def _build(app: FastAPI) -> dict[str, Any]:
         schemas[name].update(beside)
     items = {"$ref": _REF.format(name="JobBody")}
     null = {"type": "null"}
-    without = {"properties": {"idempotency_key": null, "run_at": null}}
+    without = {"properties": {"idempotency_key": null, "run_at": null, "unique": null}}
     schemas["ScheduleBody"]["properties"]["job"] = {"allOf": [items, without]}
     most = app.state.context.settings.max_batch_jobs
     jobs = {"type": "array", "items": items, "minItems": 1, "maxItems": most}

@@ -126,6 +126,7 @@ class Contents:
         self.gone: dict[str, MemoryQueue] = {}  # deleted queues, whose jobs stay
         self.schedules: dict[str, Schedule] = {}
         self.keys = IdempotencyKeys()
+        self.unique: dict[tuple[str, str], MemoryJob] = {}  # by queue and stored unique key
         self.timers = Timers(self.by_seq.get)
         self.held: dict[int, MemoryJob] = {}  # by lease
         self.progress: dict[int | None, Progress] = {}  # by lease
@@ -142,6 +143,8 @@ class Contents:
         self.jobs[record.id] = self.by_seq[record.seq] = record
         self.latest = max(self.latest, record.created_at)
         record.queue.depth[record.state] += 1
+        if record.spec.unique is not None:
+            self.unique[record.spec.queue, record.spec.unique.stored] = record
         if record.ready:
             record.queue.ready.push(record.spec.priority, record.seq, record.spec.type)
         if record.lease is None:

@@ -17,9 +17,20 @@ from jobqueue.core.decide import (
     move,
     overdue,
     repeated,
+    to_supersede,
+    unique_conflict,
 )
 from jobqueue.core.errors import no_such_queue
-from jobqueue.core.job import Assignment, Held, NewJob, Outcome, Refusal, SubmitResult, Transition
+from jobqueue.core.job import (
+    Assignment,
+    Held,
+    JobSpec,
+    NewJob,
+    Outcome,
+    Refusal,
+    SubmitResult,
+    Transition,
+)
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
 from jobqueue.core.limits import Allowance
 from jobqueue.core.store import (
@@ -34,6 +45,7 @@ from jobqueue.core.store import (
     Term,
 )
 from jobqueue.core.stream import CancelRequested, JobDeleted, unpublished
+from jobqueue.core.unique import Holder
 from jobqueue.stores.memory.contents import MemoryJob, MemoryPart, MemoryQueue
 from jobqueue.stores.memory.ready import First
 
@@ -44,10 +56,11 @@ class MemoryJobs(MemoryPart):
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         now = self._clock.now()
         self._keys.expire(now)
-        results = [self._accept(job, now) for job in jobs]
-        return Submission(results, self._claim(claims, now))
+        superseded: list[Outcome] = []
+        results = [self._accept(job, now, superseded) for job in jobs]
+        return Submission(results, self._claim(claims, now), superseded)
 
-    def _accept(self, job: NewJob, now: float) -> SubmitResult:
+    def _accept(self, job: NewJob, now: float, superseded: list[Outcome]) -> SubmitResult:
         spec, contents = job.spec, self._contents
         queue = self._queues.get(spec.queue)
         if queue is None:
@@ -56,9 +69,16 @@ class MemoryJobs(MemoryPart):
             known = self._keys.find(spec.queue, key)
             if known is not None:
                 return repeated(spec, known[0], known[1])
+        holder = self._holder(spec)
+        if spec.unique is not None and (conflict := unique_conflict(spec.unique, holder, now)):
+            return conflict
+        old = holder if spec.unique and to_supersede(spec.unique, holder, now) else None
         capacity = queue.settings.capacity
-        if 0 < capacity <= queue.depth[State.PENDING]:
+        gives_place = old is not None and old.state is State.PENDING
+        if 0 < capacity <= queue.depth[State.PENDING] and not gives_place:
             return full(spec.queue, capacity)
+        if old is not None:
+            superseded.append(self._move(Transition.superseded(old.seq, job.id), now, set()))
         made = accept(spec, queue.settings, now)
         record = begin(made.spec, made.expires_at, made.due, next(contents.seq), MemoryJob)
         record.keep(job.id, made.spec, queue, made.ready, max(contents.latest, now))
@@ -68,6 +88,15 @@ class MemoryJobs(MemoryPart):
             expires = now + self._rules.key_ttl
             self._keys.put(spec.queue, spec.stored_key, job.id, spec.fingerprint(), expires)
         return SubmitResult.accepted(job.id)
+
+    def _holder(self, spec: JobSpec) -> Holder | None:
+        """Return the holder of the spec's unique key, or None if nobody has the key."""
+        if spec.unique is None:
+            return None
+        found = self._contents.unique.get((spec.queue, spec.unique.stored))
+        if found is None:
+            return None
+        return Holder(found.id, found.seq, found.created_at, found.state)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Assignment]:
         return self._claim(claims, self._clock.now())
@@ -271,5 +300,10 @@ class MemoryUpkeep(MemoryPart):
         gone = JobDeleted(record.id, record.spec.queue, record.version, now, key_freed)
         self._log.put(gone, now)
         del self._contents.jobs[record.id], self._by_seq[record.seq]
+        unique = record.spec.unique
+        if unique is not None:
+            place = record.spec.queue, unique.stored
+            if self._contents.unique.get(place) is record:
+                del self._contents.unique[place]
         record.queue.depth[record.state] -= 1
         self._log.remove(record.events)

@@ -15,6 +15,7 @@ from jobqueue.stores.postgres.applying import Applying
 from jobqueue.stores.postgres.claiming import Claiming
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
+from jobqueue.stores.postgres.deciding import Deciding
 from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.leases import new_row_lease
@@ -58,14 +59,17 @@ class Jobs:
 
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         slots = await self._slots(jobs, claims) if claims else {}
+        now = self._database.now()
+        deciding = Deciding(now, self._rules, self._queue_cache, self._names, self._holding)
         batch = Submitting(
             jobs,
-            self._database.now(),
+            now,
             self._rules,
             self._queue_cache,
             self._heads,
             self._held_keys,
             slots,
+            deciding,
         )
         try:
             with self._database.unanswered.write():
@@ -77,6 +81,12 @@ class Jobs:
             for head, first in batch.written.items():
                 self._heads.lower(head, first)
             self._speaker.say(Change.WORK, batch.written)
+        if batch.superseded:
+            self._speaker.say(Change.ENDED)
+        if deciding.came_back:  # jobs that shared a range with one that was superseded
+            for head in deciding.came_back:
+                self._heads.lower(head)
+            self._speaker.say(Change.WORK, returned(deciding.came_back))
         self._chores.wrote()
         results = [result for result in batch.results if result is not None]
         assigned = batch.assigned
@@ -84,7 +94,7 @@ class Jobs:
         if batch.written and claims:
             # Not everything was handed off: what is claimable goes to the slots that are left.
             assigned = assigned + await self._claim_quietly(_left(claims, assigned))
-        return Submission(results, assigned)
+        return Submission(results, assigned, batch.superseded)
 
     async def _slots(self, jobs: Sequence[NewJob], claims: Sequence[Claim]) -> dict[int, Slot]:
         """Return slots, by the job's place, for jobs that their submit may assign at once.

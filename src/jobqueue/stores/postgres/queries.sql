@@ -298,6 +298,54 @@ CROSS JOIN LATERAL (
 -- name: free_keys
 DELETE FROM job_key WHERE (queue, key) IN (SELECT * FROM unnest($1::int[], $2::text[]))
 
+-- name: lock_unique
+-- The numbers come in their order, so that two submits cannot deadlock. The wait is that for a batch of
+-- another server, or of this one.
+SELECT pg_advisory_xact_lock(1970169441, lock) FROM unnest($1::int[]) AS lock
+
+-- name: unique_holders
+-- The jobs that were accepted last with unique keys, where they are still there. $3 now.
+SELECT u.queue, u.key, u.id, u.seq, r.created_at, coalesce(l.state, e.state),
+       coalesce($3::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM unnest($1::int[], $2::text[]) AS t(queue, key)
+JOIN job_unique AS u ON u.queue = t.queue AND u.key = t.key
+CROSS JOIN LATERAL (SELECT * FROM job_record WHERE seq = ANY (ARRAY[u.seq]) OFFSET 0) AS r
+LEFT JOIN LATERAL (SELECT * FROM job_live_of(r.seq) OFFSET 0) AS l ON true
+LEFT JOIN LATERAL job_end_of(r.seq) AS e ON true
+
+-- name: put_unique
+-- The numbers of the jobs are $4 or higher, and were drawn by this transaction.
+INSERT INTO job_unique AS u (queue, key, id, seq, looked_at)
+SELECT t.queue, t.key, t.id, r.seq,
+       coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM unnest($1::int[], $2::text[], $3::text[]::uuid[]) AS t(queue, key, id)
+CROSS JOIN LATERAL (
+    SELECT seq FROM job_record
+    WHERE (seq >> 20) = ANY (ARRAY[$4::bigint >> 20, ($4::bigint >> 20) + 1]) AND id = t.id LIMIT 1) AS r
+ORDER BY t.queue, t.key
+ON CONFLICT (queue, key) DO UPDATE
+SET id = excluded.id, seq = excluded.seq, looked_at = excluded.looked_at
+
+-- name: tidy_unique
+-- Looks at $1 rows that nobody has looked at for the longest time: those of removed jobs are deleted. A
+-- row counts only as this snapshot has it: another submit may give the key to a job that the snapshot
+-- lacks, and its row must stay.
+WITH old AS MATERIALIZED (
+    SELECT u.queue, u.key, u.seq,
+           EXISTS (SELECT FROM job_record AS r WHERE r.seq = ANY (ARRAY[u.seq])) AS there
+    FROM job_unique AS u ORDER BY u.looked_at LIMIT $1
+), mine AS MATERIALIZED (
+    SELECT u.queue, u.key, old.there FROM job_unique AS u
+    JOIN old ON old.queue = u.queue AND old.key = u.key AND old.seq = u.seq
+    FOR UPDATE OF u SKIP LOCKED
+), gone AS (
+    DELETE FROM job_unique AS u USING mine
+    WHERE NOT mine.there AND u.queue = mine.queue AND u.key = mine.key
+)
+UPDATE job_unique AS u
+SET looked_at = coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM mine WHERE mine.there AND u.queue = mine.queue AND u.key = mine.key
+
 -- name: pending
 SELECT coalesce(sum(pending), 0)::bigint FROM queue_tally WHERE queue = $1
 
@@ -1529,6 +1577,12 @@ FROM unnest($1::float8[], $2::int[], $3::text::uuid[], $4::text[], $5::bytea[], 
 CROSS JOIN LATERAL (SELECT t.now) AS c
 CROSS JOIN LATERAL (SELECT t.queue, 0, NULL::float8, NULL::float8)
      AS q(id, max_retries, ttl, timeout)
+
+-- name: restore_unique
+INSERT INTO job_unique AS u (queue, key, id, seq, looked_at)
+SELECT queue, key, id, seq, $5::float8
+FROM unnest($1::int[], $2::text[], $3::text[]::uuid[], $4::bigint[]) AS t(queue, key, id, seq)
+ON CONFLICT (queue, key) DO UPDATE SET id = excluded.id, seq = excluded.seq WHERE u.seq < excluded.seq
 
 -- name: restore_live
 INSERT INTO job_live (seq, id, queue, kind, prio, max_retries, timeout, state, ready, version, attempt,

@@ -142,6 +142,20 @@ class _Batch:
                 moved.append(live_row(live, worker, None, level, rebuilt.updated_at))
             for entry in rebuilt.entries:
                 events.append(event_row(live.seq, entry, self._worker(entry[7])))
+        unique = {
+            (self.queues[spec.queue], spec.unique.stored): (rebuilt.id, rebuilt.live.seq)
+            for rebuilt in jobs  # in the order of their numbers: the latest job with a key has it
+            if (spec := rebuilt.spec).unique is not None
+        }
+        if unique:
+            await db.execute(
+                SQL["restore_unique"],
+                [queue for queue, _ in unique],
+                [key for _, key in unique],
+                [job_id for job_id, _ in unique.values()],
+                [seq for _, seq in unique.values()],
+                self._now,
+            )
         await db.execute(SQL["restore_live"], *columns(moved, LIVE))
         await db.execute(SQL["end"], *columns(ended, END))
         await db.execute(SQL["insert_events"], *columns(events, EVENT))

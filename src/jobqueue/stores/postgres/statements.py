@@ -137,6 +137,7 @@ REASON_NUMBERS: dict[Reason, int] = {
     Reason.TTL_EXPIRED: 15,
     Reason.QUEUE_DELETED: 16,
     Reason.MANUAL_RETRY: 17,
+    Reason.SUPERSEDED: 18,
 }
 REASONS: dict[int, Reason] = {number: reason for reason, number in REASON_NUMBERS.items()}
 

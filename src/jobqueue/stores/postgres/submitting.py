@@ -7,6 +7,7 @@ capacity.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,11 +16,22 @@ from typing import Any
 
 import asyncpg
 
-from jobqueue.core.decide import full, key_held, repeated
+from jobqueue.core.decide import full, key_held, repeated, to_supersede, unique_conflict
 from jobqueue.core.errors import InvalidArgument, JobQueueError, no_such_queue
-from jobqueue.core.job import Assignment, JobSpec, NewJob, SubmitResult
+from jobqueue.core.job import (
+    Assignment,
+    JobSpec,
+    NewJob,
+    Outcome,
+    SubmitResult,
+    Transition,
+)
+from jobqueue.core.lifecycle import State
 from jobqueue.core.store import ALL_QUEUES, Claim, Rules
+from jobqueue.core.unique import Holder
+from jobqueue.stores.postgres import unique_keys
 from jobqueue.stores.postgres.connections import Db
+from jobqueue.stores.postgres.deciding import Deciding
 from jobqueue.stores.postgres.heads import Head, Heads, kind_of, kinds_of
 from jobqueue.stores.postgres.queue_cache import QueueCache
 from jobqueue.stores.postgres.statements import RANGES, SQL, SUBMIT_RANGES, array, said
@@ -56,7 +68,7 @@ def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str,
     fitting: list[tuple[int, str, Claim]] = []
     for n in sorted(range(len(jobs)), key=lambda n: (-jobs[n].spec.priority, n)):
         spec = jobs[n].spec
-        if spec.key is not None:
+        if spec.key is not None or spec.unique is not None:
             return []  # the long way
         if spec.delay is not None or spec.run_at is not None:
             continue
@@ -137,7 +149,9 @@ def columns_of(jobs: Sequence[NewJob]) -> list[Any]:
 
 def field_with_nul(spec: JobSpec) -> str | None:
     """Return the name of the field with a NUL character, which PostgreSQL's text cannot have."""
-    for field, text in (("type", spec.type), ("idempotency_key", spec.key)):
+    unique = None if spec.unique is None else spec.unique.key
+    texts = (("type", spec.type), ("idempotency_key", spec.key), ("unique.key", unique))
+    for field, text in texts:
         if text and "\0" in text:
             return field
     return None
@@ -178,9 +192,11 @@ class Submitting:
         heads: Heads,
         held_keys: HeldKeys,
         slots: Mapping[int, Slot] = MappingProxyType({}),
+        deciding: Deciding | None = None,
     ) -> None:
         self._jobs = jobs
         self._held_keys = held_keys
+        self._deciding = deciding  # for waiting jobs whose place a new job takes
         self._now = now
         self._rules = rules
         self._queue_cache = queue_cache
@@ -188,7 +204,9 @@ class Submitting:
         self._slots = slots  # for jobs that may be handed off, by their place
         self.assigned: list[Assignment] = []
         self.results: list[SubmitResult | None] = [None] * len(jobs)
+        self.superseded: list[Outcome] = []
         self._draft: dict[int, SubmitResult] = {}  # of a transaction that may yet fail
+        self._draft_superseded: list[Outcome] = []
         self._refuse_nul()
         self.written: dict[Head, int] = {}  # the first number of each
 
@@ -237,22 +255,41 @@ class Submitting:
                 self.results[n] = SubmitResult.refused(error)
 
     async def _submit(self, db: Db, places: list[int]) -> None:
-        plain = [n for n in places if self._jobs[n].spec.key is None]
-        keyed = [n for n in places if self._jobs[n].spec.key is not None]
+        specs = [job.spec for job in self._jobs]
+        plain = [n for n in places if specs[n].key is None and specs[n].unique is None]
+        keyed = [n for n in places if specs[n].key is not None and specs[n].unique is None]
         left = await self._submit_plain(db, plain) if plain else []
-        if left or keyed:
+        first, *others = self._by_turns([n for n in places if specs[n].unique is not None])
+        for part in (sorted(left + keyed + first), *others):
+            if not part:
+                continue
             try:
-                await self._transact(db, sorted(left + keyed), _FOR_KEYS)
+                await self._transact(db, part, _FOR_KEYS)
             except asyncpg.LockNotAvailableError:
-                await self._transact(db, sorted(left + keyed), _FOR_A_KEY)
+                await self._transact(db, part, _FOR_A_KEY)
+
+    def _by_turns(self, places: list[int]) -> list[list[int]]:
+        """Divide jobs with unique keys into parts in which no key comes twice, in their order."""
+        parts: list[list[int]] = [[]]
+        turns: Counter[tuple[str, str]] = Counter()
+        for n in places:
+            spec = self._jobs[n].spec
+            assert spec.unique is not None
+            key = spec.queue, spec.unique.stored
+            if turns[key] == len(parts):
+                parts.append([])
+            parts[turns[key]].append(n)
+            turns[key] += 1
+        return parts
 
     async def _transact(self, db: Db, places: list[int], wait: str) -> None:
-        self._draft = {}
+        self._draft, self._draft_superseded = {}, []
         async with db.transaction():
             await self._submit_long(db, places, wait)
         # Only now: a transaction that fails half-way has decided nothing.
         for n, result in self._draft.items():
             self.results[n] = result
+        self.superseded += self._draft_superseded
 
     async def _submit_plain(self, db: Db, places: list[int]) -> list[int]:
         """Write plain jobs. Return the places of jobs whose queue is unknown or has a capacity."""
@@ -375,6 +412,13 @@ class Submitting:
             else:
                 missing = no_such_queue(queue)
                 self._draft[n] = SubmitResult.refused(missing)
+        unique = {
+            n: (homes[spec.queue][0], spec.unique.stored)
+            for n in known
+            if (spec := jobs[n].spec).unique is not None
+        }
+        if unique:
+            await unique_keys.lock(db, unique.values())
         owners, held = await self._take_keys(db, known, homes, wait)
         fresh: list[int] = []
         repeats: list[int] = []
@@ -386,7 +430,9 @@ class Submitting:
                 continue
             owner = owners.get(key)
             (fresh if owner is None or owner[0] == jobs[n].id else repeats).append(n)
-        admitted = await self._admit(db, fresh, homes)
+        old = await self._old_holders(db, fresh, unique, homes) if unique else {}
+        places_free = [n for n in fresh if n not in self._draft]
+        admitted = await self._admit(db, places_free, homes, old)
         places_found = set(admitted)
         refused = {jobs[n].id: self._draft[n] for n in fresh if n not in places_found}
         for n in repeats:
@@ -398,6 +444,17 @@ class Submitting:
                 self._draft[n] = repeated(spec, original, fingerprint)
         if not admitted:
             return
+        moves = [
+            Transition.superseded(old[n].seq, jobs[n].id)
+            for n in sorted((n for n in admitted if n in old), key=lambda n: old[n].seq)
+        ]
+        if moves:
+            assert self._deciding is not None
+            outcomes = await self._deciding.decide(db, moves, (), repeated=False)
+            if any(one.is_locked for one in outcomes):
+                # Another server moves the job at this moment, perhaps back to PENDING.
+                raise asyncpg.SerializationError("the holder of a unique key is being moved")
+            self._draft_superseded += [one for one in outcomes if one.applied]
         admitted = await self._by_level(db, admitted)
         specs = [jobs[n].spec for n in admitted]
         arguments = (
@@ -412,8 +469,40 @@ class Submitting:
         rows = await self._write(db, "submit_long", specs, arguments)
         for queue, _, rank, kind, first, _ in rows:
             self._wrote((queue, rank, kind), first)
+        if held_now := {unique[n]: jobs[n].id for n in admitted if n in unique}:
+            await unique_keys.hold(db, held_now, min(row[4] for row in rows), self._now)
         for n in admitted:
             self._draft[n] = SubmitResult.accepted(jobs[n].id)
+
+    async def _old_holders(
+        self, db: Db, places: list[int], unique: Mapping[int, Key], homes: dict[str, Any]
+    ) -> dict[int, Holder]:
+        """Refuse the jobs that the holders of their unique keys prevent, and free their keys.
+
+        Return the holders whose places the other jobs take.
+        """
+        found = await unique_keys.holders(db, unique.values(), self._now)
+        old: dict[int, Holder] = {}
+        freed: list[Key] = []
+        for n in places:
+            spec = self._jobs[n].spec
+            if spec.unique is None:
+                continue
+            holder = found.by_key.get(unique[n])
+            if conflict := unique_conflict(spec.unique, holder, found.now):
+                self._draft[n] = conflict
+                if spec.stored_key is not None:
+                    freed.append((homes[spec.queue][0], spec.stored_key))
+            elif holder is not None and to_supersede(spec.unique, holder, found.now):
+                old[n] = holder
+        await self._free(db, freed)
+        return old
+
+    async def _free(self, db: Db, keys: Sequence[Key]) -> None:
+        if keys:
+            await db.execute(
+                SQL["free_keys"], [queue for queue, _ in keys], [key for _, key in keys]
+            )
 
     async def _take_keys(
         self, db: Db, places: list[int], homes: dict[str, Any], wait: str
@@ -498,8 +587,13 @@ class Submitting:
             taken += await self._insert_free_keys(db, {key: wanted[key] for key in part}, held)
         return taken
 
-    async def _admit(self, db: Db, places: list[int], homes: dict[str, Any]) -> list[int]:
-        """Refuse the jobs for which their queue is full, and free their keys. Return the others."""
+    async def _admit(
+        self, db: Db, places: list[int], homes: dict[str, Any], old: Mapping[int, Holder]
+    ) -> list[int]:
+        """Refuse the jobs for which their queue is full, and free their keys. Return the others.
+
+        A job that takes the place of a PENDING job (``old``) needs no further one.
+        """
         places_left: dict[str, int] = {}
         for name, (queue, _, capacity) in homes.items():
             if capacity > 0:
@@ -508,6 +602,8 @@ class Submitting:
         for n in places:
             spec = self._jobs[n].spec
             left = places_left.get(spec.queue)
+            if n in old and old[n].state is State.PENDING:
+                left = None
             if left is not None and left <= 0:
                 queue, _, capacity = homes[spec.queue]
                 self._draft[n] = full(spec.queue, capacity)
@@ -518,8 +614,5 @@ class Submitting:
             if left is not None:
                 places_left[spec.queue] = left - 1
             admitted.append(n)
-        if freed:
-            await db.execute(
-                SQL["free_keys"], [queue for queue, _ in freed], [key for _, key in freed]
-            )
+        await self._free(db, freed)
         return admitted

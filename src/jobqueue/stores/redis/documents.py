@@ -137,7 +137,13 @@ def packed_job(job: NewJob) -> tuple[Any, ...]:
         job.id, spec.queue, spec.type, opaque(spec.payload), _labels(spec), spec.priority,
         spec.max_retries, spec.ttl, spec.timeout, spec.run_at, spec.delay, spec.stored_key,
         None if spec.key is None else spec.fingerprint().hex(), spec.shared_key, write_more(spec),
+        _unique(spec),
     )  # fmt: skip
+
+
+def _unique(spec: JobSpec) -> tuple[str, str, float | None, str] | None:
+    one = spec.unique
+    return None if one is None else (one.stored, one.scope, one.period, one.on_conflict)
 
 
 def _labels(spec: JobSpec) -> str | None:
@@ -157,6 +163,7 @@ def spec_fields(spec: JobSpec) -> dict[str, Any]:
         "labels": _labels(spec),
         "more": write_more(spec),
         "idempotency_key": spec.stored_key,
+        "unique": None if spec.unique is None else spec.unique.stored,
     }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from jobqueue.core.decide import full, overdue
 from jobqueue.core.errors import JobQueueError, no_such_queue
 from jobqueue.core.job import Assignment, Held, NewJob, Outcome, SubmitResult, Transition
-from jobqueue.core.lifecycle import State
+from jobqueue.core.lifecycle import PATHS, Move, State
 from jobqueue.core.store import (
     ANY_QUEUE,
     Application,
@@ -62,6 +62,7 @@ class RedisJobs:
 
     async def submit(self, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()) -> Submission:
         results: list[SubmitResult] = []
+        superseded: list[Outcome] = []
         assigned: list[Assignment] = []
         held_back: dict[str, float] = {}
         for part in in_parts(jobs, MOST_JOBS, lambda job: len(job.spec.payload)):
@@ -81,9 +82,15 @@ class RedisJobs:
                 results += [SubmitResult.refused(error) for _ in range(left)]
                 break
             results += [_result(job, one) for job, one in zip(part, said, strict=True)]
+            superseded += [
+                _superseded(job, one[1])
+                for job, one in zip(part, said, strict=True)
+                if one[0] == b"accepted" and len(one) > 1
+            ]
             assigned += map(documents.assignment, rows)
             held_back |= documents.held_back(limits)
-        return Submission(results, Claimed(assigned, held_back) if held_back else assigned)
+        claimed = Claimed(assigned, held_back) if held_back else assigned
+        return Submission(results, claimed, superseded)
 
     async def claim(
         self, claims: Sequence[Claim], *, term: Term | None = None, tell: bool = False
@@ -237,9 +244,23 @@ def _result(job: NewJob, said: Sequence[Any]) -> SubmitResult:
         return SubmitResult.duplicate(said[1].decode())
     if word == b"conflict":
         return SubmitResult.conflict(said[1].decode(), spec.key or "")
+    if word == b"not unique":
+        assert spec.unique is not None
+        return SubmitResult.not_unique(spec.unique, said[1].decode())
     if word == b"no queue":
         return SubmitResult.refused(no_such_queue(spec.queue))
     return full(spec.queue, int(said[1]))
+
+
+def _superseded(job: NewJob, said: Sequence[Any]) -> Outcome:
+    """Return the outcome of the waiting job whose place a new job has taken."""
+    job_id, before, worker = said
+    steps = PATHS[Move.SUPERSEDE][STATES[before]]
+    state, reason = steps[-1]
+    return Outcome(
+        None, state, reason, job_id.decode(), job.spec.queue,
+        worker_id=None if worker is None else worker.decode(), steps=steps,
+    )  # fmt: skip
 
 
 def _rest(part: Sequence[Claim], number: int, workers: Sequence[bytes]) -> list[Claim]:

@@ -129,6 +129,8 @@ def _packed(rebuilt: Rebuilt, now: float, rules: Rules) -> Sequence[Any]:
         [packed_event(entry) for entry in rebuilt.entries], ready, live.due, live.worker_id,
         None if live.lease is None else str(live.lease),
         live.completed_at if live.state is State.DONE else None,
+        None if spec.unique is None else spec.unique.stored,
+        f"{rebuilt.id} {rebuilt.created_at!r}",
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ class SqliteJobs(SqlitePart):
         self, db: sqlite3.Connection, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()
     ) -> Submission:
         writer = JobWriter(db, self._clock.now(), self._rules)
-        submission = Submission(writer.submit(jobs), writer.claim(claims))
+        submission = Submission(writer.submit(jobs), writer.claim(claims), writer.superseded)
         writer.finish()
         return submission
 
@@ -151,6 +151,8 @@ class SqliteUpkeep(SqlitePart):
         streaming.put_jobs(db, DELETED, jobs, now, key_freed=key_freed)
         db.executemany("DELETE FROM event WHERE seq = ?", [(seq,) for seq in jobs])
         db.executemany("DELETE FROM rec WHERE seq = ?", [(seq,) for seq in jobs])
+        if db.execute("SELECT EXISTS (SELECT 1 FROM unique_key)").fetchone()[0]:
+            db.executemany("DELETE FROM unique_key WHERE seq = ?", [(seq,) for seq in jobs])
         writer = JobWriter(db, now, self._rules)
         for queue in jobs.values():
             writer.enter(queue, state, None)

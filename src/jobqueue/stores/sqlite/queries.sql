@@ -22,6 +22,14 @@ SELECT id, fingerprint FROM idempotency WHERE queue = ? AND key = ? AND expires_
 INSERT OR REPLACE INTO idempotency (queue, key, seq, id, fingerprint, expires_at)
 VALUES (?, ?, ?, ?, ?, ?)
 
+-- name: unique_holder
+SELECT r.id, r.seq, r.created_at, coalesce(l.state, r.state)
+FROM unique_key AS u JOIN rec AS r ON r.seq = u.seq LEFT JOIN live AS l ON l.seq = u.seq
+WHERE u.queue = ? AND u.key = ?
+
+-- name: put_unique_key
+INSERT OR REPLACE INTO unique_key (queue, key, seq) VALUES (?, ?, ?)
+
 -- name: insert_records
 -- (new) -> PENDING
 INSERT INTO rec (seq, id, queue, type, payload, labels, more, priority, max_retries, ttl, timeout,

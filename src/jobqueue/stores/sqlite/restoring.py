@@ -107,6 +107,8 @@ def _write_jobs(
             new.append(writes.new_row(live, queue, spec, ready, rebuilt.updated_at))
             moved.append(writes.live_row(live, ready, rebuilt.updated_at))
         events += writes.event_rows(live.seq, rebuilt.entries)
+        if spec.unique is not None:  # the latest job with a key has it
+            db.execute(SQL["put_unique_key"], (queue, spec.unique.stored, live.seq))
     write_rows(db, "insert_records", records)
     write_rows(db, "insert_live", new)
     db.executemany(SQL["update_live"], moved)

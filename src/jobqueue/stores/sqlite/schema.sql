@@ -321,3 +321,13 @@ CREATE INDEX schedule_due ON schedule (due_at) WHERE due_at IS NOT NULL;
 -- schema: 16
 -- Types that a worker has paused, because their jobs failed in a row (core/breaker.py), in JSON.
 ALTER TABLE worker ADD COLUMN breakers TEXT;
+
+-- schema: 17
+-- The job that was accepted last with a unique key (core/unique.py).
+CREATE TABLE unique_key (
+    queue INTEGER NOT NULL,
+    key   TEXT    NOT NULL,
+    seq   INTEGER NOT NULL,
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+CREATE INDEX unique_key_seq ON unique_key (seq);

@@ -19,6 +19,8 @@ from jobqueue.core.decide import (
     full,
     move,
     repeated,
+    to_supersede,
+    unique_conflict,
 )
 from jobqueue.core.errors import no_such_queue
 from jobqueue.core.ids import id_from_bytes, id_to_bytes
@@ -36,6 +38,7 @@ from jobqueue.core.limits import Allowance
 from jobqueue.core.queue import MAX_PRIORITY, QueueSettings, by_weight, merge_queues
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim, Claimed, Rules
+from jobqueue.core.unique import Holder, UniqueKey
 from jobqueue.stores.queue_rows import read_limits, read_weights
 from jobqueue.stores.rows import REASONS, STATES, read_spec, write_labels, write_more
 from jobqueue.stores.sqlite.statements import (
@@ -66,6 +69,7 @@ class JobWriter:
         # By queue, what ``count`` adds to its columns: jobs in each state; attempts that ended.
         self._depth: dict[int, list[int]] = {}
         self._ended: dict[int, list[float]] = {}
+        self.superseded: list[Outcome] = []  # of jobs whose place a submitted job has taken
         self.freed: set[str] = set()  # queues with a limit of held jobs in which a lease ended
 
     def enter(self, queue: int, before: State | None, after: State | None) -> None:
@@ -103,9 +107,7 @@ class JobWriter:
         last = self._connection.execute(SQL["last_seq"]).fetchone()
         seq = last[0] if last else 0
         results: list[SubmitResult] = []
-        records: list[Row] = []
-        live: list[Row] = []
-        events: list[Row] = []
+        new_jobs = _NewJobs(self._connection)
         for job in jobs:
             spec = job.spec
             if spec.queue not in queues:
@@ -116,28 +118,48 @@ class JobWriter:
             if known is not None:
                 results.append(known)
                 continue
-            if 0 < settings.capacity <= waiting[spec.queue]:
+            old: Holder | None = None
+            if spec.unique is not None:
+                new_jobs.write()  # the holder of the key may be one of them
+                old = self._holder(queue, spec.unique)
+                if conflict := unique_conflict(spec.unique, old, self._now):
+                    results.append(conflict)
+                    continue
+                if not to_supersede(spec.unique, old, self._now):
+                    old = None
+            gives_place = old is not None and old.state is State.PENDING
+            if 0 < settings.capacity <= waiting[spec.queue] and not gives_place:
                 results.append(full(spec.queue, settings.capacity))
                 continue
-            waiting[spec.queue] += 1
+            if old is not None:
+                self.superseded += self.apply([Transition.superseded(old.seq, job.id)])
+            waiting[spec.queue] += 0 if gives_place else 1
             seq += 1
             raw_id = id_to_bytes(job.id)
             new = accept(spec, settings, self._now)
             made = begin(new.spec, new.expires_at, new.due, seq, Live)
             entries = events_of(made, job.id, spec.queue, None, SUBMITTED, self._now)
-            records.append(record_row(seq, raw_id, queue, new.spec, self._now))
-            live.append(new_row(made, queue, new.spec, new.ready, self._now))
-            events += event_rows(seq, entries)
+            new_jobs.records.append(record_row(seq, raw_id, queue, new.spec, self._now))
+            new_jobs.live.append(new_row(made, queue, new.spec, new.ready, self._now))
+            new_jobs.events += event_rows(seq, entries)
             self.enter(queue, None, State.PENDING)
+            if spec.unique is not None:
+                self._connection.execute(SQL["put_unique_key"], (queue, spec.unique.stored, seq))
             if spec.stored_key is not None:
                 expiry = self._now + self._rules.key_ttl
                 row = (queue, spec.stored_key, seq, raw_id, spec.fingerprint(), expiry)
                 self._connection.execute(SQL["put_key"], row)
             results.append(SubmitResult.accepted(job.id))
-        write_rows(self._connection, "insert_records", records)
-        write_rows(self._connection, "insert_live", live)
-        write_rows(self._connection, "insert_events", events)
+        new_jobs.write()
         return results
+
+    def _holder(self, queue: int, unique: UniqueKey) -> Holder | None:
+        """Return the holder of a unique key, or None if no job has the key."""
+        row = self._connection.execute(SQL["unique_holder"], (queue, unique.stored)).fetchone()
+        if row is None:
+            return None
+        raw_id, seq, created_at, state = row
+        return Holder(id_from_bytes(raw_id), seq, created_at, STATES[state])
 
     def _known(self, queue: int, spec: JobSpec) -> SubmitResult | None:
         for key in (spec.stored_key, spec.shared_key):
@@ -289,6 +311,22 @@ class JobWriter:
         write_rows(self._connection, "start_live", started)
         write_marked(self._connection, "end_live", [row[0] for row in ended])
         write_rows(self._connection, "end_records", ended)
+
+
+class _NewJobs:
+    """Collects the rows of accepted jobs, to write many at once."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.records: list[Row] = []
+        self.live: list[Row] = []
+        self.events: list[Row] = []
+
+    def write(self) -> None:
+        write_rows(self._connection, "insert_records", self.records)
+        write_rows(self._connection, "insert_live", self.live)
+        write_rows(self._connection, "insert_events", self.events)
+        self.records, self.live, self.events = [], [], []
 
 
 class _ClaimableQueue:

@@ -41,6 +41,7 @@ STATUS: Mapping[Code, grpc.StatusCode] = {
     Code.ALREADY_EXISTS: _INTERNAL,
     Code.CONFLICT: _INTERNAL,
     Code.JOB_FAILED: _INTERNAL,
+    Code.NOT_UNIQUE: _INTERNAL,
     Code.INTERNAL: _INTERNAL,
 }
 

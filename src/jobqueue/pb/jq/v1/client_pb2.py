@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from jobqueue.pb.jq.v1 import types_pb2 as jq_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12jq/v1/client.proto\x12\x05jq.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11jq/v1/types.proto\"-\n\rSubmitRequest\x12\x1c\n\x04spec\x18\x01 \x01(\x0b\x32\x0e.jq.v1.JobSpec\"3\n\x0eSubmitResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\"N\n\x0cSubmitResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.jq.v1.Error\"3\n\x12SubmitBatchRequest\x12\x1d\n\x05specs\x18\x01 \x03(\x0b\x32\x0e.jq.v1.JobSpec\";\n\x13SubmitBatchResponse\x12$\n\x07results\x18\x01 \x03(\x0b\x32\x13.jq.v1.SubmitResult\"D\n\x13SubmitStreamRequest\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x1d\n\x05specs\x18\x02 \x03(\x0b\x32\x0e.jq.v1.JobSpec\"z\n\x14SubmitStreamResponse\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12$\n\x07results\x18\x02 \x03(\x0b\x32\x13.jq.v1.SubmitResult\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.jq.v1.Error\x12\x0f\n\x07\x63losing\x18\x04 \x01(\x08\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\")\n\x0eGetJobResponse\x12\x17\n\x03job\x18\x01 \x01(\x0b\x32\n.jq.v1.Job\"6\n\x0eWaitJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"*\n\x0fWaitJobResponse\x12\x17\n\x03job\x18\x01 \x01(\x0b\x32\n.jq.v1.Job\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"`\n\x11\x43\x61ncelJobResponse\x12\x1e\n\x05state\x18\x01 \x01(\x0e\x32\x0f.jq.v1.JobState\x12\x11\n\trequested\x18\x02 \x01(\x08\x12\x18\n\x10\x61lready_terminal\x18\x03 \x01(\x08\"\xab\x02\n\x0fListJobsRequest\x12\x12\n\x05queue\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x1f\n\x06states\x18\x02 \x03(\x0e\x32\x0f.jq.v1.JobState\x12\x11\n\x04type\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tpage_size\x18\x04 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\npage_token\x18\x05 \x01(\t\x12\x1e\n\x07reasons\x18\x06 \x03(\x0e\x32\r.jq.v1.Reason\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12)\n\x05since\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x08\n\x06_queueB\x07\n\x05_typeB\x0c\n\n_page_size\"E\n\x10ListJobsResponse\x12\x18\n\x04jobs\x18\x01 \x03(\x0b\x32\n.jq.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"S\n\x11GetHistoryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x1b\n\x0e\x62\x65\x66ore_version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_before_version\"A\n\x12GetHistoryResponse\x12\x1c\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x0c.jq.v1.Event\x12\r\n\x05older\x18\x02 \x01(\x03\"#\n\x11\x45xplainJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x8a\x01\n\x12\x45xplainJobResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x1e\n\x05state\x18\x02 \x01(\x0e\x32\x0f.jq.v1.JobState\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x06\x63\x61uses\x18\x04 \x03(\x0b\x32\x0c.jq.v1.Cause\"[\n\x05\x43\x61use\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x03 \x01(\t\x12&\n\x05\x66\x61\x63ts\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\"8\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rafter_version\x18\x02 \x01(\x03\"/\n\x10WatchJobResponse\x12\x1b\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Event\"\x10\n\x0eGetLoadRequest\"Y\n\x0fGetLoadResponse\x12\x0f\n\x07workers\x18\x01 \x01(\r\x12\x0f\n\x07\x63lients\x18\x02 \x01(\r\x12\x15\n\rstore_seconds\x18\x03 \x01(\x01\x12\r\n\x05ready\x18\x04 \x01(\x08\x32\xc6\x05\n\rClientService\x12\x35\n\x06Submit\x12\x14.jq.v1.SubmitRequest\x1a\x15.jq.v1.SubmitResponse\x12\x44\n\x0bSubmitBatch\x12\x19.jq.v1.SubmitBatchRequest\x1a\x1a.jq.v1.SubmitBatchResponse\x12K\n\x0cSubmitStream\x12\x1a.jq.v1.SubmitStreamRequest\x1a\x1b.jq.v1.SubmitStreamResponse(\x01\x30\x01\x12\x35\n\x06GetJob\x12\x14.jq.v1.GetJobRequest\x1a\x15.jq.v1.GetJobResponse\x12\x38\n\x07WaitJob\x12\x15.jq.v1.WaitJobRequest\x1a\x16.jq.v1.WaitJobResponse\x12>\n\tCancelJob\x12\x17.jq.v1.CancelJobRequest\x1a\x18.jq.v1.CancelJobResponse\x12;\n\x08ListJobs\x12\x16.jq.v1.ListJobsRequest\x1a\x17.jq.v1.ListJobsResponse\x12\x41\n\nGetHistory\x12\x18.jq.v1.GetHistoryRequest\x1a\x19.jq.v1.GetHistoryResponse\x12\x41\n\nExplainJob\x12\x18.jq.v1.ExplainJobRequest\x1a\x19.jq.v1.ExplainJobResponse\x12=\n\x08WatchJob\x12\x16.jq.v1.WatchJobRequest\x1a\x17.jq.v1.WatchJobResponse0\x01\x12\x38\n\x07GetLoad\x12\x15.jq.v1.GetLoadRequest\x1a\x16.jq.v1.GetLoadResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12jq/v1/client.proto\x12\x05jq.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x11jq/v1/types.proto\"-\n\rSubmitRequest\x12\x1c\n\x04spec\x18\x01 \x01(\x0b\x32\x0e.jq.v1.JobSpec\"E\n\x0eSubmitResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\x10\n\x08\x65xisting\x18\x03 \x01(\x08\"`\n\x0cSubmitResult\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x11\n\tduplicate\x18\x02 \x01(\x08\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.jq.v1.Error\x12\x10\n\x08\x65xisting\x18\x04 \x01(\x08\"3\n\x12SubmitBatchRequest\x12\x1d\n\x05specs\x18\x01 \x03(\x0b\x32\x0e.jq.v1.JobSpec\";\n\x13SubmitBatchResponse\x12$\n\x07results\x18\x01 \x03(\x0b\x32\x13.jq.v1.SubmitResult\"D\n\x13SubmitStreamRequest\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12\x1d\n\x05specs\x18\x02 \x03(\x0b\x32\x0e.jq.v1.JobSpec\"z\n\x14SubmitStreamResponse\x12\x0e\n\x06number\x18\x01 \x01(\x03\x12$\n\x07results\x18\x02 \x03(\x0b\x32\x13.jq.v1.SubmitResult\x12\x1b\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x0c.jq.v1.Error\x12\x0f\n\x07\x63losing\x18\x04 \x01(\x08\"\x1f\n\rGetJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\")\n\x0eGetJobResponse\x12\x17\n\x03job\x18\x01 \x01(\x0b\x32\n.jq.v1.Job\"6\n\x0eWaitJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x14\n\x0cwait_seconds\x18\x02 \x01(\x01\"*\n\x0fWaitJobResponse\x12\x17\n\x03job\x18\x01 \x01(\x0b\x32\n.jq.v1.Job\"\"\n\x10\x43\x61ncelJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"`\n\x11\x43\x61ncelJobResponse\x12\x1e\n\x05state\x18\x01 \x01(\x0e\x32\x0f.jq.v1.JobState\x12\x11\n\trequested\x18\x02 \x01(\x08\x12\x18\n\x10\x61lready_terminal\x18\x03 \x01(\x08\"\xab\x02\n\x0fListJobsRequest\x12\x12\n\x05queue\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\x1f\n\x06states\x18\x02 \x03(\x0e\x32\x0f.jq.v1.JobState\x12\x11\n\x04type\x18\x03 \x01(\tH\x01\x88\x01\x01\x12\x16\n\tpage_size\x18\x04 \x01(\x05H\x02\x88\x01\x01\x12\x12\n\npage_token\x18\x05 \x01(\t\x12\x1e\n\x07reasons\x18\x06 \x03(\x0e\x32\r.jq.v1.Reason\x12\r\n\x05\x65rror\x18\x07 \x01(\t\x12)\n\x05since\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x05until\x18\t \x01(\x0b\x32\x1a.google.protobuf.TimestampB\x08\n\x06_queueB\x07\n\x05_typeB\x0c\n\n_page_size\"E\n\x10ListJobsResponse\x12\x18\n\x04jobs\x18\x01 \x03(\x0b\x32\n.jq.v1.Job\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"S\n\x11GetHistoryRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x1b\n\x0e\x62\x65\x66ore_version\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x11\n\x0f_before_version\"A\n\x12GetHistoryResponse\x12\x1c\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x0c.jq.v1.Event\x12\r\n\x05older\x18\x02 \x01(\x03\"#\n\x11\x45xplainJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\"\x8a\x01\n\x12\x45xplainJobResponse\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x1e\n\x05state\x18\x02 \x01(\x0e\x32\x0f.jq.v1.JobState\x12&\n\x02\x61t\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x06\x63\x61uses\x18\x04 \x03(\x0b\x32\x0c.jq.v1.Cause\"[\n\x05\x43\x61use\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x0e\n\x06\x61\x64vice\x18\x03 \x01(\t\x12&\n\x05\x66\x61\x63ts\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\"8\n\x0fWatchJobRequest\x12\x0e\n\x06job_id\x18\x01 \x01(\t\x12\x15\n\rafter_version\x18\x02 \x01(\x03\"/\n\x10WatchJobResponse\x12\x1b\n\x05\x65vent\x18\x01 \x01(\x0b\x32\x0c.jq.v1.Event\"\x10\n\x0eGetLoadRequest\"Y\n\x0fGetLoadResponse\x12\x0f\n\x07workers\x18\x01 \x01(\r\x12\x0f\n\x07\x63lients\x18\x02 \x01(\r\x12\x15\n\rstore_seconds\x18\x03 \x01(\x01\x12\r\n\x05ready\x18\x04 \x01(\x08\x32\xc6\x05\n\rClientService\x12\x35\n\x06Submit\x12\x14.jq.v1.SubmitRequest\x1a\x15.jq.v1.SubmitResponse\x12\x44\n\x0bSubmitBatch\x12\x19.jq.v1.SubmitBatchRequest\x1a\x1a.jq.v1.SubmitBatchResponse\x12K\n\x0cSubmitStream\x12\x1a.jq.v1.SubmitStreamRequest\x1a\x1b.jq.v1.SubmitStreamResponse(\x01\x30\x01\x12\x35\n\x06GetJob\x12\x14.jq.v1.GetJobRequest\x1a\x15.jq.v1.GetJobResponse\x12\x38\n\x07WaitJob\x12\x15.jq.v1.WaitJobRequest\x1a\x16.jq.v1.WaitJobResponse\x12>\n\tCancelJob\x12\x17.jq.v1.CancelJobRequest\x1a\x18.jq.v1.CancelJobResponse\x12;\n\x08ListJobs\x12\x16.jq.v1.ListJobsRequest\x1a\x17.jq.v1.ListJobsResponse\x12\x41\n\nGetHistory\x12\x18.jq.v1.GetHistoryRequest\x1a\x19.jq.v1.GetHistoryResponse\x12\x41\n\nExplainJob\x12\x18.jq.v1.ExplainJobRequest\x1a\x19.jq.v1.ExplainJobResponse\x12=\n\x08WatchJob\x12\x16.jq.v1.WatchJobRequest\x1a\x17.jq.v1.WatchJobResponse0\x01\x12\x38\n\x07GetLoad\x12\x15.jq.v1.GetLoadRequest\x1a\x16.jq.v1.GetLoadResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,51 +37,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SUBMITREQUEST']._serialized_start=111
   _globals['_SUBMITREQUEST']._serialized_end=156
   _globals['_SUBMITRESPONSE']._serialized_start=158
-  _globals['_SUBMITRESPONSE']._serialized_end=209
-  _globals['_SUBMITRESULT']._serialized_start=211
-  _globals['_SUBMITRESULT']._serialized_end=289
-  _globals['_SUBMITBATCHREQUEST']._serialized_start=291
-  _globals['_SUBMITBATCHREQUEST']._serialized_end=342
-  _globals['_SUBMITBATCHRESPONSE']._serialized_start=344
-  _globals['_SUBMITBATCHRESPONSE']._serialized_end=403
-  _globals['_SUBMITSTREAMREQUEST']._serialized_start=405
-  _globals['_SUBMITSTREAMREQUEST']._serialized_end=473
-  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=475
-  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=597
-  _globals['_GETJOBREQUEST']._serialized_start=599
-  _globals['_GETJOBREQUEST']._serialized_end=630
-  _globals['_GETJOBRESPONSE']._serialized_start=632
-  _globals['_GETJOBRESPONSE']._serialized_end=673
-  _globals['_WAITJOBREQUEST']._serialized_start=675
-  _globals['_WAITJOBREQUEST']._serialized_end=729
-  _globals['_WAITJOBRESPONSE']._serialized_start=731
-  _globals['_WAITJOBRESPONSE']._serialized_end=773
-  _globals['_CANCELJOBREQUEST']._serialized_start=775
-  _globals['_CANCELJOBREQUEST']._serialized_end=809
-  _globals['_CANCELJOBRESPONSE']._serialized_start=811
-  _globals['_CANCELJOBRESPONSE']._serialized_end=907
-  _globals['_LISTJOBSREQUEST']._serialized_start=910
-  _globals['_LISTJOBSREQUEST']._serialized_end=1209
-  _globals['_LISTJOBSRESPONSE']._serialized_start=1211
-  _globals['_LISTJOBSRESPONSE']._serialized_end=1280
-  _globals['_GETHISTORYREQUEST']._serialized_start=1282
-  _globals['_GETHISTORYREQUEST']._serialized_end=1365
-  _globals['_GETHISTORYRESPONSE']._serialized_start=1367
-  _globals['_GETHISTORYRESPONSE']._serialized_end=1432
-  _globals['_EXPLAINJOBREQUEST']._serialized_start=1434
-  _globals['_EXPLAINJOBREQUEST']._serialized_end=1469
-  _globals['_EXPLAINJOBRESPONSE']._serialized_start=1472
-  _globals['_EXPLAINJOBRESPONSE']._serialized_end=1610
-  _globals['_CAUSE']._serialized_start=1612
-  _globals['_CAUSE']._serialized_end=1703
-  _globals['_WATCHJOBREQUEST']._serialized_start=1705
-  _globals['_WATCHJOBREQUEST']._serialized_end=1761
-  _globals['_WATCHJOBRESPONSE']._serialized_start=1763
-  _globals['_WATCHJOBRESPONSE']._serialized_end=1810
-  _globals['_GETLOADREQUEST']._serialized_start=1812
-  _globals['_GETLOADREQUEST']._serialized_end=1828
-  _globals['_GETLOADRESPONSE']._serialized_start=1830
-  _globals['_GETLOADRESPONSE']._serialized_end=1919
-  _globals['_CLIENTSERVICE']._serialized_start=1922
-  _globals['_CLIENTSERVICE']._serialized_end=2632
+  _globals['_SUBMITRESPONSE']._serialized_end=227
+  _globals['_SUBMITRESULT']._serialized_start=229
+  _globals['_SUBMITRESULT']._serialized_end=325
+  _globals['_SUBMITBATCHREQUEST']._serialized_start=327
+  _globals['_SUBMITBATCHREQUEST']._serialized_end=378
+  _globals['_SUBMITBATCHRESPONSE']._serialized_start=380
+  _globals['_SUBMITBATCHRESPONSE']._serialized_end=439
+  _globals['_SUBMITSTREAMREQUEST']._serialized_start=441
+  _globals['_SUBMITSTREAMREQUEST']._serialized_end=509
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=511
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=633
+  _globals['_GETJOBREQUEST']._serialized_start=635
+  _globals['_GETJOBREQUEST']._serialized_end=666
+  _globals['_GETJOBRESPONSE']._serialized_start=668
+  _globals['_GETJOBRESPONSE']._serialized_end=709
+  _globals['_WAITJOBREQUEST']._serialized_start=711
+  _globals['_WAITJOBREQUEST']._serialized_end=765
+  _globals['_WAITJOBRESPONSE']._serialized_start=767
+  _globals['_WAITJOBRESPONSE']._serialized_end=809
+  _globals['_CANCELJOBREQUEST']._serialized_start=811
+  _globals['_CANCELJOBREQUEST']._serialized_end=845
+  _globals['_CANCELJOBRESPONSE']._serialized_start=847
+  _globals['_CANCELJOBRESPONSE']._serialized_end=943
+  _globals['_LISTJOBSREQUEST']._serialized_start=946
+  _globals['_LISTJOBSREQUEST']._serialized_end=1245
+  _globals['_LISTJOBSRESPONSE']._serialized_start=1247
+  _globals['_LISTJOBSRESPONSE']._serialized_end=1316
+  _globals['_GETHISTORYREQUEST']._serialized_start=1318
+  _globals['_GETHISTORYREQUEST']._serialized_end=1401
+  _globals['_GETHISTORYRESPONSE']._serialized_start=1403
+  _globals['_GETHISTORYRESPONSE']._serialized_end=1468
+  _globals['_EXPLAINJOBREQUEST']._serialized_start=1470
+  _globals['_EXPLAINJOBREQUEST']._serialized_end=1505
+  _globals['_EXPLAINJOBRESPONSE']._serialized_start=1508
+  _globals['_EXPLAINJOBRESPONSE']._serialized_end=1646
+  _globals['_CAUSE']._serialized_start=1648
+  _globals['_CAUSE']._serialized_end=1739
+  _globals['_WATCHJOBREQUEST']._serialized_start=1741
+  _globals['_WATCHJOBREQUEST']._serialized_end=1797
+  _globals['_WATCHJOBRESPONSE']._serialized_start=1799
+  _globals['_WATCHJOBRESPONSE']._serialized_end=1846
+  _globals['_GETLOADREQUEST']._serialized_start=1848
+  _globals['_GETLOADREQUEST']._serialized_end=1864
+  _globals['_GETLOADRESPONSE']._serialized_start=1866
+  _globals['_GETLOADRESPONSE']._serialized_end=1955
+  _globals['_CLIENTSERVICE']._serialized_start=1958
+  _globals['_CLIENTSERVICE']._serialized_end=2668
 # @@protoc_insertion_point(module_scope)

@@ -53,19 +53,23 @@ class SubmitResponse(_message.Message):
 
     JOB_ID_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
-    """Its id, or the original's if it is a duplicate."""
+    """Its id, or that of the earlier job."""
     duplicate: _builtins.bool
     """The idempotency key was used before, for an equal job."""
+    existing: _builtins.bool
+    """Nothing was written: the job with this id has the unique key."""
     def __init__(
         self,
         *,
         job_id: _builtins.str = ...,
         duplicate: _builtins.bool = ...,
+        existing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "existing", b"existing", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -80,10 +84,13 @@ class SubmitResult(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     DUPLICATE_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    EXISTING_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """The job's id; empty if it was refused."""
     duplicate: _builtins.bool
     """The idempotency key was used before, for an equal job."""
+    existing: _builtins.bool
+    """Nothing was written: the job with this id has the unique key."""
     @_builtins.property
     def error(self) -> _types_pb2.Error:
         """Set if it was refused; nothing was written then."""
@@ -94,10 +101,11 @@ class SubmitResult(_message.Message):
         job_id: _builtins.str = ...,
         duplicate: _builtins.bool = ...,
         error: _types_pb2.Error | None = ...,
+        existing: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "error", b"error", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duplicate", b"duplicate", "error", b"error", "existing", b"existing", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -290,6 +290,7 @@ class JobCreated(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     SEQ_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_OWNER_FIELD_NUMBER: _builtins.int
+    UNIQUE_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """As it was submitted."""
     type: _builtins.str
@@ -320,6 +321,10 @@ class JobCreated(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """As submitted."""
 
+    @_builtins.property
+    def unique(self) -> _types_pb2.Unique:
+        """As it was submitted."""
+
     def __init__(
         self,
         *,
@@ -337,10 +342,11 @@ class JobCreated(_message.Message):
         created_at: _builtins.float = ...,
         seq: _builtins.int = ...,
         idempotency_key_owner: _builtins.str = ...,
+        unique: _types_pb2.Unique | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at", "_idempotency_key", b"_idempotency_key", "_key_expires_at", b"_key_expires_at", "_run_at", b"_run_at", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "key_expires_at", b"key_expires_at", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at", "_idempotency_key", b"_idempotency_key", "_key_expires_at", b"_key_expires_at", "_run_at", b"_run_at", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "key_expires_at", b"key_expires_at", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at", "_idempotency_key", b"_idempotency_key", "_key_expires_at", b"_key_expires_at", "_run_at", b"_run_at", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "idempotency_key_owner", b"idempotency_key_owner", "key_expires_at", b"key_expires_at", "labels", b"labels", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "run_at", b"run_at", "seq", b"seq", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at", "_idempotency_key", b"_idempotency_key", "_key_expires_at", b"_key_expires_at", "_run_at", b"_run_at", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "idempotency_key_owner", b"idempotency_key_owner", "key_expires_at", b"key_expires_at", "labels", b"labels", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "run_at", b"run_at", "seq", b"seq", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expires_at: _TypeAlias = _typing.Literal["expires_at"]  # noqa: Y015
     _WhichOneofArgType__expires_at: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at"]  # noqa: Y015

@@ -102,6 +102,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """Its queue was deleted by force."""
     REASON_MANUAL_RETRY: _Reason.ValueType  # 17
     """An operator sent it back to PENDING."""
+    REASON_SUPERSEDED: _Reason.ValueType  # 18
+    """A later job with its unique key took its place."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """The reason of a transition."""
@@ -142,6 +144,8 @@ REASON_QUEUE_DELETED: Reason.ValueType  # 16
 """Its queue was deleted by force."""
 REASON_MANUAL_RETRY: Reason.ValueType  # 17
 """An operator sent it back to PENDING."""
+REASON_SUPERSEDED: Reason.ValueType  # 18
+"""A later job with its unique key took its place."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _WorkerStatus:
@@ -213,6 +217,7 @@ class JobSpec(_message.Message):
     TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    UNIQUE_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """Opaque to the queue."""
     queue: _builtins.str
@@ -239,6 +244,10 @@ class JobSpec(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Free text for people and filters."""
 
+    @_builtins.property
+    def unique(self) -> Global___Unique:
+        """Not given: any number of equal jobs."""
+
     def __init__(
         self,
         *,
@@ -253,10 +262,11 @@ class JobSpec(_message.Message):
         timeout_seconds: _builtins.float | None = ...,
         idempotency_key: _builtins.str | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        unique: Global___Unique | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "_idempotency_key", b"_idempotency_key", "_max_retries", b"_max_retries", "_queue", b"_queue", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "delay_seconds", b"delay_seconds", "idempotency_key", b"idempotency_key", "max_retries", b"max_retries", "queue", b"queue", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "_idempotency_key", b"_idempotency_key", "_max_retries", b"_max_retries", "_queue", b"_queue", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "delay_seconds", b"delay_seconds", "idempotency_key", b"idempotency_key", "max_retries", b"max_retries", "queue", b"queue", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "_idempotency_key", b"_idempotency_key", "_max_retries", b"_max_retries", "_queue", b"_queue", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "delay_seconds", b"delay_seconds", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "queue", b"queue", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "_idempotency_key", b"_idempotency_key", "_max_retries", b"_max_retries", "_queue", b"_queue", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "delay_seconds", b"delay_seconds", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "queue", b"queue", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__delay_seconds: _TypeAlias = _typing.Literal["delay_seconds"]  # noqa: Y015
     _WhichOneofArgType__delay_seconds: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds"]  # noqa: Y015
@@ -284,6 +294,50 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__ttl_seconds) -> _WhichOneofReturnType__ttl_seconds | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Unique(_message.Message):
+    """At most one job of a queue has a key at a time: while the earlier one waits, or has not ended, or for
+    a period after its submit.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    SCOPE_FIELD_NUMBER: _builtins.int
+    PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    ON_CONFLICT_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """Chosen by the submitter, for equal jobs."""
+    scope: _builtins.str
+    """"unfinished" (the default) or "waiting": what the earlier job has to be to be in the way."""
+    period_seconds: _builtins.float
+    """In place of the scope: for so many seconds after the earlier job's submit."""
+    on_conflict: _builtins.str
+    """What happens to a later submit: "existing" (the default; the answer names the earlier job), "reject"
+    (it is refused), or "replace" (it takes the place of the earlier job, which must be waiting).
+    """
+    owner: _builtins.str
+    """The name of the caller that submitted it. Servers set it; what clients say does not count."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        scope: _builtins.str = ...,
+        period_seconds: _builtins.float | None = ...,
+        on_conflict: _builtins.str = ...,
+        owner: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds", "period_seconds", b"period_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds", "key", b"key", "on_conflict", b"on_conflict", "owner", b"owner", "period_seconds", b"period_seconds", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__period_seconds: _TypeAlias = _typing.Literal["period_seconds"]  # noqa: Y015
+    _WhichOneofArgType__period_seconds: _TypeAlias = _typing.Literal["_period_seconds", b"_period_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__period_seconds) -> _WhichOneofReturnType__period_seconds | None: ...
+
+Global___Unique: _TypeAlias = Unique  # noqa: Y015
 
 @_typing.final
 class Job(_message.Message):
@@ -340,6 +394,7 @@ class Job(_message.Message):
     UPDATED_AT_FIELD_NUMBER: _builtins.int
     HINT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
+    UNIQUE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A UUID."""
     seq: _builtins.int
@@ -416,6 +471,10 @@ class Job(_message.Message):
     def progress(self) -> Global___Progress:
         """Set while it runs, once its handler has said how far it is."""
 
+    @_builtins.property
+    def unique(self) -> Global___Unique:
+        """As it was submitted."""
+
     def __init__(
         self,
         *,
@@ -448,10 +507,11 @@ class Job(_message.Message):
         updated_at: _timestamp_pb2.Timestamp | None = ...,
         hint: _builtins.str = ...,
         progress: Global___Progress | None = ...,
+        unique: Global___Unique | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "completed_at", b"completed_at", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "next_retry_at", b"next_retry_at", "progress", b"progress", "result", b"result", "run_at", b"run_at", "started_at", b"started_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "updated_at", b"updated_at", "worker_id", b"worker_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "completed_at", b"completed_at", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "next_retry_at", b"next_retry_at", "progress", b"progress", "result", b"result", "run_at", b"run_at", "started_at", b"started_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique", "updated_at", b"updated_at", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "expires_at", b"expires_at", "hint", b"hint", "id", b"id", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "next_retry_at", b"next_retry_at", "payload", b"payload", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "result", b"result", "retry_count", b"retry_count", "run_at", b"run_at", "seq", b"seq", "started_at", b"started_at", "state", b"state", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "updated_at", b"updated_at", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "expires_at", b"expires_at", "hint", b"hint", "id", b"id", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "next_retry_at", b"next_retry_at", "payload", b"payload", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "result", b"result", "retry_count", b"retry_count", "run_at", b"run_at", "seq", b"seq", "started_at", b"started_at", "state", b"state", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique", "updated_at", b"updated_at", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__idempotency_key: _TypeAlias = _typing.Literal["idempotency_key"]  # noqa: Y015
     _WhichOneofArgType__idempotency_key: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key"]  # noqa: Y015

@@ -3,8 +3,9 @@
 --
 -- asked: {jobs, life of a key, claims, assignment timeout, seed}
 -- A job: {id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay,
--- key, fingerprint, the same key without an owner, more}. Returns a word for each job, with the id
--- of the original job or the capacity of the queue.
+-- key, fingerprint, the same key without an owner, more, unique}. `unique` is {key, scope, period,
+-- what happens on a conflict} or nil. Returns a word for each job, with the id of the original job
+-- or the capacity of the queue; an accepted job has the job that it superseded.
 local jobs, key_life = asked[1], asked[2]
 local expected = #jobs
 for _, claim in ipairs(asked[3]) do
@@ -76,6 +77,10 @@ local function insert(job, queue)
   set('run_at', run_at)
   set('expires_at', expires_at)
   set('idempotency_key', job[12])
+  if job[16] then
+    set('unique', job[16][1])
+    call('HSET', prefix .. 'unique:' .. name, job[16][1], id .. ' ' .. exact(created))
+  end
   call('HSET', document(id), unpack(fields))
   add(prefix .. 'jobs', seq, id)
   enter(id, seq, name, nil, 'PENDING')
@@ -101,6 +106,59 @@ local function taken(keys, key, fingerprint)
   end
 end
 
+-- The rules of core/unique.py. Return the holder of a job's unique key if the holder is in the way.
+local function in_the_way(name, unique)
+  local kept = call('HGET', prefix .. 'unique:' .. name, unique[1])
+  if not kept then
+    return
+  end
+  local id, at = string.match(kept, '^(%S+) (%S+)$')
+  local row = call(
+    'HMGET', document(id), 'status', 'seq', 'version', 'attempt', 'retry_count', 'started_at',
+    'assigned_worker', 'type', 'cancel_requested'
+  )
+  local state = row[1]
+  local waits = state == 'PENDING' or state == 'FAILED'
+  local blocks = waits
+  if unique[3] then
+    blocks = state and now < tonumber(at) + unique[3]
+  elseif unique[2] ~= 'waiting' then
+    blocks = waits or state == 'ASSIGNED' or state == 'RUNNING'
+  end
+  return blocks and {id = id, row = row} or nil
+end
+
+-- PENDING, FAILED -> DEAD_LETTERED: the job `by` takes the place of a waiting job. Returns what the
+-- caller tells of that: id, state before, worker of the last attempt.
+local function supersede(name, old, by)
+  local id, row, key = old.id, old.row, document(old.id)
+  local version, detail = tostring(row[3] + 1), 'superseded by job ' .. by
+  local more = '{"retry_count":' .. row[5]
+  if row[6] then
+    more = more .. ',"started_at":' .. row[6]
+  end
+  if row[9] then
+    more = more .. ',"cancel_requested":true'
+  end
+  local event = record(
+    id, version, row[1], 'DEAD_LETTERED', 'SUPERSEDED', now_text, row[4], nil, detail, name,
+    more .. '}'
+  )
+  call(
+    'HSET', key, 'status', 'DEAD_LETTERED', 'reason', 'SUPERSEDED', 'version', version,
+    'completed_at', now_text, 'updated_at', updated_at, 'error', detail, 'event:' .. version, event
+  )
+  call('HDEL', key, 'expires_at', 'next_retry_at')
+  enter(id, row[2], name, row[1], 'DEAD_LETTERED')
+  if row[1] == 'PENDING' then
+    remove(ready_set(name, row[8]), id)
+    note_left(name, row[8])
+  end
+  set_due(id, nil)
+  tell(ENDED)
+  return {id, row[1], row[7]}
+end
+
 local function accept(job)
   local id, name, key = job[1], job[2], job[12]
   local queue = queue_named(name)
@@ -114,17 +172,23 @@ local function accept(job)
       return found
     end
   end
-  if queue.capacity > 0 and queue.pending >= queue.capacity then
+  local old = job[16] and in_the_way(name, job[16])
+  if old and job[16][4] ~= 'replace' then
+    return {'not unique', old.id}
+  end
+  local gives_place = old and old.row[1] == 'PENDING'
+  if queue.capacity > 0 and queue.pending >= queue.capacity and not gives_place then
     return {'full', queue.capacity}
   end
-  queue.pending = queue.pending + 1
+  queue.pending = queue.pending + (gives_place and 0 or 1)
+  local superseded = old and supersede(name, old, id)
   insert(job, queue)
   if key then
     local expires = now + key_life
     call('HSET', keys, key, id .. ' ' .. job[13] .. ' ' .. exact(expires))
     call('ZADD', prefix .. 'key_expiry', expires, name .. '\0' .. key)
   end
-  return {'accepted'}
+  return {'accepted', superseded}
 end
 
 local results, wrote = {}, false

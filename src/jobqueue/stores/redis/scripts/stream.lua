@@ -267,7 +267,8 @@ return answer({'begun'})
 -- Write rebuilt jobs. Returns {their number}, or nothing if another replay is in progress.
 --
 -- asked: {token, jobs, keys}. A job: {id, seq, queue, type, priority, state, fields, events (as of
--- `apply`), whether it is claimable, due, worker and lease that hold it, when it was done}. A key:
+-- `apply`), whether it is claimable, due, worker and lease that hold it, when it was done, its unique
+-- key and the value of that}. A key:
 -- {queue, key, its value, when it expires}.
 local jobs, keys = asked[2], asked[3]
 local events = 0
@@ -292,6 +293,9 @@ for _, job in ipairs(jobs) do
   end
   if job[13] then
     add(prefix .. 'completed', job[13], id)
+  end
+  if job[14] then -- jobs come in the order of their numbers: the latest one has the key
+    call('HSET', prefix .. 'unique:' .. queue, job[14], job[15])
   end
 end
 flush()

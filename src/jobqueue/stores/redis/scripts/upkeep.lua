@@ -90,7 +90,7 @@ end
 -- it.
 local function forget(id, key_freed)
   local key = document(id)
-  local row = call('HMGET', key, 'queue', 'status', 'version')
+  local row = call('HMGET', key, 'queue', 'status', 'version', 'unique')
   local events = {}
   for version = 1, tonumber(row[3]) do
     events[version] = 'event:' .. version
@@ -106,6 +106,10 @@ local function forget(id, key_freed)
   call('ZREM', index(row[2], row[1]), id)
   call('ZREM', prefix .. 'jobs', id)
   call('ZREM', prefix .. 'completed', id)
+  local holder = row[4] and call('HGET', prefix .. 'unique:' .. row[1], row[4])
+  if holder and string.match(holder, '^(%S+)') == id then
+    call('HDEL', prefix .. 'unique:' .. row[1], row[4])
+  end
   -- This write comes last: a full Redis refuses a script whose first write needs memory.
   put(
     'deleted', 'job_id', id, 'queue', row[1], 'version', row[3], 'key_freed', key_freed and 1 or 0
