@@ -196,6 +196,7 @@ def queue_document(stats: QueueStats) -> Document:
         "paused": queue.paused,
         **queue.settings(),
         "priority_weights": None if weights is None else {str(p): w for p, w in weights.items()},
+        "key_weights": None if queue.key_weights is None else dict(queue.key_weights),
         "created_at": rfc3339(queue.created_at),
         "depth": {state.name: stats.depth.get(state, 0) for state in State},
         "unfinished": stats.unfinished,
@@ -206,7 +207,7 @@ def queue_document(stats: QueueStats) -> Document:
         "error_rate": stats.error_rate,
         "unserved": [{"type": one.type, "jobs": one.jobs} for one in stats.unserved],
         "held_back": [
-            {"limit": one.limit, "jobs": one.jobs, "opens_in": one.opens_in}
+            {"limit": one.limit, "key": one.key, "jobs": one.jobs, "opens_in": one.opens_in}
             for one in stats.held_back
         ],
     }

@@ -105,6 +105,7 @@ WORKER_STATUSES = Enumeration(
     "worker status",
     {one: types_pb2.WorkerStatus.Value(f"WORKER_STATUS_{one.name}") for one in WorkerStatus},
 )
+_MAPPINGS = (Kind.WEIGHTS, Kind.KEY_WEIGHTS)
 OVERLAPS = Enumeration(
     "overlap policy",
     {one: schedules_pb2.Overlap.Value(f"OVERLAP_{one.name}") for one in Overlap},
@@ -168,6 +169,7 @@ class _Shared:
         self.scalars = self.plain + self.optional
         self.collections = self.mappings + self.lists
         self.moments = self.times + self.required_times
+        self.optional_alone = not (self.plain or self.collections or self.moments or self.members)
 
     def write(self, record: Any) -> dict[str, Any]:
         values = {wire_name: getattr(record, name) for name, wire_name in self.scalars}
@@ -249,12 +251,30 @@ def read_spec(message: Message, **more: Any) -> JobSpec:
 
 def more_fields(spec: JobSpec, message: type[Message]) -> dict[str, Any]:
     """Return the spec's fields in ``core.job.MORE`` by their names in a message of this type."""
-    return _shared(JobSpec, message, MORE).write(spec) if MORE else {}
+    return _more(message).write(spec) if spec.says_more else {}
 
 
 def read_more(message: Message) -> dict[str, Any]:
     """Return a message's fields in ``core.job.MORE`` by their names in ``JobSpec``."""
-    return _shared(JobSpec, type(message), MORE).read(message) if MORE else {}
+    shared = _more(type(message))
+    if shared.optional_alone:
+        has = message.HasField
+        return {
+            name: getattr(message, wire_name)
+            for name, wire_name in shared.optional
+            if has(wire_name)
+        }
+    return shared.read(message)
+
+
+_MORE: dict[type[Message], _Shared] = {}
+
+
+def _more(message: type[Message]) -> _Shared:
+    found = _MORE.get(message)
+    if found is None:
+        found = _MORE[message] = _Shared(JobSpec, message, MORE)
+    return found
 
 
 def put_settings(message: types_pb2.Queue, said: Mapping[str, Any]) -> None:
@@ -267,8 +287,8 @@ def put_settings(message: types_pb2.Queue, said: Mapping[str, Any]) -> None:
         if value is None:
             continue
         try:
-            if setting.kind is Kind.WEIGHTS:
-                message.priority_weights.update(value)
+            if setting.kind in _MAPPINGS:
+                getattr(message, name).update(value)
             else:
                 setattr(message, setting.wire_name, value)
         except (TypeError, ValueError, OverflowError) as error:
@@ -279,9 +299,9 @@ def read_settings(message: types_pb2.Queue) -> dict[str, Any]:
     """Return the settings of a queue that are present in a message, by name."""
     said: dict[str, Any] = {}
     for setting in SETTINGS.values():
-        if setting.kind is Kind.WEIGHTS:
-            if message.priority_weights:
-                said[setting.name] = dict(message.priority_weights)
+        if setting.kind in _MAPPINGS:
+            if found := getattr(message, setting.name):
+                said[setting.name] = dict(found)
         elif message.HasField(setting.wire_name):  # type: ignore[arg-type]  # checked by a test
             said[setting.name] = getattr(message, setting.wire_name)
     return said

@@ -373,6 +373,8 @@ def test_every_setting_of_a_queue_is_shown_to_people(ctl, server):
         "priority_weights": ("9:5,0:1", "9:5,0:1"), "retention": ("0", "for ever"),
         "dead_letter_retention": ("86400", "1 day"), "max_running": ("5", "5"),
         "rate": ("100", "100"), "rate_period": ("60", "60 s"), "rate_burst": ("7", "7"),
+        "key_max_running": ("2", "2"), "key_rate": ("3", "3"), "key_rate_period": ("60", "60 s"),
+        "key_rate_burst": ("4", "4"), "key_weights": ("a:1=5,*=1", "a:1=5,*=1"),
     }  # fmt: skip
     assert shown.keys() == SETTINGS.keys()
     said = [part for one, (given, _) in shown.items() for part in (option(one), given)]

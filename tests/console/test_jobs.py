@@ -154,8 +154,9 @@ async def test_a_job_is_submitted_again_with_edits(stored: ServerProcess):
     backend = stored.backend
     content = b'{"order":12345678901234567890123,   "odd spaces": true}'
     spec = JobSpec(
-        payload=content, type="send", labels={"a": "b=c"}, key="k-1", timeout=30.0, priority=4
-    )
+        payload=content, type="send", labels={"a": "b=c"}, key="k-1", timeout=30.0, priority=4,
+        concurrency_key="tenant:1",
+    )  # fmt: skip
     [made] = await backend.submit([spec])
     async with at(stored) as person:
         await person.open(f"/ui/submit?from={made.job_id}")
@@ -165,6 +166,7 @@ async def test_a_job_is_submitted_again_with_edits(stored: ServerProcess):
         assert again.payload == content  # byte by byte, as it was not changed
         assert (again.type, again.labels, again.timeout) == ("send", {"a": "b=c"}, 30.0)
         assert (again.priority, again.key) == (4, None)
+        assert again.spec.concurrency_key == "tenant:1"
         page = await person.open(f"/ui/submit?from={made.job_id}")
         text = page.form("Submit the job").fields["payload"].replace("true", "false")
         page = await person.press(
@@ -174,10 +176,12 @@ async def test_a_job_is_submitted_again_with_edits(stored: ServerProcess):
             delay="15m",
             labels="x = y\n\nz=",
             key="k-2",
+            concurrency_key="",
         )
         changed = await backend.get(page.answer.url.path.rpartition("/")[2])
         assert json.loads(changed.payload) == {"order": LONG, "odd spaces": False}
         assert (changed.type, changed.labels, changed.key) == ("other", {"x": "y", "z": ""}, "k-2")
+        assert changed.spec.concurrency_key is None
         assert changed.run_at is not None
         assert changed.run_at - changed.created_at == pytest.approx(900, abs=1)
 
@@ -189,6 +193,7 @@ async def test_a_job_is_submitted_again_with_edits(stored: ServerProcess):
         ("queue", "nowhere", "there is no queue 'nowhere'"),
         ("priority", "10", "priority: 10 is outside 0 to 9"),
         ("priority", "high", "'high' is not a whole number"),
+        ("concurrency_key", "k" * 201, "concurrency_key: 1 to 200 characters are allowed"),
         ("timeout", "soon", "is not a number of seconds"),
         ("labels", "no sign", "must have the form NAME=VALUE"),
     ],

@@ -41,13 +41,15 @@ async def test_an_operator_creates_changes_pauses_and_deletes_a_queue(stored: Se
         await person.open("/ui/queues")
         page = await person.press(
             "Create the queue", name="mail", max_retries="7", ttl="2h", retry_profile="producer",
-            priority_weights="9: 5, 0: 1",
+            priority_weights="9: 5, 0: 1", key_max_running="4", key_weights="tenant:1=5, *=1",
         )  # fmt: skip
         assert page.answer.url.path == "/ui/queues/mail"
         assert "The queue was created." in page.text
         queue = (await backend.queue_stats("mail")).queue
         assert (queue.max_retries, queue.ttl, queue.retry_profile) == (7, 7200.0, "producer")
         assert queue.priority_weights == {9: 5, 0: 1}
+        assert (queue.key_max_running, queue.key_weights) == (4, {"tenant:1": 5, "*": 1})
+        assert page.form("Save").fields["key_weights"] == "tenant:1=5,*=1"
 
         page = await person.press("Save", max_retries="2", ttl="", priority_weights="")
         assert "The settings were saved." in page.text
@@ -91,6 +93,9 @@ async def test_only_what_was_changed_is_saved(person: Person, server: ServerProc
         ("ttl", "nan", "ttl: must be more than 0"),
         ("priority_weights", "9=5", "is not weights by priority"),
         ("priority_weights", "10:5", "is not a priority 0 to 9"),
+        ("key_weights", "a:1", "is not weights by key, like tenant:1=5,*=1"),
+        ("key_weights", "a=0", "key_weights: a: 0 is not a weight from 1 to 1000000"),
+        ("key_max_running", "-1", "key_max_running: "),
         ("retry_jitter", "half", "is not a number from 0 to 1"),
         ("retry_profile", "none", "retry_profile"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -20,11 +21,19 @@ LATER = ("labels", "timeout", "key")
 SPEC = JobSpec(payload=b"p", labels={"a": "b"}, timeout=4.0, key="k")
 
 
-@pytest.fixture(autouse=True)
-def later(monkeypatch: pytest.MonkeyPatch) -> None:
+def pretend(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
     """As if these were such fields."""
     for module in (jobs, wire, rows):
-        monkeypatch.setattr(module, "MORE", LATER)
+        monkeypatch.setattr(module, "MORE", names)
+    more_of = operator.attrgetter(*names)
+    monkeypatch.setattr(jobs, "_more_of", more_of)
+    monkeypatch.setattr(jobs, "_NO_MORE", more_of(JobSpec(payload=b"")))
+    monkeypatch.setattr(wire, "_MORE", {})
+
+
+@pytest.fixture(autouse=True)
+def later(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, LATER)
 
 
 def test_it_is_kept_by_stores():
@@ -38,8 +47,7 @@ def test_what_was_not_said_takes_no_room():
 
 
 def test_nothing_is_kept_where_the_default_is_something_else(monkeypatch: pytest.MonkeyPatch):
-    for module in (jobs, rows):
-        monkeypatch.setattr(module, "MORE", ("max_retries", "type"))
+    pretend(monkeypatch, ("max_retries", "type"))
     spec = JobSpec(payload=b"p", max_retries=0, type="")
     assert rows.read_more(rows.write_more(spec)) == {"max_retries": 0}
 

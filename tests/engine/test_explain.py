@@ -224,6 +224,22 @@ async def rate(rig: StoreRig) -> tuple[str, Any]:
     return await rig.submit(), {"rate": 1, "opens_in": pytest.approx(3_600)}
 
 
+async def key_max_running(rig: StoreRig) -> tuple[str, Any]:
+    await rig.engine.update_queue("default", QueueUpdate(key_max_running=1))
+    await rig.running(concurrency_key="tenant:1")
+    facts = {"queue": "default", "key": "tenant:1", "key_max_running": 1, "running": 1}
+    return await rig.submit(concurrency_key="tenant:1"), facts
+
+
+async def key_rate(rig: StoreRig) -> tuple[str, Any]:
+    await rig.engine.update_queue("default", QueueUpdate(key_rate=1, key_rate_period=3_600))
+    worker = await rig.worker(slots=2)
+    await rig.submit(concurrency_key="tenant:1")
+    await worker.gets_one()
+    facts = {"key": "tenant:1", "key_rate": 1, "opens_in": pytest.approx(3_600)}
+    return await rig.submit(concurrency_key="tenant:1"), facts
+
+
 async def slots_busy(rig: StoreRig) -> tuple[str, Any]:
     worker = await rig.worker(slots=2, concurrency=2, types=frozenset({"a", "b"}))
     first = await rig.submit(type="a")
@@ -310,6 +326,8 @@ SITUATIONS: list[tuple[Cause, Situation, bool]] = [  # True: stores have code of
     (Cause.BREAKER_OPEN, breaker_open, True),
     (Cause.MAX_RUNNING, max_running, False),
     (Cause.RATE, rate, True),
+    (Cause.KEY_MAX_RUNNING, key_max_running, False),
+    (Cause.KEY_RATE, key_rate, True),
     (Cause.SLOTS_BUSY, slots_busy, True),
     (Cause.SLOTS_OVERRUN, slots_overrun, True),
     (Cause.RUNS_ALONE, suspect_waits, True),

@@ -186,6 +186,41 @@ async def test_figures_and_hints_name_the_jobs_that_a_limit_holds_back(open_rig:
     assert (await rig.engine.queue_stats("default")).held_back == ()
 
 
+async def test_hints_and_figures_tell_the_keys_that_are_held_back(open_rig: OpenRig):
+    rig = await limited(open_rig, key_max_running=1, key_rate=1, key_rate_period=60.0)
+    worker = await rig.worker(slots=10)
+    for key in ("a", "b"):
+        await rig.submit(concurrency_key=key)
+    waiting = [await rig.submit(concurrency_key=key) for key in ("a", "a", "b")]
+    first, _ = await worker.gets(2)
+    assert await worker.succeed(first)
+    found = (await rig.engine.queue_stats("default")).held_back
+    shown = [(one.limit, one.key, one.jobs, one.opens_in is None) for one in found]
+    assert shown == [
+        ("key_rate", "a", 2, False),
+        ("key_max_running", "b", 1, True),
+        ("key_rate", "b", 1, False),
+    ]
+    assert (await rig.engine.get(waiting[2])).hint == (
+        "waits until a job of key 'b' in queue 'default' ends: 1 run, and key_max_running is 1"
+    )
+    assert (await rig.engine.get(waiting[0])).hint.startswith(
+        "waits for the rate limit of key 'a' in queue 'default' (1 starts in 60 s): the next start"
+    )
+
+
+async def test_a_key_that_holds_nothing_is_served_before_one_that_floods(open_rig: OpenRig):
+    rig = await open_rig(interval=NO_SAFETY_NET)
+    await rig.engine.update_queue("default", QueueUpdate(key_weights={"*": 1}))
+    worker = await rig.worker(slots=4)
+    for _ in range(20):
+        await rig.submit(concurrency_key="flood")
+    first = await worker.gets(4)
+    light = await rig.submit(concurrency_key="light")
+    assert await worker.succeed(first[0], freed=1)
+    assert (await worker.gets_one()).id == light
+
+
 async def test_two_servers_share_a_limit_and_lose_no_time(open_pair: OpenPair):
     one, two = await open_pair(interval=NO_SAFETY_NET)
     await one.engine.update_queue("default", QueueUpdate(max_running=1))

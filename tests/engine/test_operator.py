@@ -427,6 +427,11 @@ async def test_an_update_is_checked_as_a_creation_is(rig: Rig):
         "rate": 2_000_000_000,
         "rate_period": 60.0,  # without a rate
         "rate_burst": -1,
+        "key_max_running": -1,
+        "key_rate": 2_000_000_000,
+        "key_rate_period": 60.0,  # without a rate
+        "key_rate_burst": -1,
+        "key_weights": {"a": 0},
     }
     assert set(wrong) == set(SETTINGS)
     for name, value in wrong.items():

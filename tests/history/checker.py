@@ -56,7 +56,9 @@ class Evidence:
     removed: Collection[str] = ()  # ids deleted or pruned on purpose
     concurrency: Mapping[str, int] = field(default_factory=dict)  # worker id -> slots
     running: Mapping[str, int] = field(default_factory=dict)  # queue -> its max_running
+    key_running: Mapping[str, int] = field(default_factory=dict)  # the same of each key
     rates: Mapping[str, Rate] = field(default_factory=dict)  # queue -> the limit of its starts
+    key_rates: Mapping[str, Rate] = field(default_factory=dict)
     crashed: bool = False  # the database was: it may have forgotten the last assignments
     settled: bool = False  # the run was left alone until nothing could move any more
     dead_letters_allowed: bool = True
@@ -200,47 +202,72 @@ def no_worker_holds_too_much(evidence: Evidence) -> Found:
             held[holder.pop(event.job_id)].discard(event.job_id)
 
 
-def no_queue_runs_too_much(evidence: Evidence) -> Found:
-    """No queue has more held jobs than its limit, by the times of the events.
+Place = tuple[str, str | None]
+"""A queue, and a concurrency key; or None for the whole queue."""
+
+
+def _places(evidence: Evidence, job_id: str, queue: str) -> list[Place]:
+    """Where a job counts against limits."""
+    job = evidence.jobs.get(job_id)
+    key = None if job is None else job.spec.concurrency_key
+    return [(queue, None)] if key is None else [(queue, None), (queue, key)]
+
+
+def _named(place: Place) -> str:
+    queue, key = place
+    return queue if key is None else f"{queue}, key {key},"
+
+
+def no_limit_is_exceeded(evidence: Evidence) -> Found:
+    """No queue or key has more held jobs than its limit, by the times of the events.
 
     The order of commits is not used, because jobs of several transactions may be read in any order.
     A store counts first and then reads the time, so jobs that overlap by their times did overlap.
     """
-    changes: dict[str, list[tuple[float, int, str]]] = defaultdict(list)
+    if not (evidence.running or evidence.key_running):
+        return
+    changes: dict[Place, list[tuple[float, int, str]]] = defaultdict(list)
     for job_id, history in evidence.histories.items():
         since: float | None = None
         for event in history:
             if event.to_state is State.ASSIGNED:
                 since = event.at
             elif event.to_state not in HELD and since is not None:
-                if event.queue in evidence.running and event.at > since:
-                    changes[event.queue] += [(since, 1, job_id), (event.at, -1, job_id)]
+                if event.at > since:
+                    for place in _places(evidence, job_id, event.queue):
+                        changes[place] += [(since, 1, job_id), (event.at, -1, job_id)]
                 since = None
-        if since is not None and history[-1].queue in evidence.running:
-            changes[history[-1].queue].append((since, 1, job_id))
-    for queue, found in changes.items():
-        held = 0
+        if since is not None:
+            for place in _places(evidence, job_id, history[-1].queue):
+                changes[place].append((since, 1, job_id))
+    for place, found in changes.items():
+        limits = evidence.running if place[1] is None else evidence.key_running
+        held, most = 0, limits.get(place[0], len(found))
         for at, change, job_id in sorted(found):  # at one time, ends come first
             held += change
-            if change > 0 and held > evidence.running[queue]:
-                yield job_id, f"{held} jobs of {queue} were held at {at:.6f}"
+            if change > 0 and held > most:
+                yield job_id, f"{held} jobs of {_named(place)} were held at {at:.6f}"
 
 
 def starts_keep_their_rate(evidence: Evidence) -> Found:
-    """No span of time has more starts of a queue than its rate limit and the burst allow."""
-    for queue, rate in evidence.rates.items():
-        starts = sorted(
-            (event.at, event.job_id)
-            for event in evidence.events
-            if event.to_state is State.ASSIGNED and event.queue == queue
-        )
-        # How many starts are owed since the fullest bucket: the worst window ends at each start.
-        owed, last = 0.0, float("-inf")
-        for at, job_id in starts:
-            owed = max(0.0, owed - (at - last) / rate.interval) + 1
+    """No span of time has more starts of a queue or key than its rate limit and the burst allow."""
+    if not (evidence.rates or evidence.key_rates):
+        return
+    starts: dict[Place, list[tuple[float, str]]] = defaultdict(list)
+    for event in evidence.events:
+        if event.to_state is State.ASSIGNED:
+            for place in _places(evidence, event.job_id, event.queue):
+                starts[place].append((event.at, event.job_id))
+    for place, found in starts.items():
+        rate = (evidence.rates if place[1] is None else evidence.key_rates).get(place[0])
+        # The tokens that are missing in a bucket that was full before the first start.
+        missing, last = 0.0, float("-inf")
+        for at, job_id in sorted(found) if rate is not None else ():
+            assert rate is not None
+            missing = max(0.0, missing - (at - last) / rate.interval) + 1
             last = at
-            if owed > rate.burst + (CLOCK_SLACK / rate.interval) + CLOCK_SLACK:
-                yield job_id, f"{owed:.2f} starts of {queue} at once at {at:.6f}"
+            if missing > rate.burst + CLOCK_SLACK / rate.interval + CLOCK_SLACK:
+                yield job_id, f"start {missing:.2f} at once of {_named(place)} at {at:.6f}"
 
 
 def records_match(evidence: Evidence) -> Found:
@@ -367,7 +394,7 @@ RULES: Mapping[str, Callable[[Evidence], Iterable[tuple[str, str]]]] = {
         time_does_not_run_backwards,
         leases_are_disjoint,
         no_worker_holds_too_much,
-        no_queue_runs_too_much,
+        no_limit_is_exceeded,
         starts_keep_their_rate,
         records_match,
         what_is_done_was_run,

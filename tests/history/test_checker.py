@@ -219,12 +219,27 @@ PLANTED: dict[str, tuple[str, Evidence]] = {
         ),
     ),
     "a queue ran more jobs than its limit": (
-        "no_queue_runs_too_much",
+        "no_limit_is_exceeded",
         Evidence(
             events=interleaved(
                 GOOD, history("b", "submit", ("assign", 1.5), "start"), history("c", "submit")
             ),
             running={"q": 1},
+        ),
+    ),
+    "a key ran more jobs than its limit": (
+        "no_limit_is_exceeded",
+        Evidence(
+            events=(
+                of_keys := interleaved(
+                    GOOD, history("b", "submit", ("assign", 1.5)), history("c", "submit", "assign")
+                )
+            ),
+            jobs={
+                "a": record(GOOD, concurrency_key="k"),
+                "b": replace(record(of_keys[1:2], 2, concurrency_key="k"), id="b"),
+            },
+            key_running={"q": 1},
         ),
     ),
     "jobs started faster than their rate": (
@@ -237,6 +252,15 @@ PLANTED: dict[str, tuple[str, Evidence]] = {
                 history("d", "submit", ("assign", 2.8)),
             ),
             rates={"q": Rate(1.0, 2)},
+        ),
+    ),
+    "jobs of a key started faster than their rate": (
+        "starts_keep_their_rate",
+        Evidence(
+            events=interleaved(GOOD, history("b", "submit", "assign")),
+            jobs={"a": record(GOOD, concurrency_key="k")}
+            | {"b": replace(record(GOOD, 2, concurrency_key="k"), id="b")},
+            key_rates={"q": Rate(1.0, 1)},
         ),
     ),
     "a record is behind its history": (

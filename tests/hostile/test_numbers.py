@@ -39,6 +39,10 @@ OF_A_QUEUE = [
     "rate",
     "rate_period",
     "rate_burst",
+    "key_max_running",
+    "key_rate",
+    "key_rate_period",
+    "key_rate_burst",
 ]
 
 

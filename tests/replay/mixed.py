@@ -72,6 +72,7 @@ class Mixed:
         changed = {
             "capacity": 1_000_000, "retry_base": 0.5, "retry_jitter": 0.0, "retention": 5e6,
             "dead_letter_retention": 0.0, "max_running": 50, "rate": 9_000, "rate_burst": 500,
+            "key_max_running": 40, "key_weights": {"tenant 1": 2, "*": 1},
         }  # fmt: skip
         assert await self.driver.store.queues.update("again", changed)
 
@@ -90,6 +91,7 @@ class Mixed:
                 delay=draw.choice((None, None, None, 900.0)),
                 key=None if n % 4 else f"key-{len(self.keyed)}",
                 key_owner="" if n % 8 else "web",
+                concurrency_key=None if n % 3 else f"tenant {n % 5}",
                 labels={} if n % 3 else {"team": "a b", "größe": "\N{SNOWMAN}", "n": str(n)},
             )
             specs.append(one)

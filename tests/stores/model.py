@@ -32,6 +32,7 @@ class ModelJob:
     attempt: int = 0
     retry_count: int = 0
     deaths: int = 0
+    concurrency_key: str | None = None
     lease: int | None = None
     cancel_requested: bool = False
     timer: float | None = None  # retry, assignment timeout or watchdog
@@ -56,6 +57,8 @@ class Model:
         self.now = 0.0
         self.jobs: list[ModelJob] = []
         self.paused: set[str] = set()
+        self.max_running: dict[str, int] = {}  # by queue
+        self.key_max_running: dict[str, int] = {}  # the same for each concurrency key
         self.keys: dict[tuple[str, str], tuple[str, tuple[bytes, str], float]] = {}
 
     def admits(self, spec: JobSpec) -> tuple[SubmitStatus, str]:
@@ -116,6 +119,7 @@ class Model:
                 expires_at=None if spec.ttl is None else self.now + spec.ttl,
                 created_at=self.now,
                 unique=spec.unique,
+                concurrency_key=spec.concurrency_key,
             )
         )
 
@@ -138,12 +142,23 @@ class Model:
         self, queues: tuple[str, ...], slots: int, types: frozenset[str] | None = None
     ) -> list[ModelJob]:
         ready = self.claimable(queues, types)
-        taken = sorted(ready, key=lambda job: (-job.priority, job.seq))[:slots]
-        for job in taken:
-            job.attempt += 1
-            self._enter(job, A)
-            job.timer = self.now + self.rules.assignment_timeout
+        taken: list[ModelJob] = []
+        for job in sorted(ready, key=lambda job: (-job.priority, job.seq)):
+            if len(taken) < slots and self._let_through(job):
+                job.attempt += 1
+                self._enter(job, A)
+                job.timer = self.now + self.rules.assignment_timeout
+                taken.append(job)
         return taken
+
+    def _let_through(self, job: ModelJob) -> bool:
+        """Whether the limits of the job's queue let it start."""
+        held = [one for one in self.jobs if one.queue == job.queue and one.state in (A, R)]
+        key = job.concurrency_key
+        of_key = [one for one in held if one.concurrency_key == key]
+        if len(held) >= self.max_running.get(job.queue, 1_000):
+            return False
+        return key is None or len(of_key) < self.key_max_running.get(job.queue, 1_000)
 
     def move(self, name: str, job: ModelJob, lease: int, *, retryable: bool) -> bool:
         """Make a move; False if it must be refused."""

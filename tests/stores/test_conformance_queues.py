@@ -42,6 +42,11 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
             rate=100,
             rate_period=60.5,
             rate_burst=7,
+            key_max_running=2,
+            key_rate=3,
+            key_rate_period=0.5,
+            key_rate_burst=4,
+            key_weights={"tenant:1": 5, "*": 1},
         )
     )
     queue = (await driver.stats("mail")).queue
@@ -52,6 +57,9 @@ async def test_a_queue_keeps_what_it_was_created_with(driver: Driver):
     assert (queue.retention, queue.dead_letter_retention) == (0.0, 3_600.5)
     assert (queue.max_running, queue.rate) == (5, 100)
     assert (queue.rate_period, queue.rate_burst) == (60.5, 7)
+    assert (queue.key_max_running, queue.key_rate) == (2, 3)
+    assert (queue.key_rate_period, queue.key_rate_burst) == (0.5, 4)
+    assert dict(queue.key_weights or {}) == {"tenant:1": 5, "*": 1}
     assert queue.created_at == driver.clock.now()
 
 
@@ -76,6 +84,11 @@ EVERYTHING: dict[str, Any] = {
     "rate": 100,
     "rate_period": 60.0,
     "rate_burst": 10,
+    "key_max_running": 2,
+    "key_rate": 3,
+    "key_rate_period": 0.5,
+    "key_rate_burst": 4,
+    "key_weights": {"tenant:1": 5, "ß =,": 2, "*": 1},
 }
 
 
@@ -92,6 +105,7 @@ async def test_an_update_changes_what_it_names_and_nothing_else(driver: Driver):
             *("ttl", "timeout", "retry_base", "retry_max", "retry_jitter"),
             *("retention", "dead_letter_retention"),
             *("max_running", "rate", "rate_period", "rate_burst"),
+            *("key_max_running", "key_rate", "key_rate_period", "key_rate_burst", "key_weights"),
         )
     )
     plain = replace(before, **nothing, priority_weights=None)

@@ -363,3 +363,28 @@ async def test_replacements_and_claims_at_once_lose_nothing(driver: Driver):
     assert len(set(got)) == len(got)
     assert {job.id for job in jobs if job.state is A} == set(got)
     assert {job.reason for job in jobs if job.state is X} <= {Reason.SUPERSEDED}
+
+
+# -- with concurrency keys ---------------------------------------------------------------------
+
+
+async def test_a_unique_job_with_a_concurrency_key_gives_its_place_and_counts_for_its_key(
+    open_driver: Callable[..., Awaitable[Driver]],
+):
+    driver = await open_driver(key_max_running=1)
+    plain = spec(b"plain", concurrency_key="c")
+    first, other, _ = await driver.results(
+        debounced(b"1", concurrency_key="c"), debounced(b"o", key="o"), plain
+    )
+    second = await one(driver, debounced(b"2", concurrency_key="c"))
+    assert [one.status for one in (first, other, second)] == [ACCEPTED] * 3
+    job = await driver.job(first.job_id)
+    assert (job.state, job.reason) == (X, Reason.SUPERSEDED)
+    got = await driver.claim(9)
+    assert sorted(one.payload for one in got) == [b"o", b"plain"]
+    for held in got:
+        await driver.start(held)
+        await driver.succeed(held)
+    assert [one.payload for one in await driver.claim(9)] == [b"2"]
+    seen = await driver.job(second.job_id)
+    assert (seen.spec.concurrency_key, seen.spec.unique and seen.spec.unique.key) == ("c", "k")

@@ -52,7 +52,7 @@ OPERATIONS = st.lists(
                 *["claim"] * 3,
                 *["start", "succeed", "fail", "lose", "hand back", "stale report"],
                 *["progress"] * 2,
-                *["cancel", "request cancel", "retry by hand", "pause", "resume"],
+                *["cancel", "request cancel", "retry by hand", "pause", "resume", "limit"],
                 *["tick"] * 3,
             ]
         ),
@@ -89,12 +89,25 @@ class Machine:
                 self.model.paused = self.model.paused - {queue} | (
                     {queue} if name == "pause" else set()
                 )
+            case "limit":
+                await self._limit(QUEUES[x % 2], [None, 1, 3][x // 2 % 3], [None, 1, 2][y % 3])
             case "progress":
                 await self._tell(x, y)
             case "tick":
                 await self._tick([0.4, 1.0, 2.5, 7.0][x % 4])
             case _:
                 await self._move(name, x)
+
+    async def _limit(self, queue: str, most: int | None, of_key: int | None) -> None:
+        values = {"max_running": most, "key_max_running": of_key}
+        assert await self.driver.store.queues.update(queue, values)
+        for limits, value in (
+            (self.model.max_running, most),
+            (self.model.key_max_running, of_key),
+        ):
+            limits.pop(queue, None)
+            if value is not None:
+                limits[queue] = value
 
     async def _submit(self, numbers: list[tuple[int, int]], slots: int = 0) -> None:
         specs = [
@@ -109,6 +122,7 @@ class Machine:
                 key=[None, None, "k", "l"][(y // 32) % 4],
                 timeout=[None, 5.0][(y // 128) % 2],
                 unique=UNIQUE[(y // 256) % len(UNIQUE)],
+                concurrency_key=[None, None, "c", "d"][(x // 128) % 4],
             )
             for x, y in numbers
         ]

@@ -328,6 +328,8 @@ async def test_retention_does_not_look_at_everything_that_waits_for_the_stream(o
 
 # What undoes each upgrade: a file as an earlier version left it.
 _UNDO = {
+    18: "DROP INDEX bucket_full; DROP INDEX live_keyed; DROP INDEX live_by_key;"
+    " DROP INDEX live_key_held; ALTER TABLE live DROP COLUMN ckey;",
     17: "DROP TABLE unique_key;",
     16: "ALTER TABLE worker DROP COLUMN breakers;",
     15: "DROP TABLE schedule;",

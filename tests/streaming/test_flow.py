@@ -22,6 +22,7 @@ from jobqueue.tasks.task import define
 from jobqueue.worker.registry import Registry
 from jobqueue.worker.runtime import WorkerRuntime
 from tests.api.public.hand import Hand
+from tests.history.checker import Evidence, assert_kept
 from tests.stores.driver import worker
 from tests.streaming.system import System, client, ended, say_again, spoken, until
 
@@ -103,6 +104,25 @@ async def test_a_unique_job_is_there_once_and_gives_its_place(system: System) ->
     (again,) = await submit(api, unique=one)
     assert again != running
     await ended(api.backend, again)
+
+
+async def test_limits_of_keys_hold_through_kafka(system: System) -> None:
+    """The history judges it: assigned jobs count, although they are still in a topic."""
+    api = await system.server("api")
+    limits = {"key_max_running": 2, "key_weights": {"*": 1}, "max_running": 5}
+    async with client(api) as http:
+        answer = await http.patch("/queues/default", json=limits)
+        assert answer.status_code == 200, answer.text
+    await system.server("scheduler")
+    await system.worker()
+    submitted = [await submit(api, 15, concurrency_key=key) for key in ("a", "b", "c", None)]
+    ids = [job_id for some in submitted for job_id in some]
+    jobs = {job.id: job for job in await ended(api.backend, *ids)}
+    assert {job.state for job in jobs.values()} == {State.DONE}
+    events = [event for job_id in ids for event in await api.backend.history(job_id)]
+    assert_kept(
+        Evidence(events=events, jobs=jobs, running={"default": 5}, key_running={"default": 2})
+    )
 
 
 @pytest.mark.req("sch:ROADMAP", "sch:LOOP")

@@ -52,6 +52,7 @@ MAX_SLOTS = 1_000  # of a worker of the task queue
 MAX_NAMES = 10_000  # of queues or task types; the engine allows fewer and raises a better error
 MAX_QUESTIONS = 1_000  # queues that a worker may ask about; a worker serves no more queues
 MAX_WEIGHTS = 100  # there are ten priorities
+MAX_KEYS = 10_000  # with weights; the engine allows fewer and raises a better error
 MAX_FILTERS = 100  # there are fewer states, and fewer reasons
 MAX_HEADERS = 128  # of any request, gRPC or HTTP: a header needs many times its bytes in memory
 MAX_PARAMETERS = 128  # in a URL: the time to read them grows with their square
@@ -70,6 +71,8 @@ _PARTS: frozenset[Role] = frozenset()
 
 _WORKER_INFO = {"worker.queues": MAX_NAMES, "worker.types": MAX_NAMES}
 _BEAT = {"leases": MAX_LEASES, "begun": MAX_LEASES, "progress": MAX_LEASES}
+
+_WEIGHTS = {"queue.priority_weights": MAX_WEIGHTS, "queue.key_weights": MAX_KEYS}
 
 RULES: dict[str, Rule] = {
     "server.probe": Rule(_OPEN, BudgetKind.PROBE),
@@ -109,10 +112,8 @@ RULES: dict[str, Rule] = {
     "task.list": Rule(_READER, items={"status_filter": MAX_FILTERS}, reads=True),
     "queue.list": Rule(_VIEWER, reads=True),
     "queue.read": Rule(_VIEWER),
-    "queue.create": Rule(_OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS}, changes=True),
-    "queue.update": Rule(
-        _OPERATOR, items={"queue.priority_weights": MAX_WEIGHTS, "reset": MAX_WEIGHTS}, changes=True
-    ),
+    "queue.create": Rule(_OPERATOR, items=_WEIGHTS, changes=True),
+    "queue.update": Rule(_OPERATOR, items={**_WEIGHTS, "reset": MAX_WEIGHTS}, changes=True),
     "queue.delete": Rule(_OPERATOR, changes=True),
     "queue.pause": Rule(_OPERATOR, changes=True),
     "queue.resume": Rule(_OPERATOR, changes=True),

@@ -24,6 +24,7 @@ from jobqueue.cli.program import examples, with_options
 from jobqueue.cli.session import CliSession, CtlTyper
 from jobqueue.core.api import Backend
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.key_weights import key_weights_text, read_key_weights
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import (
     MAX_PRIORITY,
@@ -86,6 +87,24 @@ OPTIONS: dict[str, Any] = {
             min=0, help="The most starts at once after a pause; default: as many as in 1 second."
         ),
     ],
+    "key_max_running": Annotated[
+        int | None,
+        typer.Option(min=0, help="The most jobs of a concurrency key that run; 0 = no limit."),
+    ],
+    "key_rate": Annotated[
+        int | None, typer.Option(min=0, help="The most starts of a key in its rate period.")
+    ],
+    "key_rate_period": _seconds("The time of --key-rate; default: 1 second."),
+    "key_rate_burst": Annotated[
+        int | None, typer.Option(min=0, help="Starts of a key at once after a pause.")
+    ],
+    "key_weights": Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=W,...",
+            help="Share running jobs among keys by weight; *: all other keys; or a JSON object.",
+        ),
+    ],
 }
 """The option of each setting of a queue."""
 
@@ -99,6 +118,7 @@ with_settings = with_options(OPTIONS.items(), into="said")
     "jq-ctl queue create mail --max-retries 5 --ttl 3600 --priority-weights 9:5,5:3,0:1",
     "jq-ctl queue create mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
     "jq-ctl queue create mail --max-running 5 --rate 100 --rate-period 60",
+    "jq-ctl queue create mail --key-max-running 2 --key-weights 'tenant:1=5,*=1'",
 ))  # fmt: skip
 @with_settings
 def create(chosen: CliSession, name: Name, said: dict[str, Any]) -> None:
@@ -113,6 +133,7 @@ def create(chosen: CliSession, name: Name, said: dict[str, Any]) -> None:
     "jq-ctl queue update mail --max-retries 5",
     "jq-ctl queue update mail --retry-base 2 --retry-max 60 --retry-jitter 0.5",
     "jq-ctl queue update mail --capacity 1000 --reset ttl,priority-weights",
+    "jq-ctl queue update mail --key-max-running 5 --key-rate 100 --key-weights '*=1'",
 ))  # fmt: skip
 @with_settings
 def update(
@@ -151,7 +172,7 @@ def update(
         return await backend.queue_stats(name)
 
     document = queue_document(chosen.call(work))
-    shown = ", ".join(f"{_flag(field)} {_shown(document[field])}" for field in said)
+    shown = ", ".join(f"{_flag(name)} {_shown(SETTINGS[name], document[name])}" for name in said)
     chosen.tell(document, f"Queue {name} is changed: {shown}")
 
 
@@ -163,6 +184,8 @@ def _checked(name: str, said: dict[str, Any]) -> QueueSpec:
     """
     if "priority_weights" in said:
         said["priority_weights"] = parse_weights(said["priority_weights"])
+    if "key_weights" in said:
+        said["key_weights"] = parse_key_weights(said["key_weights"])
     spec = QueueSpec(name, **cast(SettingsSaid, said))
     others = spec.said.copy()
     named = others.pop("retry_profile", None)
@@ -189,9 +212,9 @@ def _flag(field: str) -> str:
     return field.replace("_", "-")
 
 
-def _shown(value: object) -> str:
+def _shown(setting: Setting, value: object) -> str:
     if isinstance(value, dict):
-        return _weights(value)
+        return _weights(value) if setting.kind is Kind.WEIGHTS else key_weights_text(value)
     if isinstance(value, float):
         return f"{value:g}"
     return "none" if value is None else str(value)
@@ -217,6 +240,14 @@ def parse_weights(text: str) -> dict[int, int] | None:
             )
         weights[int(priority)] = int(weight)
     return weights or None
+
+
+def parse_key_weights(text: str) -> dict[str, int] | None:
+    """Return the weight of each key in a text like ``tenant:1=5,*=1``; None if it is empty."""
+    try:
+        return read_key_weights(text)
+    except ValueError as error:
+        raise InvalidArgument("--key-weights", str(error)) from None
 
 
 @app.command(epilog=examples("jq-ctl queue delete mail", "jq-ctl queue delete mail --force --yes"))
@@ -319,7 +350,8 @@ def _held_back(one: HeldBack) -> str:
         until = "until a running job ends"
     else:
         until = f"the next start is possible in {duration(one.opens_in)}"
-    return f"{one.count} by {_flag(one.limit)}, {until}"
+    of_key = f" of key {one.key!r}" if one.key else ""
+    return f"{one.count} by {_flag(one.limit)}{of_key}, {until}"
 
 
 def _for_people(setting: Setting, value: Any) -> str:
@@ -332,6 +364,8 @@ def _for_people(setting: Setting, value: Any) -> str:
             return f"{100 * value:g}%"
         case Kind.WEIGHTS:
             return _weights(value)
+        case Kind.KEY_WEIGHTS:
+            return key_weights_text(value)
         case _:
             return str(value)
 

@@ -93,6 +93,10 @@ def add(
     timeout: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Time that one attempt may run.")
     ] = None,
+    concurrency_key: Annotated[
+        str | None,
+        typer.Option(help="Limits of the queue count the jobs of equal keys together."),
+    ] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label; may be repeated.")
     ] = None,
@@ -113,6 +117,7 @@ def add(
             ttl=ttl,
             timeout=timeout,
             labels=parse_labels(label or []),
+            concurrency_key=concurrency_key,
         ),
         cron=cron,
         every=every,
@@ -240,6 +245,8 @@ def show(chosen: CliSession, name: Name) -> None:
     for title, seconds in (("TTL", job.ttl), ("Delay", job.delay), ("Timeout", job.timeout)):
         if seconds is not None:
             fields.append((title, duration(seconds)))
+    if job.concurrency_key is not None:
+        fields.append(("Concurrency key", job.concurrency_key))
     if job.labels:
         fields.append(("Labels", ", ".join(f"{n}={v}" for n, v in sorted(job.labels.items()))))
     fields += [

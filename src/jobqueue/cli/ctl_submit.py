@@ -27,6 +27,7 @@ EXAMPLES = examples(
     "jq-ctl job submit index '{\"page\": 7}' --unique page-7 --unique-scope waiting "
     "--on-conflict replace --delay 10",
     "date | jq-ctl job submit default -",
+    "jq-ctl job submit mail @message.json --concurrency-key tenant:42",
     "jq-ctl job submit default '\"x\"' --count 10000",
     "jq-ctl job submit default --batch jobs.jsonl   "
     '[dim](lines like {"payload": 1, "type": "echo", "priority": 5})[/dim]',
@@ -84,6 +85,10 @@ def submit(
             help="Print the id of the job that has the key (the default), fail, or take its place.",
         ),
     ] = None,
+    concurrency_key: Annotated[
+        str | None,
+        typer.Option(help="Limits of the queue count the jobs of equal keys together."),
+    ] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A label; may be repeated.")
     ] = None,
@@ -118,6 +123,7 @@ def submit(
         timeout=timeout,
         key=key,
         unique=_unique(unique, unique_scope, unique_period, on_conflict),
+        concurrency_key=concurrency_key,
         labels=parse_labels(label or []),
     )
     if count == 1:

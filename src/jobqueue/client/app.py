@@ -215,6 +215,8 @@ class JobQueue:
                 if known is not None and isinstance(payload, Mapping)
                 else unique.of_payload(type, spec.payload)
             )
+        if known is not None and spec.concurrency_key is None and isinstance(payload, Mapping):
+            spec.concurrency_key = known.definition.concurrency_key((), payload)
         return await self.sender.send(spec, self._decode, connection)
 
     @overload

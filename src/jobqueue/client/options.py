@@ -37,6 +37,7 @@ class SubmitOptions:
     run_at: float | None = None
     key: str | None = None
     unique: Unique | None = None
+    concurrency_key: str | None = None
     labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
 
     def over(self, earlier: SubmitOptions) -> SubmitOptions:
@@ -91,6 +92,7 @@ class SubmitSaid(TypedDict, total=False):
     run_at: datetime | float | None
     key: str | None
     unique: Unique | None
+    concurrency_key: str | None
     labels: Mapping[str, str] | None
 
 

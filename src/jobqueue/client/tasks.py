@@ -47,7 +47,13 @@ from jobqueue.core.schedule import (
 from jobqueue.core.store import Rules
 from jobqueue.engine.admission import check_schedule
 from jobqueue.tasks.context import Context
-from jobqueue.tasks.task import ExecutorName, TaskDefinition, TaskOptions, define
+from jobqueue.tasks.task import (
+    ConcurrencyKey,
+    ExecutorName,
+    TaskDefinition,
+    TaskOptions,
+    define,
+)
 from jobqueue.tasks.unique import Unique
 
 if TYPE_CHECKING:
@@ -212,6 +218,8 @@ class Task(Generic[F_co, S_co]):
         if unique is not None:
             arguments = definition.codec.arguments(args, kwargs)
             spec.unique = unique.of_call(definition, arguments, payload)
+        if spec.concurrency_key is None and definition.options.concurrency_key is not None:
+            spec.concurrency_key = definition.concurrency_key(args, kwargs)
         return spec
 
     @property
@@ -278,6 +286,10 @@ class TaskDecorator:
     ``unique=Unique()`` keeps a job with equal arguments from being submitted while the task's
     earlier one has not ended. ``Unique`` says which jobs are equal, for how long, and what a later
     submit does.
+
+    ``concurrency_key`` is the concurrency key of the task's jobs, or a function of their arguments
+    that returns it: ``lambda tenant, **_: f"tenant:{tenant}"``. Limits of the queue count the jobs
+    of equal keys together.
 
     ``breaker=Breaker(failures=10, pause=30)`` pauses the task in a worker process whose attempts
     failed 10 times in a row: for 30 seconds the process takes no jobs of the task, then it tries
@@ -355,6 +367,7 @@ class TaskDecorator:
         retry_on: Exceptions | None = None,
         abort_on: Exceptions | None = None,
         unique: Unique | None = None,
+        concurrency_key: ConcurrencyKey | None = None,
         breaker: Breaker | None = None,
         cron: str | None = None,
         every: Seconds | None = None,
@@ -379,6 +392,7 @@ class TaskDecorator:
         retry_on: Exceptions | None = None,
         abort_on: Exceptions | None = None,
         unique: Unique | None = None,
+        concurrency_key: ConcurrencyKey | None = None,
         breaker: Breaker | None = None,
         cron: str | None = None,
         timezone: str | None = None,
@@ -434,6 +448,11 @@ def _with(options: TaskOptions, said: Mapping[str, Any]) -> TaskOptions:
     for name in ("retry_on", "abort_on"):
         if name in changes:
             changes[name] = exceptions(name, changes[name])
+    if not isinstance(key := changes.get("concurrency_key", ""), str) and not callable(key):
+        raise InvalidArgument(
+            "concurrency_key",
+            f"expected a text, or a function of the task's arguments, got {key!r:.80}",
+        )
     if changes.get("retry_on") == ():
         raise InvalidArgument(
             "retry_on", "name at least one exception; to retry nothing, set max_retries=0"

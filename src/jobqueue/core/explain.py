@@ -15,7 +15,7 @@ from jobqueue.core.cron import utc_text
 from jobqueue.core.job import SUSPECT_AFTER, Event, Job, Worker, WorkerInfo, WorkerStatus
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.limits import SECOND
-from jobqueue.core.queue import LimitState, QueueSettings, reached
+from jobqueue.core.queue import KeyState, LimitState, Queue, reached
 from jobqueue.core.store import ALL_QUEUES
 
 MOST_NAMED = 10
@@ -48,6 +48,8 @@ class Cause(enum.StrEnum):
     BREAKER_OPEN = "BREAKER_OPEN"
     MAX_RUNNING = "MAX_RUNNING"
     RATE = "RATE"
+    KEY_MAX_RUNNING = "KEY_MAX_RUNNING"
+    KEY_RATE = "KEY_RATE"
     SLOTS_BUSY = "SLOTS_BUSY"
     SLOTS_OVERRUN = "SLOTS_OVERRUN"  # functions of attempts that are over still run
     SUSPECT_FIRST = "SUSPECT_FIRST"  # the worker runs a suspected job alone
@@ -347,35 +349,41 @@ def breaker_open(one: OpenBreaker, now: float) -> Explained:
     )
 
 
-def limited(queue: QueueSettings, state: LimitState) -> list[Explained]:
-    """Return the limits of a queue that allow no start now."""
+def limited(queue: Queue, state: LimitState | KeyState) -> list[Explained]:
+    """Return the limits of a queue, or of one of its keys, that allow no start now."""
+    facts: dict[str, Any] = {"queue": queue.name}
+    prefix, of, option = "", f"queue {queue.name!r}", "--"
+    most, starts, period = queue.max_running, queue.rate, queue.rate_period
+    codes = Cause.MAX_RUNNING, Cause.RATE
+    if isinstance(state, KeyState):
+        facts["key"] = state.key
+        prefix, of, option = "key_", f"key {state.key!r} in {of}", "--key-"
+        most, starts, period = queue.key_max_running, queue.key_rate, queue.key_rate_period
+        codes = Cause.KEY_MAX_RUNNING, Cause.KEY_RATE
+    change = f"jq-ctl queue update {queue.name} {option}"
     found = reached(queue, state)
     causes: list[Explained] = []
-    if "max_running" in found:
+    if f"{prefix}max_running" in found:
         causes.append(
             Explained(
-                Cause.MAX_RUNNING,
-                f"waits until a job of queue {state.queue!r} ends: {state.held} run, and"
-                f" max_running is {queue.max_running}",
-                f"jq-ctl queue update {state.queue} --max-running NUMBER changes the limit",
-                {"queue": state.queue, "max_running": queue.max_running, "running": state.held},
+                codes[0],
+                f"waits until a job of {of} ends: {state.held} run, and {prefix}max_running is"
+                f" {most}",
+                f"{change}max-running NUMBER changes the limit",
+                facts | {f"{prefix}max_running": most, "running": state.held},
             )
         )
-    opens_in = found.get("rate")
+    opens_in = found.get(f"{prefix}rate")
     if opens_in is not None:
-        period = queue.rate_period or SECOND
+        period = period or SECOND
         causes.append(
             Explained(
-                Cause.RATE,
-                f"waits for the rate limit of queue {state.queue!r} ({queue.rate} starts in"
-                f" {period:g} s): the next start is possible in {opens_in:.3g} s",
-                f"jq-ctl queue update {state.queue} --rate NUMBER changes the limit",
-                {
-                    "queue": state.queue,
-                    "rate": queue.rate,
-                    "rate_period": period,
-                    "opens_in": opens_in,
-                },
+                codes[1],
+                f"waits for the rate limit of {of} ({starts} starts in {period:g} s): the next"
+                f" start is possible in {opens_in:.3g} s",
+                f"{change}rate NUMBER changes the limit",
+                facts
+                | {f"{prefix}rate": starts, f"{prefix}rate_period": period, "opens_in": opens_in},
             )
         )
     return causes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -52,6 +53,8 @@ class JobSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     key_owner: str = ""  # a caller's name; empty: all callers share the key
     unique: UniqueKey | None = None  # None: any number of equal jobs
+    # The queue's limits and shares of keys count the jobs of equal keys together; None: no key.
+    concurrency_key: str | None = None
 
     @property
     def stored_key(self) -> str | None:
@@ -80,9 +83,15 @@ class JobSpec:
             labels=self.labels,
             key_owner=self.key_owner,
         )
-        for name in MORE:
-            setattr(accepted, name, getattr(self, name))
+        if _more_of(self) != _NO_MORE:
+            for name in MORE:
+                setattr(accepted, name, getattr(self, name))
         return accepted
+
+    @property
+    def says_more(self) -> bool:
+        """Return True if a field in ``MORE`` has another value than its default."""
+        return bool(_more_of(self) != _NO_MORE)
 
     def more(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in MORE}
@@ -113,6 +122,8 @@ COMMON = (
 list each of them by name."""
 MORE = tuple(one.name for one in fields(JobSpec) if one.name not in COMMON)
 """All other fields, including new ones. Stores, messages and documents copy them by this list."""
+_more_of = operator.attrgetter(*MORE)  # faster than a loop, for jobs that have none of them
+_NO_MORE = _more_of(JobSpec(payload=b""))
 
 
 @dataclass(slots=True)

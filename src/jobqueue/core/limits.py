@@ -11,9 +11,17 @@ The stores on memory, SQLite and PostgreSQL call these functions; Redis has the 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+K = TypeVar("K")
 SECOND = 1.0
+OTHER_KEYS = "*"
+"""The name in weights that stands for every key that is not named."""
+UNNAMED_WEIGHT = 1
+MOST_KEYS = 1_000
+"""The most keys that a claim looks at. If more keys wait, each claim looks at others, by lot."""
 ROUNDING = 1e-6  # seconds by which a stored time may differ
 
 
@@ -62,22 +70,54 @@ def rate_of(starts: int | None, period: float | None, burst: int | None) -> Rate
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a queue."""
+    """The limits of a queue. Limits of keys hold for the jobs of each concurrency key."""
 
-    max_running: int | None
-    rate: Rate | None
+    max_running: int | None = None
+    rate: Rate | None = None
+    key_max_running: int | None = None
+    key_rate: Rate | None = None
+    key_weights: Mapping[str, int] | None = None  # None: jobs go by age, whatever their keys
 
     @property
     def counts_held(self) -> bool:
         """Return True if the end of a held job may let another job start."""
-        return self.max_running is not None
+        return self.max_running is not None or self.key_max_running is not None
+
+    @property
+    def keyed(self) -> bool:
+        """Return True if claims must tell jobs of different keys apart."""
+        return not (self.key_max_running is None and self.key_rate is None and not self.key_weights)
 
     def allowance(self, held: int, full_at: float, now: float) -> Allowance:
-        """Return what the limits still allow at ``now``.
+        """Return what the limits of the whole queue still allow at ``now``.
 
         ``held`` is the number of held jobs, and ``full_at`` the state of the queue's bucket.
         """
         return Allowance(self.max_running, self.rate, held, full_at, now)
+
+    def key_allowance(self, held: int, full_at: float, now: float) -> Allowance:
+        """Return what the limits of one key still allow."""
+        return Allowance(self.key_max_running, self.key_rate, held, full_at, now)
+
+    @property
+    def shares(self) -> Shares[str | None] | None:
+        """Return the shares of keys, or None if jobs go by age, whatever their keys."""
+        if not self.key_weights:
+            return None
+        named: dict[str | None, int] = dict(self.key_weights.items())
+        named.pop(OTHER_KEYS, None)
+        return Shares(named, self.key_weights.get(OTHER_KEYS, UNNAMED_WEIGHT))
+
+
+@dataclass(frozen=True, slots=True)
+class Shares(Generic[K]):
+    """The weights by which keys share the held jobs of a queue."""
+
+    named: Mapping[K, int]
+    others: int  # of every other key, and of jobs without a key
+
+    def of(self, key: K) -> int:
+        return self.named.get(key, self.others)
 
 
 class Allowance:

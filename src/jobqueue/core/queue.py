@@ -21,12 +21,14 @@ from jobqueue.core.errors import InvalidArgument
 from jobqueue.core.lifecycle import TERMINAL, State
 from jobqueue.core.limits import SECOND, Limits, rate_of
 from jobqueue.core.retry import RetryPolicy, check_retry, policy_of
+from jobqueue.core.texts import MAX_CONCURRENCY_KEY_LENGTH, check_text
 
 DEFAULT_MAX_RETRIES = 3
 MAX_PRIORITY = 9
 MAX_RETRIES = 1_000
 MAX_CAPACITY = 1_000_000_000_000
 MAX_WEIGHT = 1_000_000  # of a priority
+MAX_KEY_WEIGHTS = 1_000
 MAX_LIMIT = 1_000_000_000  # of running jobs, and of starts
 MAX_STARTS = 100_000  # in a second, by a rate limit
 
@@ -50,6 +52,11 @@ class QueueSettings:
     rate: int | None = None  # starts in ``rate_period``; None = no limit
     rate_period: float | None = None  # None = 1
     rate_burst: int | None = None  # starts at once after a pause; None = as many as in a second
+    key_max_running: int | None = None  # these four: the same for each concurrency key
+    key_rate: int | None = None
+    key_rate_period: float | None = None
+    key_rate_burst: int | None = None
+    key_weights: Mapping[str, int] | None = None  # shares of keys; None = in order of age
 
     @property
     def limits(self) -> Limits | None:
@@ -57,9 +64,15 @@ class QueueSettings:
 
         ``limited`` in ``stores/queue_rows.py`` is the same test in SQL.
         """
-        if self.max_running is None and self.rate is None:
+        if all(getattr(self, name) is None for name in LIMITS):
             return None
-        return Limits(self.max_running, rate_of(self.rate, self.rate_period, self.rate_burst))
+        return Limits(
+            self.max_running,
+            rate_of(self.rate, self.rate_period, self.rate_burst),
+            self.key_max_running,
+            rate_of(self.key_rate, self.key_rate_period, self.key_rate_burst),
+            self.key_weights,
+        )
 
     @property
     def retry_policy(self) -> RetryPolicy:
@@ -84,6 +97,11 @@ class SettingsSaid(TypedDict, total=False):
     rate: int | None
     rate_period: float | None
     rate_burst: int | None
+    key_max_running: int | None
+    key_rate: int | None
+    key_rate_period: float | None
+    key_rate_burst: int | None
+    key_weights: Mapping[str, int] | None
 
 
 class Kind(enum.Enum):
@@ -94,6 +112,7 @@ class Kind(enum.Enum):
     SHARE = "a number from 0 to 1"
     PROFILE = "the name of a profile"
     WEIGHTS = "weights by priority, as {9: 5, 0: 1}"
+    KEY_WEIGHTS = "weights by key, as {'tenant:1': 5, '*': 1}"
 
     def fits(self, value: object) -> bool:
         """Return True if ``value`` has the Python type of this kind."""
@@ -104,6 +123,10 @@ class Kind(enum.Enum):
         if self is Kind.WEIGHTS:
             return isinstance(value, Mapping) and all(
                 type(figure) is int for pair in value.items() for figure in pair
+            )
+        if self is Kind.KEY_WEIGHTS:
+            return isinstance(value, Mapping) and all(
+                isinstance(key, str) and type(weight) is int for key, weight in value.items()
             )
         return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -132,6 +155,8 @@ class Setting:
             return
         if self.kind is Kind.WEIGHTS:
             _check_weights(self.name, value)
+        elif self.kind is Kind.KEY_WEIGHTS:
+            _check_key_weights(self.name, value)
         elif not self._within(value):
             raise InvalidArgument(self.name, self._range(value))
 
@@ -158,6 +183,17 @@ def _check_weights(field: str, weights: Mapping[int, int]) -> None:
             )
 
 
+def _check_key_weights(field: str, weights: Mapping[str, int]) -> None:
+    if len(weights) > MAX_KEY_WEIGHTS:
+        raise InvalidArgument(
+            field, f"{len(weights)} keys are too many; at most {MAX_KEY_WEIGHTS} are allowed"
+        )
+    for key, weight in weights.items():
+        check_text(field, key, MAX_CONCURRENCY_KEY_LENGTH)
+        if not 1 <= weight <= MAX_WEIGHT:
+            raise InvalidArgument(field, f"{key}: {weight} is not a weight from 1 to {MAX_WEIGHT}")
+
+
 SETTINGS: Mapping[str, Setting] = {
     one.name: one
     for one in (
@@ -176,13 +212,25 @@ SETTINGS: Mapping[str, Setting] = {
         Setting("rate", Kind.WHOLE, "Rate", MAX_LIMIT, zero="no limit"),
         Setting("rate_period", Kind.SECONDS, "Rate period"),
         Setting("rate_burst", Kind.WHOLE, "Rate burst", MAX_LIMIT, zero="the starts of a second"),
+        Setting("key_max_running", Kind.WHOLE, "Key max running", MAX_LIMIT, zero="no limit"),
+        Setting("key_rate", Kind.WHOLE, "Key rate", MAX_LIMIT, zero="no limit"),
+        Setting("key_rate_period", Kind.SECONDS, "Key rate period"),
+        Setting(
+            "key_rate_burst", Kind.WHOLE, "Key rate burst", MAX_LIMIT, zero="the starts of a second"
+        ),
+        Setting("key_weights", Kind.KEY_WEIGHTS, "Key weights"),
     )
 }
 
-_RATES = {"rate": ("rate_period", "rate_burst")}
+LIMITS = ("max_running", "rate", "key_max_running", "key_rate", "key_weights")
+"""The settings of which each makes a queue limited."""
+_RATES = {
+    "rate": ("rate_period", "rate_burst"),
+    "key_rate": ("key_rate_period", "key_rate_burst"),
+}
 """The settings that mean something only together with a rate limit, by the name of the limit."""
-_NONE_BY_ZERO = ("priority_weights", "max_running", "rate", "rate_burst")
-"""The settings for which 0 means the same as None: the queue has no such limit."""
+_NONE_BY_ZERO = ("priority_weights", "rate_burst", "key_rate_burst", *LIMITS)
+"""The settings for which an empty value means the same as None: the queue has no such limit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -346,33 +394,49 @@ class LimitState:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyState:
+    """The state of the limits of one concurrency key of a queue."""
+
+    key: str
+    held: int  # jobs of the key that are ASSIGNED or RUNNING
+    waiting: int  # claimable jobs of the key, counted up to a limit
+    full_at: float  # the state of the bucket of its rate limit
+    now: float  # by the store's clock
+
+
+@dataclass(frozen=True, slots=True)
 class HeldBack:
-    """The claimable jobs of a queue that wait because of a limit."""
+    """The claimable jobs of a queue, or of one key of it, that wait because of a limit."""
 
     limit: str  # the name of the setting
     jobs: int  # at most COUNTED_TO
     # Seconds until a rate limit allows the next start. None: a held job must end first.
     opens_in: float | None = None
+    key: str = ""  # empty: the limit is that of the whole queue
 
     @property
     def count(self) -> str:
         return f"{self.jobs}+" if self.jobs >= COUNTED_TO else str(self.jobs)
 
 
-def reached(queue: QueueSettings, state: LimitState) -> dict[str, float | None]:
+def reached(queue: QueueSettings, state: LimitState | KeyState) -> dict[str, float | None]:
     """Return the limits that allow no start now, by the names of their settings.
 
-    The values are those of ``HeldBack.opens_in``.
+    These are limits of the queue or of the key, whose state is given. The values are those of
+    ``HeldBack.opens_in``.
     """
     limits = queue.limits
     found: dict[str, float | None] = {}
     if limits is None:
         return found
-    if limits.max_running is not None and state.held >= limits.max_running:
-        found["max_running"] = None
-    rate = limits.rate
+    if isinstance(state, KeyState):
+        prefix, most, rate = "key_", limits.key_max_running, limits.key_rate
+    else:
+        prefix, most, rate = "", limits.max_running, limits.rate
+    if most is not None and state.held >= most:
+        found[f"{prefix}max_running"] = None
     if rate is not None and not rate.tokens(state.full_at, state.now):
-        found["rate"] = rate.opens_in(state.full_at, state.now)
+        found[f"{prefix}rate"] = rate.opens_in(state.full_at, state.now)
     return found
 
 
@@ -453,14 +517,14 @@ def by_weight(
 def merge_queues(found: Sequence[tuple[bool, Sequence[Ranked]]], limit: int) -> list[Ranked]:
     """Merge the jobs of several queues, the most urgent first, and return at most ``limit`` jobs.
 
-    Each item of ``found`` has True if the queue has priority weights, and its jobs, also sorted.
-    All jobs of a queue with weights rank like the most urgent job of that queue.
+    Each item of ``found`` has True if the queue shares its slots by weights, and its jobs in their
+    order. All jobs of such a queue rank like the most urgent of them.
     """
     if len(found) == 1:
         return list(found[0][1][:limit])
-    keyed = [
-        [((rows[0] if shares else row)[:2], place, row) for place, row in enumerate(rows)]
-        for shares, rows in found
-    ]
+    keyed = []
+    for shares, rows in found:
+        first = min(rows)[:2] if shares and rows else None
+        keyed.append([(first or row[:2], place, row) for place, row in enumerate(rows)])
     merged = heapq.merge(*keyed, key=lambda entry: entry[:2])
     return [row for _, _, row in islice(merged, limit)]

@@ -44,7 +44,7 @@ from jobqueue.core.job import (
 )
 from jobqueue.core.lifecycle import State
 from jobqueue.core.progress import NO_PROGRESS, Progress
-from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
+from jobqueue.core.queue import KeyState, LimitState, Queue, QueueStats, WaitingType
 
 if TYPE_CHECKING:
     from jobqueue.core.dispatch import DispatchStore
@@ -382,6 +382,13 @@ class QueueStore(Protocol):
 
     async def limit_states(self, queue: str | None = None) -> list[LimitState]:
         """Return the state of the limits of each queue that has limits, or of one such queue."""
+
+    async def key_states(self, queue: str, count_to: int, key: str | None = None) -> list[KeyState]:
+        """Return the state of the limits of keys that have claimable jobs in a queue.
+
+        At most ``core.limits.MOST_KEYS`` keys are returned, sorted; with ``key``, only this key. At
+        most ``count_to`` jobs of each key are counted.
+        """
 
 
 class WorkerStore(Protocol):

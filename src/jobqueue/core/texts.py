@@ -8,6 +8,7 @@ from jobqueue.core.errors import InvalidArgument
 
 QUEUE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}"
 MAX_KEY_LENGTH = 255
+MAX_CONCURRENCY_KEY_LENGTH = 200
 MAX_TYPE_LENGTH = 200
 MAX_LABELS = 32
 MAX_LABEL_LENGTH = 255

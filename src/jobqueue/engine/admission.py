@@ -24,6 +24,7 @@ from jobqueue.core.queue import MAX_PRIORITY, MAX_RETRIES, Queue, QueueSettings,
 from jobqueue.core.schedule import MAX_PAYLOAD_BYTES, ScheduleSpec
 from jobqueue.core.store import ALL_QUEUES, QueueStore
 from jobqueue.core.texts import (
+    MAX_CONCURRENCY_KEY_LENGTH,
     MAX_ERROR_FILTER_LENGTH,
     MAX_KEY_LENGTH,
     MAX_TYPE_LENGTH,
@@ -84,6 +85,8 @@ def check_spec(spec: JobSpec, max_payload_bytes: int, now: float | None = None) 
         check_text("idempotency_key", spec.key, MAX_KEY_LENGTH)
     if spec.unique is not None:
         spec.unique.check()
+    if spec.concurrency_key is not None:
+        check_text("concurrency_key", spec.concurrency_key, MAX_CONCURRENCY_KEY_LENGTH)
     if spec.labels:
         check_labels("labels", spec.labels, check_text)
 
@@ -122,9 +125,8 @@ def check_queue_spec(spec: QueueSpec) -> None:
     """
     # The retry base or maximum alone may fit the retry profile of the server, and the details of a
     # rate limit alone may fit the queue.
-    check_queue(
-        spec.resolve(QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS, rate=1))
-    )
+    server = QueueSettings(retry_base=math.ulp(0.0), retry_max=MAX_SECONDS, rate=1, key_rate=1)
+    check_queue(spec.resolve(server))
 
 
 def check_schedule(spec: ScheduleSpec) -> None:

@@ -12,14 +12,13 @@ from typing import Any
 
 from jobqueue.core.lifecycle import State
 from jobqueue.core.limits import Limits
-from jobqueue.core.queue import SETTINGS, Kind, Queue, QueueSettings, QueueStats
+from jobqueue.core.queue import LIMITS, SETTINGS, Kind, Queue, QueueSettings, QueueStats
 
 COLUMNS = (
     "max_retries", "ttl", "timeout", "capacity", "retry_profile", "retry_base", "retry_max",
     "retry_jitter", "priority_weights", "retention", "dead_letter_retention",
 )  # fmt: skip
 MORE = tuple(name for name in SETTINGS if name not in COLUMNS)
-_LIMITS = ("max_running", "rate")  # each of them makes a queue limited
 
 
 def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
@@ -33,7 +32,7 @@ def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
     names = (*COLUMNS, "more")
     found = {
         "closed_until": "(CASE WHEN paused THEN 1e300 ELSE 0 END)",
-        "limited": f"({' OR '.join(f'more ->> {one!r} IS NOT NULL' for one in _LIMITS)})",
+        "limited": f"({' OR '.join(f'more ->> {one!r} IS NOT NULL' for one in LIMITS)})",
         "settings": ", ".join(names),
         "new_settings": ", ".join(f"excluded.{name}" for name in names),
     }
@@ -45,7 +44,7 @@ def queue_statements(mark: Callable[[int, str], str]) -> dict[str, str]:
 
 def write_value(kind: Kind, value: Any) -> Any:
     """Convert a setting's value to the form in which stores keep it."""
-    if kind is Kind.WEIGHTS:
+    if kind in (Kind.WEIGHTS, Kind.KEY_WEIGHTS):
         return json.dumps(dict(value)) if value else None
     return value
 
@@ -56,6 +55,8 @@ def read_value(kind: Kind, value: Any) -> Any:
         return None
     if kind is Kind.WEIGHTS:
         return read_weights(value)
+    if kind is Kind.KEY_WEIGHTS:
+        return dict(value) if isinstance(value, Mapping) else json.loads(value)
     if kind is Kind.WHOLE:
         return int(value)
     if kind is Kind.PROFILE:
@@ -80,7 +81,7 @@ def settings_row(queue: Queue) -> tuple[Any, ...]:
     """Return a queue's values for the columns ``COLUMNS`` and ``more``."""
     row = [write_value(SETTINGS[name].kind, getattr(queue, name)) for name in COLUMNS]
     more = {name: value for name in MORE if (value := getattr(queue, name)) is not None}
-    return *row, json.dumps(more) if more else None
+    return *row, json.dumps(more, default=dict) if more else None  # a mapping may be any Mapping
 
 
 def stats_row(row: Sequence[Any]) -> QueueStats:
@@ -132,7 +133,7 @@ def queue_body(queue: Queue) -> str:
     # Servers of older versions cannot read a setting that they do not know, so settings without a
     # value are left out. Only the three above must be present.
     said |= {name: value for name, value in queue.settings().items() if value is not None}
-    return json.dumps(said)
+    return json.dumps(said, default=dict)
 
 
 def read_queue_body(body: Mapping[str, Any]) -> Queue:

@@ -63,8 +63,10 @@ def write_labels(spec: JobSpec) -> str | None:
 
 def write_more(spec: JobSpec) -> str | None:
     """Return the job's fields that have no column of their own, as JSON for the column ``more``."""
-    more = {n: value for n in MORE if (value := getattr(spec, n)) != getattr(_UNSAID, n)}
-    return json.dumps(more, default=UniqueKey.as_list) if more else None
+    if not spec.says_more:
+        return None
+    more = {n: value for n, value in spec.more().items() if value != getattr(_UNSAID, n)}
+    return json.dumps(more, default=UniqueKey.as_list)
 
 
 def read_more(more: str | bytes | None) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from jobqueue.tasks.codec import Codec
 from jobqueue.tasks.unique import Unique, check_unique
 
 ExecutorName = Literal["auto", "process"]
+ConcurrencyKey = str | Callable[..., str | None]
+"""A concurrency key, or a function of a task's arguments, given by name, that returns one."""
 _EXECUTORS = ("auto", "process")
 
 
@@ -37,6 +39,8 @@ class TaskOptions:
     retry_on: tuple[type[BaseException], ...] | None = None  # None: every exception
     abort_on: tuple[type[BaseException], ...] = ()
     unique: Unique | None = None  # None: any number of equal jobs
+    # The concurrency key of its jobs, or a function that returns it for a job's arguments.
+    concurrency_key: ConcurrencyKey | None = None
     breaker: Breaker | None = None  # stops the task's jobs after failures in a row
     batch: int | None = None  # most jobs in one call of the handler; None: one job, without a list
     batch_wait: float | None = None  # seconds to wait for more jobs; None: the default
@@ -83,6 +87,29 @@ class TaskDefinition:
         self.encode_result = self.codec.encode_result
         self.encode = self.codec.encode
         self.decode_result = self.codec.decode_result
+
+    def concurrency_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Return the concurrency key of the job for these arguments, or None if it has none.
+
+        Raises InvalidArgument if the task's function for it fails, or returns no text.
+        """
+        key = self.options.concurrency_key
+        if not callable(key):
+            return key
+        arguments = self.codec.arguments(args, kwargs)
+        try:
+            found = key(**arguments)
+        except Exception as error:
+            raise InvalidArgument(
+                "concurrency_key",
+                f"the function of task {self.name!r} raised {type(error).__name__}: {error}",
+            ) from error
+        if found is not None and not isinstance(found, str):
+            raise InvalidArgument(
+                "concurrency_key",
+                f"the function of task {self.name!r} must return a text or None, got {found!r:.80}",
+            )
+        return found
 
     def takes(self, name: str) -> bool:
         """Return True if the handler can be called with an argument of this name."""

@@ -116,6 +116,7 @@ specs = st.builds(
     key=maybe(text),
     unique=maybe(uniques),
     labels=labels,
+    concurrency_key=maybe(text),
 )
 accepted = st.builds(
     JobSpec,
@@ -130,6 +131,7 @@ accepted = st.builds(
     key=maybe(text),
     unique=maybe(st.builds(replace, uniques, owner=text)),
     labels=labels,
+    concurrency_key=maybe(text),
 )
 jobs = st.builds(
     Job,
@@ -184,6 +186,11 @@ queues = st.builds(
     rate=maybe(int63),
     rate_period=maybe(positive),
     rate_burst=maybe(int63),
+    key_max_running=maybe(int63),
+    key_rate=maybe(int63),
+    key_rate_period=maybe(positive),
+    key_rate_burst=maybe(int63),
+    key_weights=maybe(st.dictionaries(text, int32, min_size=1)),
     paused=st.booleans(),
     created_at=times,
 )

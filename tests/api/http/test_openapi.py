@@ -128,6 +128,7 @@ def test_submit_is_documented(document: dict[str, Any]) -> None:
         "timeout",
         "idempotency_key",
         "unique",
+        "concurrency_key",
         "labels",
     }
 

@@ -45,6 +45,7 @@ class Spec:
     timeout: float | None = None
     key: str | None = None
     unique: Mapping[str, Any] | None = None  # key, scope, period, on_conflict
+    concurrency_key: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,6 +77,7 @@ class JobSeen:
     error: str
     key: str | None
     unique: Mapping[str, Any] | None
+    concurrency_key: str | None
     labels: Mapping[str, str]
     ttl: float | None
     timeout: float | None
@@ -139,13 +141,18 @@ class QueueSeen:
     rate: int | None
     rate_period: float | None
     rate_burst: int | None
+    key_max_running: int | None
+    key_rate: int | None
+    key_rate_period: float | None
+    key_rate_burst: int | None
+    key_weights: Mapping[str, int] | None
     priority_weights: Mapping[int, int] | None
     depth: Mapping[str, int]  # states without jobs may be missing
     processed: int
     average_seconds: float
     error_rate: float
     unserved: Sequence[tuple[str, int]]  # type, jobs
-    held_back: Sequence[tuple[str, int, float | None]]  # limit, jobs, seconds to the next start
+    held_back: Sequence[tuple[str, int, float | None, str]]  # limit, jobs, opens in, key
 
 
 @dataclass(kw_only=True)
@@ -182,6 +189,7 @@ class ScheduleSeen:
     payload: bytes
     priority: int
     labels: Mapping[str, str]
+    concurrency_key: str | None
 
 
 class PublicFace(Protocol):

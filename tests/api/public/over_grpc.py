@@ -73,6 +73,7 @@ def _seen(job: Job) -> JobSeen:
         error=job.error,
         key=job.key,
         unique=None if job.spec.unique is None else job.spec.unique.document(),
+        concurrency_key=job.spec.concurrency_key,
         labels=dict(job.labels),
         ttl=job.ttl,
         timeout=job.timeout,
@@ -119,13 +120,18 @@ def _queue(stats: QueueStats) -> QueueSeen:
         rate=queue.rate,
         rate_period=queue.rate_period,
         rate_burst=queue.rate_burst,
+        key_max_running=queue.key_max_running,
+        key_rate=queue.key_rate,
+        key_rate_period=queue.key_rate_period,
+        key_rate_burst=queue.key_rate_burst,
+        key_weights=dict(queue.key_weights) if queue.key_weights else None,
         priority_weights=dict(queue.priority_weights) if queue.priority_weights else None,
         depth={state.name: count for state, count in stats.depth.items()},
         processed=stats.processed,
         average_seconds=stats.average_seconds,
         error_rate=stats.error_rate,
         unserved=[(one.type, one.jobs) for one in stats.unserved],
-        held_back=[(one.limit, one.jobs, one.opens_in) for one in stats.held_back],
+        held_back=[(one.limit, one.jobs, one.opens_in, one.key) for one in stats.held_back],
     )
 
 
@@ -150,6 +156,7 @@ def _schedule(found: Schedule) -> ScheduleSeen:
         payload=job.payload,
         priority=job.priority,
         labels=dict(job.labels),
+        concurrency_key=job.concurrency_key,
     )
 
 
@@ -166,6 +173,7 @@ def _spec(spec: Spec) -> JobSpec:
         timeout=spec.timeout,
         key=spec.key,
         unique=None if spec.unique is None else UniqueKey(**spec.unique),
+        concurrency_key=spec.concurrency_key,
         labels=spec.labels,
     )
 

@@ -51,6 +51,7 @@ class _Json(msgspec.Struct):
     error: str
     idempotency_key: str | None
     unique: dict[str, Any] | None
+    concurrency_key: str | None
     labels: dict[str, str]
     ttl: float | None
     timeout: float | None
@@ -102,6 +103,7 @@ def _seen(job: _Json) -> JobSeen:
         error=job.error,
         key=job.idempotency_key,
         unique=job.unique,
+        concurrency_key=job.concurrency_key,
         labels=job.labels,
         ttl=job.ttl,
         timeout=job.timeout,
@@ -147,13 +149,20 @@ def _queue(queue: dict[str, Any]) -> QueueSeen:
         rate=queue["rate"],
         rate_period=queue["rate_period"],
         rate_burst=queue["rate_burst"],
+        key_max_running=queue["key_max_running"],
+        key_rate=queue["key_rate"],
+        key_rate_period=queue["key_rate_period"],
+        key_rate_burst=queue["key_rate_burst"],
+        key_weights=queue["key_weights"],
         priority_weights=None if weights is None else {int(p): w for p, w in weights.items()},
         depth=queue["depth"],
         processed=queue["processed"],
         average_seconds=queue["average_seconds"],
         error_rate=queue["error_rate"],
         unserved=[(one["type"], one["jobs"]) for one in queue["unserved"]],
-        held_back=[(one["limit"], one["jobs"], one["opens_in"]) for one in queue["held_back"]],
+        held_back=[
+            (one["limit"], one["jobs"], one["opens_in"], one["key"]) for one in queue["held_back"]
+        ],
     )
 
 
@@ -162,6 +171,7 @@ class _ScheduleJob(msgspec.Struct):
     type: str
     priority: int
     labels: dict[str, str]
+    concurrency_key: str | None
     payload: Raw = msgspec.field(default_factory=Raw)
     payload_base64: str = ""
 
@@ -209,6 +219,7 @@ def _schedule(found: _Schedule) -> ScheduleSeen:
         payload=bytes(job.payload) or base64.b64decode(job.payload_base64),
         priority=job.priority,
         labels=job.labels,
+        concurrency_key=job.concurrency_key,
     )
 
 
@@ -235,6 +246,8 @@ def _body(spec: Spec) -> dict[str, Any]:
         body["idempotency_key"] = spec.key
     if spec.unique is not None:
         body["unique"] = spec.unique
+    if spec.concurrency_key is not None:
+        body["concurrency_key"] = spec.concurrency_key
     if spec.labels:
         body["labels"] = spec.labels
     return body

@@ -35,6 +35,8 @@ BAD_JOBS = [
     (Spec(unique={"key": "k", "period": 1e12}), "unique.period"),
     (Spec(unique={"key": "k", "on_conflict": "merge"}), "unique.on_conflict"),
     (Spec(unique={"key": "k", "on_conflict": "replace"}), "unique.on_conflict"),
+    (Spec(concurrency_key=""), "concurrency_key"),
+    (Spec(concurrency_key="k" * 201), "concurrency_key"),
     (Spec(queue="no spaces"), "queue"),
     (Spec(queue=""), "queue"),
     (Spec(type="t" * 201), "type"),
@@ -62,6 +64,13 @@ BAD_QUEUES: list[tuple[str, dict[str, object], str]] = [
     ("q", {"rate": 1, "rate_period": 0.0}, "rate_period"),
     ("q", {"rate_period": 60.0}, "rate_period"),
     ("q", {"rate_burst": 5}, "rate_burst"),
+    ("q", {"key_max_running": -1}, "key_max_running"),
+    ("q", {"key_rate": 1_000_000_001}, "key_rate"),
+    ("q", {"key_rate_period": 60.0}, "key_rate_period"),
+    ("q", {"key_rate_burst": 5}, "key_rate_burst"),
+    ("q", {"key_weights": {"a": 0}}, "key_weights"),
+    ("q", {"key_weights": {"": 1}}, "key_weights"),
+    ("q", {"key_weights": {f"k{n}": 1 for n in range(1_001)}}, "key_weights"),
 ]
 
 

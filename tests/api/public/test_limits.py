@@ -49,7 +49,7 @@ async def test_a_limit_of_running_jobs_holds_jobs_back_and_says_so(
     async def hint() -> str:
         return (await face.get(jobs[3])).hint
 
-    await until(held_back, [("max_running", 2, None)])
+    await until(held_back, [("max_running", 2, None, "")])
     await until(hint, "waits until a job of queue 'mail' ends: 2 run, and max_running is 2")
     assert hand.jobs.empty()
     await hand.succeed(first)
@@ -75,9 +75,37 @@ async def test_a_rate_limit_holds_jobs_back_and_lets_them_go(
         return [one[:2] for one in (await face.queue("mail")).held_back]
 
     await until(limit, [("rate", 1)])
-    ((_, _, opens_in),) = (await face.queue("mail")).held_back
+    ((_, _, opens_in, _),) = (await face.queue("mail")).held_back
     assert opens_in is not None
     assert 3_000 < opens_in <= 3_600
     assert "waits for the rate limit of queue 'mail'" in (await face.get(second)).hint
     await face.update_queue("mail", rate_period=0.2)
     assert (await hand.take()).id == second
+
+
+async def test_limits_and_weights_of_keys_are_set_and_hold(
+    face: PublicFace, connect_hand: ConnectHand
+) -> None:
+    await face.create_queue(
+        "mail", key_max_running=1, key_rate=100, key_rate_period=60.0, key_rate_burst=50,
+        key_weights={"tenant:1": 5, "*": 1},
+    )  # fmt: skip
+    seen = await face.queue("mail")
+    assert (seen.key_max_running, seen.key_rate, seen.key_rate_period) == (1, 100, 60.0)
+    assert (seen.key_rate_burst, seen.key_weights) == (50, {"tenant:1": 5, "*": 1})
+    hand = await connect_hand(queues=("mail",), slots=5)
+    keys = ("tenant:1", "tenant:1", "tenant:2", None)
+    specs = [Spec(queue="mail", concurrency_key=key) for key in keys]
+    one, two, three, four = [(await face.submit(spec)).job_id for spec in specs]
+    assert [(await face.get(id)).concurrency_key for id in (one, four)] == ["tenant:1", None]
+    taken = [await hand.take() for _ in range(3)]
+    assert {job.id for job in taken} == {one, three, four}
+
+    async def held_back() -> object:
+        return list((await face.queue("mail")).held_back)
+
+    await until(held_back, [("key_max_running", 1, None, "tenant:1")])
+    assert "key 'tenant:1' in queue 'mail'" in (await face.get(two)).hint
+    changed = await face.update_queue("mail", key_max_running=2, key_weights=None, key_rate=0)
+    assert (changed.key_weights, changed.key_rate, changed.key_rate_burst) == (None, None, None)
+    assert (await hand.take()).id == two

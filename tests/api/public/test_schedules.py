@@ -13,7 +13,10 @@ from tests.api.public.face import PublicFace, Refused, ScheduleSeen, Spec
 from tests.api.public.hand import PATIENCE, Hand
 
 YEARLY = "0 0 1 1 *"
-JOB = Spec(payload=b'{"kind": "daily"}', type="report", priority=5, labels={"team": "a"})
+JOB = Spec(
+    payload=b'{"kind": "daily"}', type="report", priority=5, labels={"team": "a"},
+    concurrency_key="tenant:1",
+)  # fmt: skip
 
 
 async def test_a_schedule_is_kept_as_it_was_given(face: PublicFace) -> None:
@@ -46,6 +49,7 @@ async def test_a_schedule_is_kept_as_it_was_given(face: PublicFace) -> None:
         payload=b'{"kind": "daily"}',
         priority=5,
         labels={"team": "a"},
+        concurrency_key="tenant:1",
     )
     plain = await face.create_schedule("plain", Spec(), every=90)
     assert (plain.every, plain.overlap, plain.catch_up, plain.timezone) == (
@@ -83,6 +87,7 @@ async def test_pause_run_resume_and_remove(face: PublicFace) -> None:
     job_id = await face.run_schedule("s")
     job = await face.get(job_id)
     assert (job.type, job.labels, job.key) == ("report", {"team": "a", "cron": "s"}, None)
+    assert job.concurrency_key == "tenant:1"
     seen = await face.schedule("s")
     assert (seen.last_job_id, seen.paused) == (job_id, True)
     resumed = await face.resume_schedule("s")

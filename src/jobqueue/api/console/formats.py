@@ -13,6 +13,7 @@ import msgspec
 from markupsafe import Markup
 
 from jobqueue.core.errors import InvalidArgument
+from jobqueue.core.key_weights import key_weights_text
 from jobqueue.core.queue import COUNTED_TO
 from jobqueue.documents import rfc3339
 
@@ -73,6 +74,8 @@ def setting(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
+        if any(isinstance(key, str) for key in value):
+            return key_weights_text(value)
         return ", ".join(f"{priority}: {weight}" for priority, weight in sorted(value.items()))
     if isinstance(value, float):
         return f"{value:.15g}"

@@ -194,6 +194,7 @@ def form_of(job: Job) -> dict[str, str]:
         "type": spec.type,
         "priority": str(spec.priority),
         "labels": "\n".join(f"{name}={value}" for name, value in spec.labels.items()),
+        "concurrency_key": spec.concurrency_key or "",
     }
     for name in ("max_retries", "ttl", "timeout"):
         value = getattr(spec, name)
@@ -224,6 +225,7 @@ def read_spec(form: Form, source: Job | None) -> JobSpec:
     spec.run_at = read_time(form.get("run_at", ""), "run_at", 0.0)
     spec.key, spec.key_owner = form.get("key", "").strip() or None, ""
     spec.unique = None
+    spec.concurrency_key = form.get("concurrency_key", "").strip() or None
     spec.labels = _labels(form.get("labels", ""))
     return spec
 

@@ -12,6 +12,7 @@ from jobqueue.api.console.console import Console, Form
 from jobqueue.api.console.formats import read_span
 from jobqueue.api.http.errors import OBJECT
 from jobqueue.core.errors import InvalidArgument, JobQueueError
+from jobqueue.core.key_weights import EXAMPLE, read_key_weights
 from jobqueue.core.lifecycle import State
 from jobqueue.core.queue import SETTINGS, Kind, QueueSpec, QueueUpdate, Setting
 from jobqueue.core.retry import PROFILES
@@ -31,6 +32,7 @@ _COMMON = {
     "hints": {
         Kind.SECONDS: "seconds, or like 15m, 2h, 7d",
         Kind.WEIGHTS: "weights by priority, like 9: 5, 0: 1",
+        Kind.KEY_WEIGHTS: f"weights by key, like {EXAMPLE}",
     },
 }
 
@@ -154,11 +156,14 @@ def _read(setting: Setting, text: str) -> Any:
             return read_span(text)
         if setting.kind is Kind.SHARE:
             return float(text)
+        if setting.kind is Kind.KEY_WEIGHTS:
+            return read_key_weights(text)
         pairs = (pair.split(":") for pair in text.split(","))
         return {int(priority): int(weight) for priority, weight in pairs}
     except ValueError:
         expected = {
             Kind.SECONDS: "a number of seconds, or one with a unit (90s, 15m, 2h, 7d)",
             Kind.WEIGHTS: "weights by priority, like 9: 5, 0: 1",
+            Kind.KEY_WEIGHTS: f"weights by key, like {EXAMPLE}",
         }.get(setting.kind, setting.kind.value)
         raise InvalidArgument(setting.name, f"{text[:80]!r} is not {expected}") from None

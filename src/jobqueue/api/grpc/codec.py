@@ -295,7 +295,9 @@ def stats_to_pb(stats: QueueStats) -> types_pb2.QueueStats:
         ],
         unserved=[types_pb2.UnservedType(type=one.type, jobs=one.jobs) for one in stats.unserved],
         held_back=[
-            types_pb2.HeldBack(limit=one.limit, jobs=one.jobs, opens_in_seconds=one.opens_in)
+            types_pb2.HeldBack(
+                limit=one.limit, jobs=one.jobs, opens_in_seconds=one.opens_in, key=one.key
+            )
             for one in stats.held_back
         ],
         **message_fields(stats, types_pb2.QueueStats),
@@ -313,6 +315,7 @@ def stats_from_pb(message: types_pb2.QueueStats) -> QueueStats:
                 one.limit,
                 one.jobs,
                 one.opens_in_seconds if one.HasField("opens_in_seconds") else None,
+                one.key,
             )
             for one in message.held_back
         ),

@@ -107,6 +107,7 @@ class JobView(Struct, kw_only=True):
     worker_id: str | None
     idempotency_key: str | None
     unique: UniqueView | None
+    concurrency_key: str | None
     labels: dict[str, str]
     ttl: float | None
     timeout: float | None
@@ -275,12 +276,13 @@ class HeldBackView(Struct, kw_only=True):
     """Counts the claimable jobs that wait because of a limit of their queue."""
 
     limit: str  # the name of the setting
+    key: str  # the concurrency key whose limit it is; empty: that of the whole queue
     jobs: int  # at most 10000 are counted
     opens_in: float | None  # seconds until the next start; null: a held job must end first
 
 
 def _setting_type(setting: Setting) -> Any:
-    if setting.kind is Kind.WEIGHTS:
+    if setting.kind in (Kind.WEIGHTS, Kind.KEY_WEIGHTS):
         return dict[str, int] | None
     always = getattr(_DEFAULTS, setting.name) is not None
     return SETTING_TYPES[setting.kind] if always else SETTING_TYPES[setting.kind] | None
@@ -381,6 +383,7 @@ class ScheduleJobView(Struct, kw_only=True):
     delay: float | None
     timeout: float | None
     labels: dict[str, str]
+    concurrency_key: str | None
 
 
 class ScheduleView(Struct, kw_only=True):

@@ -23,6 +23,7 @@ from jobqueue.core.cron import MAX_CRON_LENGTH
 from jobqueue.core.errors import InvalidArgument, JobQueueError
 from jobqueue.core.job import DEFAULT_QUEUE, MORE, JobSpec
 from jobqueue.core.queue import (
+    MAX_KEY_WEIGHTS,
     MAX_PRIORITY,
     MAX_RETRIES,
     MAX_WEIGHT,
@@ -36,6 +37,7 @@ from jobqueue.core.queue import (
 from jobqueue.core.retry import PROFILES as RETRY_PROFILES
 from jobqueue.core.schedule import MAX_EVERY, MAX_NAME_LENGTH, Overlap, ScheduleSpec
 from jobqueue.core.texts import (
+    MAX_CONCURRENCY_KEY_LENGTH,
     MAX_KEY_LENGTH,
     MAX_LABEL_LENGTH,
     MAX_LABELS,
@@ -68,6 +70,7 @@ SETTING_TYPES: Mapping[Kind, Any] = {
     Kind.SHARE: float,
     Kind.PROFILE: str,
     Kind.WEIGHTS: dict[int, int],
+    Kind.KEY_WEIGHTS: dict[str, int],
 }
 
 
@@ -78,6 +81,12 @@ def _setting_field(setting: Setting) -> tuple[str, Any, Any]:
         schema = {
             "propertyNames": {"pattern": f"^[0-{MAX_PRIORITY}]$"},
             "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT},
+        }
+    elif setting.kind is Kind.KEY_WEIGHTS:
+        schema = {
+            "propertyNames": {"minLength": 1, "maxLength": MAX_CONCURRENCY_KEY_LENGTH},
+            "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MAX_WEIGHT},
+            "maxProperties": MAX_KEY_WEIGHTS,
         }
     elif setting.kind is Kind.PROFILE:
         schema = {"enum": [*RETRY_PROFILES, None]}
@@ -166,6 +175,14 @@ class JobBody(Struct, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = None
     unique: Annotated[UniqueBody | None, Meta(description="null: any number of equal jobs")] = None
+    concurrency_key: Annotated[
+        str | None,
+        _stated(
+            "limits and shares of the queue count the jobs of equal keys together",
+            minLength=1,
+            maxLength=MAX_CONCURRENCY_KEY_LENGTH,
+        ),
+    ] = None
     labels: Annotated[
         dict[str, Annotated[str, Meta(extra_json_schema={"maxLength": MAX_LABEL_LENGTH})]],
         _stated(
@@ -491,10 +508,11 @@ def _with_whole_numbers(body: bytes) -> bytes:
     fields = _FIELDS.decode(body)
     for name in _WHOLE & fields.keys():
         fields[name] = Raw(_as_whole(bytes(fields[name])))
-    if bytes(fields.get("priority_weights", b"null")) != b"null":
-        weights = _FIELDS.decode(fields["priority_weights"])
-        whole = {name: Raw(_as_whole(bytes(weight))) for name, weight in weights.items()}
-        fields["priority_weights"] = Raw(msgspec.json.encode(whole))
+    for mapping in ("priority_weights", "key_weights"):
+        if bytes(fields.get(mapping, b"null")) != b"null":
+            weights = _FIELDS.decode(fields[mapping])
+            whole = {name: Raw(_as_whole(bytes(weight))) for name, weight in weights.items()}
+            fields[mapping] = Raw(msgspec.json.encode(whole))
     return msgspec.json.encode(fields)
 
 

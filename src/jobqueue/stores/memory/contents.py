@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from jobqueue.core.clock import Clock
@@ -15,7 +15,7 @@ from jobqueue.core.job import Held, Job, JobSpec
 from jobqueue.core.lifecycle import Reason, State
 from jobqueue.core.limits import Limits
 from jobqueue.core.progress import Progress
-from jobqueue.core.queue import Queue, QueueStats
+from jobqueue.core.queue import MAX_PRIORITY, Queue, QueueStats, share
 from jobqueue.core.schedule import Schedule
 from jobqueue.core.store import Rules
 from jobqueue.core.stream import (
@@ -25,8 +25,9 @@ from jobqueue.core.stream import (
     ScheduleEvent,
     StreamItem,
 )
+from jobqueue.stores.memory.keyed import KeyedJobs
 from jobqueue.stores.memory.leadership import MemoryLeadership
-from jobqueue.stores.memory.ready import SLACK, ReadyJobs
+from jobqueue.stores.memory.ready import SLACK, First, ReadyJobs, Types
 from jobqueue.stores.queue_rows import queue_stats
 
 Placed = tuple[
@@ -78,7 +79,8 @@ class MemoryQueue:
     """Holds a queue's settings, its claimable jobs and its figures."""
 
     __slots__ = (
-        "depth", "failed", "full_at", "limits", "ready", "run_seconds", "settings", "succeeded",
+        "_type_of", "depth", "failed", "full_at", "keyed", "limits", "ready", "run_seconds",
+        "settings", "succeeded",
     )  # fmt: skip
     settings: Queue
     limits: Limits | None  # from the queue's settings
@@ -86,7 +88,9 @@ class MemoryQueue:
     def __init__(self, settings: Queue, type_of: Callable[[int], str | None]) -> None:
         self.configure(settings)
         self.full_at = 0.0  # the state of the bucket of the rate limit
-        self.ready = ReadyJobs(type_of)
+        self._type_of = type_of
+        self.ready = ReadyJobs(type_of)  # of jobs without a concurrency key
+        self.keyed: KeyedJobs | None = None  # of the others, once there was one
         self.depth = dict.fromkeys(State, 0)
         self.succeeded = 0
         self.failed = 0
@@ -96,6 +100,86 @@ class MemoryQueue:
         """Replace the settings of the queue."""
         self.settings = settings
         self.limits = settings.limits
+
+    def push(self, record: MemoryJob) -> None:
+        """Add a job that has become claimable."""
+        spec = record.spec
+        if spec.concurrency_key is None:
+            self.ready.push(spec.priority, record.seq, spec.type)
+            return
+        if self.keyed is None:
+            self.keyed = KeyedJobs(self._type_of)
+        self.keyed.push(spec.concurrency_key, spec.priority, record.seq, spec.type)
+
+    def bury(self, record: MemoryJob) -> None:
+        """Record that a job is no longer claimable, though it was not claimed."""
+        key, type = record.spec.concurrency_key, record.spec.type
+        if key is None:
+            self.ready.bury(type)
+        elif self.keyed is not None:
+            self.keyed.bury(key, type)
+
+    def first(self, types: Types) -> First | None:
+        """Return the next job of the given types in order of priority, or None."""
+        first = self.ready.first(types)
+        other = None if self.keyed is None else self.keyed.all.first(types)
+        return first if other is None or (first is not None and first < other) else other
+
+    def take(self, first: First, key: str | None) -> None:
+        """Remove the job that ``first`` or ``draw`` has returned, because it is claimed."""
+        if key is None:
+            self.ready.take(first[0], first[2])
+        elif self.keyed is not None:
+            self.keyed.take(first, key)
+
+    def take_of(self, key: str | None, rank: int, type: str) -> None:
+        """Remove the first job of its key, rank and type, because it is claimed."""
+        if key is None:
+            self.ready.take(rank, type)
+        elif self.keyed is not None:
+            self.keyed.take_of(key, rank, type)
+
+    def draw(self, weights: Mapping[int, int], types: Types) -> First:
+        """Choose a priority at random by its weight and return the next job of this priority.
+
+        At least one job of the given types must be claimable.
+        """
+        if self.keyed is None:
+            return self.ready.draw(weights, types)
+        firsts: dict[int, First] = {}
+        for jobs in (self.ready, self.keyed.all):
+            for rank in range(MAX_PRIORITY + 1):
+                found = jobs.first_of(rank, types)
+                if found is not None:
+                    first = (rank, *found)
+                    priority = MAX_PRIORITY - rank
+                    firsts[priority] = min(first, firsts.get(priority, first))
+        return firsts[next(iter(share(weights, list(firsts), 1)))]
+
+    def hold(self, record: MemoryJob) -> None:
+        """Count a job that a worker has got, by its key."""
+        key = record.spec.concurrency_key
+        if key is not None:
+            if self.keyed is None:
+                self.keyed = KeyedJobs(self._type_of)
+            self.keyed.hold(key)
+
+    def release(self, record: MemoryJob) -> None:
+        """Count a job whose lease has ended, by its key."""
+        if self.keyed is not None and record.spec.concurrency_key is not None:
+            self.keyed.release(record.spec.concurrency_key)
+
+    def waiting_types(self, count_to: int) -> dict[str, int]:
+        """Return the number of claimable jobs by type, each number limited to ``count_to``."""
+        counts = Counter(self.ready.counts(count_to))
+        if self.keyed is not None:
+            counts.update(self.keyed.all.counts(count_to))
+        return {type: min(count, count_to) for type, count in counts.items()}
+
+    @property
+    def waits(self) -> bool:
+        """Return True if there are claimable jobs."""
+        return bool(self.ready) or (self.keyed is not None and bool(self.keyed.all))
 
     @property
     def held(self) -> int:
@@ -146,11 +230,15 @@ class Contents:
         if record.spec.unique is not None:
             self.unique[record.spec.queue, record.spec.unique.stored] = record
         if record.ready:
-            record.queue.ready.push(record.spec.priority, record.seq, record.spec.type)
+            if record.spec.concurrency_key is None:  # without a further call, for most jobs
+                record.queue.ready.push(record.spec.priority, record.seq, record.spec.type)
+            else:
+                record.queue.push(record)
         if record.lease is None:
             self.timers.arm(record)
         else:
             self.held[record.lease] = record
+            record.queue.hold(record)
 
     def job(self, record: MemoryJob) -> Job:
         """Return the job as ``core.job.Job``, the type that callers get."""

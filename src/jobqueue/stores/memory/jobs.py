@@ -32,13 +32,11 @@ from jobqueue.core.job import (
     Transition,
 )
 from jobqueue.core.lifecycle import HELD, TERMINAL, State
-from jobqueue.core.limits import Allowance
 from jobqueue.core.store import (
     ALL_QUEUES,
     ANY_QUEUE,
     Application,
     Claim,
-    Claimed,
     DoneJobs,
     Overdue,
     Submission,
@@ -47,6 +45,8 @@ from jobqueue.core.store import (
 from jobqueue.core.stream import CancelRequested, JobDeleted, unpublished
 from jobqueue.core.unique import Holder
 from jobqueue.stores.memory.contents import MemoryJob, MemoryPart, MemoryQueue
+from jobqueue.stores.memory.keyed import KeyLine
+from jobqueue.stores.memory.limiting import LimitedClaim, finished
 from jobqueue.stores.memory.ready import First
 
 
@@ -103,7 +103,7 @@ class MemoryJobs(MemoryPart):
 
     def _claim(self, claims: Sequence[Claim], now: float) -> list[Assignment]:
         assigned: list[Assignment] = []
-        limited: dict[MemoryQueue, Allowance] = {}
+        limited: dict[MemoryQueue, LimitedClaim] = {}
         for claim in claims:
             names: Iterable[str] = self._queues if ALL_QUEUES in claim.queues else claim.queues
             queues = [
@@ -112,43 +112,79 @@ class MemoryJobs(MemoryPart):
                 if name not in claim.without
                 and (queue := self._queues.get(name)) is not None
                 and queue.settings.closed_until <= now
-                and (queue.limits is None or _allowance(queue, limited, now).left)
+                and (queue.limits is None or _let_through(queue, limited, claim.types, now))
             ]
             for worker_id in claim.slots:
-                record = self._next(queues, claim.types, now)
+                record = self._next(queues, claim.types, now, limited)
                 if record is None:
                     break
                 assigned.append(self._assign(record, worker_id, now))
-                if limited and (allowed := limited.get(record.queue)) is not None:
-                    allowed.started += 1
-                    if not allowed.left:
-                        queues.remove(record.queue)
-        return _finished(assigned, limited) if limited else assigned
+                if limited and record.queue in limited and not limited[record.queue].left:
+                    queues.remove(record.queue)
+        return finished(assigned, limited, now) if limited else assigned
 
     def _next(
-        self, queues: list[MemoryQueue], types: frozenset[str] | None, now: float
+        self,
+        queues: list[MemoryQueue],
+        types: frozenset[str] | None,
+        now: float,
+        limited: Mapping[MemoryQueue, LimitedClaim],
     ) -> MemoryJob | None:
         while True:
             best: MemoryQueue | None = None
             soonest: First | None = None
             for queue in queues:
-                first = queue.ready.first(types)
+                if queue.keyed is None:
+                    first = queue.ready.first(types)
+                elif queue in limited:
+                    first = limited[queue].first(types)
+                else:
+                    first = queue.first(types)
                 if first is not None and (soonest is None or first < soonest):
                     best, soonest = queue, first
             if best is None or soonest is None:
                 return None
-            weights = best.settings.priority_weights
-            rank, seq, type = best.ready.draw(weights, types) if weights else soonest
-            best.ready.take(rank, type)
-            record = self._by_seq[seq]
-            record.ready = False
-            if record.expires_at is None or record.expires_at > now:
+            if best.keyed is None and not limited:  # without a further call, for most jobs
+                weights = best.settings.priority_weights
+                rank, seq, type = best.ready.draw(weights, types) if weights else soonest
+                best.ready.take(rank, type)
+                record = self._by_seq[seq]
+                record.ready = False
+                if record.expires_at is None or record.expires_at > now:
+                    return record
+                continue
+            claim = limited.get(best)
+            line = None if claim is None else claim.next()
+            record = self._take(best, soonest, types) if line is None else self._take_of(line)
+            expired = record.expires_at is not None and record.expires_at <= now
+            if claim is not None:
+                claim.took(line, started=not expired)
+            if not expired:
                 return record
+
+    def _take(self, queue: MemoryQueue, soonest: First, types: frozenset[str] | None) -> MemoryJob:
+        """Take the next job of a queue in which keys do not matter."""
+        if weights := queue.settings.priority_weights:
+            soonest = queue.draw(weights, types)
+        record = self._by_seq[soonest[1]]
+        record.ready = False
+        queue.take(soonest, record.spec.concurrency_key)
+        return record
+
+    def _take_of(self, line: KeyLine) -> MemoryJob:
+        """Take the first job of a line."""
+        assert line.seq is not None
+        record = self._by_seq[line.seq]
+        record.ready = False
+        record.queue.take_of(line.key, line.rank, line.type)
+        return record
 
     def _assign(self, record: MemoryJob, worker_id: str, now: float) -> Assignment:
         assign(record, worker_id, now, self._rules)
         made = assignment(record, record.id, record.spec, record.created_at, now)
         self._contents.held[made.lease] = record
+        if record.spec.concurrency_key is not None:
+            record.queue.hold(record)
         depth = record.queue.depth
         depth[State.PENDING] -= 1
         depth[State.ASSIGNED] += 1
@@ -179,14 +215,16 @@ class MemoryJobs(MemoryPart):
             return outcome
         if before in HELD and decision.lease is not None and record.state is not State.RUNNING:
             self._contents.held.pop(decision.lease, None)
+            if record.spec.concurrency_key is not None:
+                queue.release(record)
             if queue.limits is not None and queue.limits.counts_held:
                 freed.add(settings.name)
         if before is State.PENDING and record.ready:
             record.ready = False
-            queue.ready.bury(record.spec.type)
+            queue.bury(record)
         if record.state is State.PENDING:
             record.ready = True
-            queue.ready.push(record.spec.priority, record.seq, record.spec.type)
+            queue.push(record)
         if record.state not in HELD:
             self._contents.timers.arm(record)
         queue.depth[before] -= 1
@@ -212,28 +250,17 @@ class MemoryJobs(MemoryPart):
         return record.held()
 
 
-def _allowance(queue: MemoryQueue, limited: dict[MemoryQueue, Allowance], now: float) -> Allowance:
-    """Return what a queue's limits still allow in this write."""
-    found = limited.get(queue)
-    if found is None:
-        assert queue.limits is not None
-        found = limited[queue] = queue.limits.allowance(queue.held, queue.full_at, now)
-    return found
-
-
-def _finished(
-    assigned: list[Assignment], limited: Mapping[MemoryQueue, Allowance]
-) -> list[Assignment]:
-    """Store the new state of the queues' buckets, and return what the claims got."""
-    for queue, allowed in limited.items():
-        if (full_at := allowed.full_at) is not None:
-            queue.full_at = full_at
-    held_back = {
-        queue.settings.name: allowed.opens_in
-        for queue, allowed in limited.items()
-        if not allowed.left and queue.ready
-    }
-    return Claimed(assigned, held_back) if held_back else assigned
+def _let_through(
+    queue: MemoryQueue,
+    limited: dict[MemoryQueue, LimitedClaim],
+    types: frozenset[str] | None,
+    now: float,
+) -> bool:
+    """Return True if the limits of a queue allow a claim a start in this write."""
+    claim = limited.get(queue)
+    if claim is None:
+        claim = limited[queue] = LimitedClaim(queue, now)
+    return claim.begin(types)
 
 
 class MemoryUpkeep(MemoryPart):
@@ -257,7 +284,7 @@ class MemoryUpkeep(MemoryPart):
             if waiting.state is State.PENDING and not expired:
                 promoted += 1
                 waiting.ready = True
-                waiting.queue.ready.push(waiting.spec.priority, waiting.seq, waiting.spec.type)
+                waiting.queue.push(waiting)
                 waiting.due = waiting.expires_at
             else:
                 found.append(overdue(waiting.state, waiting.seq, waiting.version, None))

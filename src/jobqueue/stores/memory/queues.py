@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.lifecycle import TERMINAL
-from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
+from jobqueue.core.queue import KeyState, LimitState, Queue, QueueStats, WaitingType
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.memory.contents import MemoryPart, MemoryQueue
 
@@ -70,7 +70,7 @@ class MemoryQueues(MemoryPart):
             WaitingType(name, type, jobs)
             for name, known in sorted(self._queues.items())
             if queue in (None, name)
-            for type, jobs in sorted(known.ready.counts(count_to).items())
+            for type, jobs in sorted(known.waiting_types(count_to).items())
         ]
 
     async def limit_states(self, queue: str | None = None) -> list[LimitState]:
@@ -80,3 +80,9 @@ class MemoryQueues(MemoryPart):
             for name, known in sorted(self._queues.items())
             if queue in (None, name) and known.limits is not None
         ]
+
+    async def key_states(self, queue: str, count_to: int, key: str | None = None) -> list[KeyState]:
+        known = self._queues.get(queue)
+        if known is None or known.keyed is None:
+            return []
+        return known.keyed.states(count_to, key, self._clock.now())

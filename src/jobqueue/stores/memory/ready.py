@@ -89,6 +89,14 @@ class ReadyJobs:
                 return rank, *found
         return None
 
+    def has(self, rank: int) -> bool:
+        """Return True if there may be claimable jobs of a rank."""
+        return bool(self._heaps[rank])
+
+    def first_of(self, rank: int, types: Types) -> tuple[int, str] | None:
+        """Return number and type of the next job of a rank and the given types, or None."""
+        return self._next(rank, self._not_covered(types)) if self._heaps[rank] else None
+
     def draw(self, weights: Mapping[int, int], types: Types) -> First:
         """Choose a priority at random by its weight and return the next job of this priority.
 

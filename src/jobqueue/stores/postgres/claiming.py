@@ -13,9 +13,10 @@ import json
 import logging
 import random
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from types import MappingProxyType
 from typing import Any
 
 import asyncpg
@@ -25,6 +26,7 @@ from jobqueue.core.errors import JobQueueError
 from jobqueue.core.job import NO_LABELS, Assignment, JobSpec
 from jobqueue.core.queue import MAX_PRIORITY, by_weight, merge_queues
 from jobqueue.core.store import Claim, Claimed, Locks, Rules
+from jobqueue.core.turns import KeyAllowances, Turns
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
 from jobqueue.stores.postgres.heads import (
@@ -38,7 +40,7 @@ from jobqueue.stores.postgres.heads import (
     kinds_of,
 )
 from jobqueue.stores.postgres.leases import bits, new_base, new_row_lease
-from jobqueue.stores.postgres.limiting import BUSY, Allowances, Limiting, held_back, limited
+from jobqueue.stores.postgres.limiting import BUSY, Counted, Key, Limiting, Place, limited
 from jobqueue.stores.postgres.queue_cache import Home, QueueCache, WorkerNameCache
 from jobqueue.stores.postgres.statements import (
     CLAIM_MIXED,
@@ -54,10 +56,13 @@ _log = logging.getLogger("jobqueue.stores.postgres")
 _ROUNDS = 4  # of one claim that others got in the way of, or that found nothing
 _A_FEW = 4  # candidates of each type, beyond its share
 _MOST_SHARES = 10_000
+_MOST_KINDS = 10_000
 
 
 Candidate = tuple[int, int, int, int, int]
 """A job's rank, seq, queue and attempt, and the last number of its range (0: it has a live row)."""
+
+NO_KEYS: Mapping[int, int] = MappingProxyType({})
 
 Slot = tuple[str, int]
 """The worker of a free slot: name and number."""
@@ -73,11 +78,18 @@ class _Plan:
     seqs: dict[int, int] = field(default_factory=dict)  # of jobs of ranges, by place
     homes: dict[int, Home] = field(default_factory=dict)
     order: Sequence[Candidate] = ()  # all candidates, in claim order
+    keys: Mapping[int, int] = field(default_factory=dict)  # of jobs by number, where keys count
 
     @classmethod
-    def of(cls, order: Sequence[Candidate], slots: int, homes: dict[int, Home]) -> _Plan:
+    def of(
+        cls,
+        order: Sequence[Candidate],
+        slots: int,
+        homes: dict[int, Home],
+        keys: Mapping[int, int] = NO_KEYS,
+    ) -> _Plan:
         """Return the plan that takes as many of the first jobs as there are slots."""
-        plan = cls(homes=homes, order=order)
+        plan = cls(homes=homes, order=order, keys=keys)
         for place, one in enumerate(order):
             if not one[4]:
                 plan.rows.append(one)
@@ -93,20 +105,18 @@ class _Plan:
         """Return the queues with limits from which the plan may take jobs."""
         return limited(self.homes[queue] for queue in {one[2] for one in self.order})
 
-    def within(self, allowances: Allowances, slots: int) -> _Plan:
+    def within(self, counted: Counted, slots: int) -> _Plan:
         """Return the part of the plan that the limits allow.
 
         Spare candidates, which replace jobs that another claim has taken, are left out as well.
         """
-        most = {queue: allowed.left for queue, allowed in allowances.items()}
         order = []
         for one in self.order[:slots]:
-            left = most.get(one[2])
-            if left is None or left > 0:
+            queue, key = one[2], self.keys.get(one[1])
+            if counted.allows(queue, key):
+                counted.start(queue, key)
                 order.append(one)
-            if left is not None:
-                most[one[2]] = left - 1
-        return _Plan.of(order, slots, self.homes)
+        return _Plan.of(order, slots, self.homes, self.keys)
 
 
 @dataclass(slots=True)
@@ -114,6 +124,7 @@ class _Got:
     assigned: dict[int, Assignment] = field(default_factory=dict)  # by the place of the slot
     missed: list[int] = field(default_factory=list)  # rows that others took
     passed: dict[Head, int] = field(default_factory=dict)  # beginnings of ranges that others held
+    more: bool = False  # of some keys, only some jobs were read
 
 
 class Claiming:
@@ -138,6 +149,7 @@ class Claiming:
         self._limiting = Limiting(database)
         self._one = asyncio.Lock()
         self._contended = False
+        self._keyed_kinds: set[int] = set()  # kinds of jobs with concurrency keys, as far as known
         self._shares: dict[Head, float] = {}  # of what was taken of their level last
         self.instance = ""
 
@@ -171,13 +183,13 @@ class Claiming:
             if unknown := self._heads.unknown(homes, kinds):
                 await self._ask(unknown)
                 chosen = self._heads.of(homes, kinds)
-            allowances: Allowances = {}
+            counted: Counted | None = None
             if self._queue_cache.limited and chosen.floors:
-                allowances = await self._look_at_limits(homes, chosen, held)
-            if not chosen.floors:
+                counted = await self._look_at_limits(homes, chosen, kinds, held)
+            if not chosen.floors and (counted is None or not counted.lines):
                 break
             others = [*lost, *passed.values()]
-            got = await self._round(homes, chosen, free, others, allowances, held)
+            got = await self._round(homes, chosen, free, others, counted, held)
             # Another claim holds the front of such a range for a moment. The rest of the range can
             # be claimed: it is read again in the round after the next.
             for head, first in (passed | got.passed).items():
@@ -187,7 +199,7 @@ class Claiming:
             lost += got.missed
             missed = bool(got.missed or got.passed)
             self._contended = missed
-            if not free or (chosen.whole and not (missed or passed)):
+            if not free or (chosen.whole and not (missed or passed or got.more)):
                 break
             if missed or not got.assigned:
                 rounds -= 1
@@ -195,21 +207,37 @@ class Claiming:
         return assigned
 
     async def _look_at_limits(
-        self, homes: Mapping[int, Home], chosen: Chosen, held: dict[str, float]
-    ) -> Allowances:
-        """Return what the limits of the chosen queues allow. Leave out queues that allow nothing.
+        self,
+        homes: Mapping[int, Home],
+        chosen: Chosen,
+        kinds: frozenset[int] | None,
+        held: dict[str, float],
+    ) -> Counted | None:
+        """Return what the limits of the chosen queues allow; None if none of them has limits.
 
-        Add these queues to ``held``.
+        Leave out queues that may start nothing, and add them to ``held``. Where keys count, leave
+        out the heads of jobs with keys, because these jobs are read by their keys.
         """
         some = limited(homes[queue] for queue in {head[0] for head in chosen.floors})
         if not some:
-            return {}
-        allowances = await self._limiting.look(some)
-        closed = {queue for queue, allowed in allowances.items() if not allowed.left}
-        for head in [head for head in chosen.floors if head[0] in closed]:
-            del chosen.floors[head]
-        held |= held_back(homes, allowances)
-        return allowances
+            return None
+        counted = await self._limiting.look(some)
+        counted.note_held_back(homes, held)
+        closed = {queue for queue, allowed in counted.queues.items() if not allowed.left}
+        self._keyed_kinds.update(line[4] for line in counted.lines)
+        if len(self._keyed_kinds) > _MOST_KINDS:
+            self._keyed_kinds = {line[4] for line in counted.lines}
+        for head in list(chosen.floors):
+            if head[0] in closed or (head[0] in counted.keys and head[2] in self._keyed_kinds):
+                del chosen.floors[head]
+        counted.lines = [
+            line
+            for line in counted.lines
+            if line[0] not in closed
+            and (kinds is None or line[4] in kinds)
+            and counted.keys[line[0]].of(line[1]).left
+        ]
+        return counted
 
     async def _look(self) -> None:
         self._heads.begin()
@@ -248,24 +276,27 @@ class Claiming:
         chosen: Chosen,
         free: Sequence[Slot],
         lost: list[int],
-        allowances: Allowances,
+        counted: Counted | None,
         held: dict[str, float],
     ) -> _Got:
         """Read candidates, take their locks in Redis, and assign them to slots."""
         limit = 2 * len(free) if self._contended else len(free)
         self._heads.begin()
         found = await self._candidates(chosen.floors, limit, lost)
-        order = self._in_order(homes, found.rows, limit, chosen.ends, allowances)
+        keyed = NO_LINES
+        if counted is not None and counted.lines:
+            keyed = await self._keyed_candidates(counted, len(free), lost)
+        order = self._in_order(homes, found.rows, limit, chosen.ends, counted, keyed)
         if not order:
             for head in chosen.floors:
                 self._heads.advance(head, None)
             return _Got()
-        plan = _Plan.of(order, len(free), homes)
+        plan = _Plan.of(order, len(free), homes, keyed.keys)
         advised = plan if self._locks is None else await self._advised(plan, order, len(free))
         written, assigned = await self._assign(advised, free, held)
         if written is not advised:
             plan = written  # limits excluded the other jobs, so they are still claimable
-        got = _Got(assigned)
+        got = _Got(assigned, more=keyed.cut)
         taken = {one.seq for one in got.assigned.values()}
         rows = [one[1] for one in plan.rows]
         last = max((n for n, seq in enumerate(rows) if seq in taken), default=-1)
@@ -312,6 +343,7 @@ class Claiming:
             plan.seqs,
             plan.homes,
             order,
+            plan.keys,
         )
 
     async def _candidates(self, floors: dict[Head, int], limit: int, lost: list[int]) -> Candidates:
@@ -321,12 +353,34 @@ class Claiming:
         that may have further jobs among the first ``limit`` of its level.
         """
         found = Candidates(floors, limit, self._shares)
-        await self._read(found, floors, lost)
+        if floors:
+            await self._read(found, floors, lost)
         if short := found.short():
             for head in short:
                 found.most[head] = limit
             await self._read(found, {head: floors[head] for head in short}, lost)
         return found
+
+    async def _keyed_candidates(
+        self, counted: Counted, limit: int, lost: list[int]
+    ) -> KeyedCandidates:
+        """Read the first jobs of each line: its share of the slots, and a few more."""
+        lines = counted.lines
+        share = int(1.25 * limit / len(lines)) + _A_FEW
+        most = [
+            int(min(limit, share, counted.keys[queue].of(key).left)) for queue, key, *_ in lines
+        ]
+        now = self._database.now()
+        columns = [list(column) for column in zip(*lines, strict=True)]
+
+        async def read(db: Db) -> Any:
+            return await db.fetch(SQL["key_candidates"], *columns, most, now, lost)
+
+        rows: list[list[Candidate]] = [[] for _ in lines]
+        for n, seq, attempt in await self._runner.read("key_candidates", read):
+            queue, _, rank, *_ = lines[n - 1]
+            rows[n - 1].append((rank, seq, queue, attempt, 0))
+        return KeyedCandidates(lines, rows, [min(limit, share)] * len(lines))
 
     async def _read(self, found: Candidates, floors: dict[Head, int], lost: list[int]) -> None:
         arguments = (
@@ -366,25 +420,38 @@ class Claiming:
         for head in floors:
             del found.rows[head][found.most[head] :]
 
-    @staticmethod
     def _in_order(
+        self,
         homes: dict[int, Home],
         found: dict[Head, list[Candidate]],
         limit: int,
         ends: Mapping[Level, int],
-        allowances: Allowances,
+        counted: Counted | None,
+        keyed: KeyedCandidates,
     ) -> list[Candidate]:
         by_queue: dict[int, dict[int, list[list[Candidate]]]] = {}
         for (queue, rank, _), rows in found.items():
             if rows:
                 by_queue.setdefault(queue, {}).setdefault(rank, []).append(rows)
         laid: list[tuple[bool, list[Candidate]]] = []
+        for queue, keys in (counted.keys if counted is not None else NO_ALLOWANCES).items():
+            # Where keys count, each line of jobs has its turn.
+            lines = [*keyed.of(queue), *plain_lines(by_queue.pop(queue, {}))]
+            home, most = homes[queue], counted.queues[queue].left if counted is not None else 0
+            shares = self._limiting.shares(home)
+            turns = Turns(lines, keys, shares, home.weights)
+            picked: list[Candidate] = []
+            while len(picked) < min(most, limit) and (line := turns.next()) is not None:
+                picked.append(line.pop())
+                turns.took(line)
+            if picked:
+                laid.append((shares is not None or home.weights is not None, picked))
         for queue, types in by_queue.items():
             levels = {
                 rank: _merge(rows, limit, ends.get((queue, rank))) for rank, rows in types.items()
             }
             weights = homes[queue].weights
-            allowed = allowances.get(queue)
+            allowed = None if counted is None else counted.queues.get(queue)
             most = limit if allowed is None else int(min(limit, allowed.left))
             if weights is None:
                 ordered = chain.from_iterable(levels[rank] for rank in sorted(levels))
@@ -427,20 +494,19 @@ class Claiming:
         held: dict[str, float],
     ) -> tuple[_Plan, dict[int, Assignment]]:
         writes: list[_Write] = []  # the latest one; none, if a lock was not free in time
-        allowances: Allowances = {}
+        counts: list[Counted] = []
 
         async def count_and_take(db: Db) -> None:
-            allowances.clear()
-            allowances.update(await self._limiting.lock(db, guarded))
-            within = plan.within(allowances, len(free))
-            now = self._database.now()
-            write = _Write(within, free, self._queue_cache, self._rules, now, [*allowances])
+            counted = await self._limiting.lock(db, guarded, set(plan.keys.values()))
+            counts[:] = [counted]
+            within = plan.within(counted, len(free))
+            # The starts have the time at which they were counted. A later time would be closer to
+            # the next start than the rate allows.
+            write = _Write(within, free, self._queue_cache, self._rules, counted.now, counted)
             writes[:] = [write]
             await write.take(db)
-            for queue in write.queues:
-                if queue in allowances:
-                    allowances[queue].started += 1
-            await self._limiting.write(db, allowances)
+            write.uncount()
+            await self._limiting.write(db, counted)
 
         async def take(db: Db) -> None:
             try:
@@ -461,7 +527,7 @@ class Claiming:
         if not writes:
             held |= dict.fromkeys((home.name for home in guarded), BUSY)
             return _Plan(homes=plan.homes), {}
-        held |= held_back(plan.homes, allowances)
+        counts[0].note_held_back(plan.homes, held)
         return writes[0].plan, writes[0].assigned()
 
     def _advance(self, found: Candidates, seen: set[int]) -> None:
@@ -495,8 +561,8 @@ class _Write:
     """Writes a plan with one statement for live rows and one for ranges.
 
     ``rows`` and ``jobs`` are the answers of the statements, or None while they are not known.
-    ``within`` names the queues with limits that the caller has counted. Jobs of other queues with
-    limits are not taken.
+    ``counted`` are the limits that the caller has counted, with all jobs of the plan. Jobs of other
+    queues with limits are not taken.
     """
 
     def __init__(
@@ -506,14 +572,14 @@ class _Write:
         queue_cache: QueueCache,
         rules: Rules,
         now: float | None,
-        within: Sequence[int] = (),
+        counted: Counted | None = None,
     ) -> None:
         self.plan = plan
         self._free = free
         self._queue_cache = queue_cache
         self._timeout = rules.assignment_timeout
         self._now = now
-        self._within = within
+        self._counted = counted
         self._leases = [new_row_lease() for _ in plan.row_places]
         self._cut = _Cut(plan, free, queue_cache.few)
         self.rows: Any = None
@@ -530,20 +596,22 @@ class _Write:
         """Return True if all answers are known."""
         return self.rows is not None and self.jobs is not None
 
-    @property
-    def queues(self) -> Iterator[int]:
-        """Return the queue of each job that was assigned."""
-        for row in self.rows or ():
-            yield row[3]
-        taken = {job[0] for job in self.jobs or ()}
-        for _, seq, queue, _, hi in self.plan.order:
-            if hi and seq in taken:
-                yield queue
+    def uncount(self) -> None:
+        """Take back the count of jobs that were not assigned, because others were faster."""
+        taken = {row[1] for row in self.rows or ()}.union(job[0] for job in self.jobs or ())
+        for _, seq, queue, _, _ in self.plan.order:
+            if seq not in taken and self._counted is not None:
+                self._counted.take_back(queue, self.plan.keys.get(seq))
 
     async def take(self, db: Db) -> None:
         """Run the statements whose answers are not known."""
         plan, cut, leases, now = self.plan, self._cut, self._leases, self._now
-        within = [list(self._within)] if self._within else []
+        within: list[Any] = []
+        of_keys: list[Any] = []
+        if self._counted is not None:
+            within = [list(self._counted.queues)]
+            keys = array("NULL" if (k := plan.keys.get(one[1])) is None else k for one in plan.rows)
+            of_keys = [list(self._counted.keys), keys]
         if self.rows is None:
             texts = await self._queue_cache.texts(db, len(leases), now)
             statement = texts["assign"]
@@ -557,6 +625,7 @@ class _Write:
                 self._timeout,
                 now,
                 *within,
+                *of_keys,
             )
         if self.jobs is None and await self._queue_cache.layout(db, now) < RANGES:
             self.jobs = []  # the layout was lowered meanwhile
@@ -659,6 +728,61 @@ def _merge(types: list[list[Candidate]], limit: int, end: int | None) -> list[Ca
         return rows
     # Nothing before it: others took what the floors promise. Better these than none.
     return [row for row in rows if row[1] < end] or rows
+
+
+class _Line:
+    """Implements ``core.turns.Line`` with jobs that were read."""
+
+    __slots__ = ("_rows", "key", "rank")
+
+    def __init__(self, key: Key, rank: int, rows: Sequence[Candidate]) -> None:
+        self._rows = list(reversed(rows))
+        self.key = key
+        self.rank = rank
+
+    @property
+    def seq(self) -> int | None:
+        return self._rows[-1][1] if self._rows else None
+
+    def pop(self) -> Candidate:
+        return self._rows.pop()
+
+
+class KeyedCandidates:
+    """Holds the jobs that were read of each line of jobs with a key.
+
+    ``wanted`` is the number of jobs that were asked for of each line.
+    """
+
+    def __init__(
+        self,
+        lines: Sequence[Place] = (),
+        rows: Sequence[Sequence[Candidate]] = (),
+        wanted: Sequence[int] = (),
+    ) -> None:
+        self._lines = lines
+        self._rows = rows
+        self.cut = any(len(one) >= most for one, most in zip(rows, wanted, strict=True))
+        self.keys = {
+            row[1]: line[1] for line, found in zip(lines, rows, strict=True) for row in found
+        }
+
+    def of(self, queue: int) -> list[_Line]:
+        """Return the lines of a queue."""
+        return [
+            _Line(line[1], line[2], rows)
+            for line, rows in zip(self._lines, self._rows, strict=True)
+            if line[0] == queue and rows
+        ]
+
+
+NO_LINES = KeyedCandidates()
+NO_ALLOWANCES: Mapping[int, KeyAllowances[Key]] = MappingProxyType({})
+
+
+def plain_lines(levels: Mapping[int, list[list[Candidate]]]) -> list[_Line]:
+    """Return the jobs without keys of a queue, by rank, as lines."""
+    return [_Line(None, rank, rows) for rank, types in levels.items() for rows in types]
 
 
 class Candidates:

@@ -59,16 +59,22 @@ def kind_of(type: str) -> int:
     return int.from_bytes(digest[:8], signed=True)
 
 
+def keyed_kind_of(type: str) -> int:
+    """Return the number that stands for a type of jobs with a concurrency key."""
+    return kind_of(f"\0{type}")  # no type has a NUL
+
+
 # A caller may register with one long list of types after the other: lists are kept while a worker
 # has them.
 _kinds: WeakKeyDictionary[frozenset[str], frozenset[int]] = WeakKeyDictionary()
 
 
 def kinds_of(types: frozenset[str]) -> frozenset[int]:
-    """Return the numbers of a claim's types."""
+    """Return the numbers of a claim's types, for jobs without and with a concurrency key."""
     kinds = _kinds.get(types)
     if kinds is None:
-        kinds = _kinds[types] = frozenset(map(kind_of, types))
+        kinds = frozenset(map(kind_of, types)).union(map(keyed_kind_of, types))
+        _kinds[types] = kinds
     return kinds
 
 

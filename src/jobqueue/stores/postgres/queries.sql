@@ -21,8 +21,8 @@ t.id, q.id, coalesce(t.type, $14), t.payload, t.labels::json, coalesce(t.priorit
 
 -- name: record_returned
 -- What an insert of records returns. $15 is the number of their type, if all have the same type.
-seq, id, queue, coalesce($15::bigint, kind_of(type)) AS kind, priority, max_retries, ttl,
-              timeout, run_at, created_at
+seq, id, queue, coalesce($15::bigint, {kind_number}) AS kind, priority, max_retries, ttl,
+              timeout, run_at, created_at{key_returned}
 
 -- name: steps
 -- Step {step} of jobs {rows} that are on their first attempt, as rows for many jobs. Statements with
@@ -84,10 +84,11 @@ x AS MATERIALIZED (
 {ranges} l AS (
     INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
                           retry_count, max_retries, timeout, run_at, expires_at, wake_at,
-                          updated_at)
+                          updated_at{key_column})
     SELECT seq, id, queue, kind, 9 - priority, CASE WHEN run_at > created_at THEN 0 ELSE 1 END, 1,
            1, 1, 0, 0, max_retries, timeout, run_at, created_at + ttl,
            least(CASE WHEN run_at > created_at THEN run_at END, created_at + ttl), created_at
+           {key_column}
     FROM {alone}
 ), e AS (
     INSERT INTO job_event (seq, xid, at, version, attempt, to_state, reason)
@@ -573,7 +574,8 @@ CROSS JOIN LATERAL (
 -- PENDING -> ASSIGNED. $1 seq and $2 attempt of the candidates in claim order, $3 how many are
 -- wanted, $4 leases, $5 workers, $6 assignment timeout, $7 now. Left out are jobs that are locked or
 -- were changed since they were read, and jobs of a queue that was paused or limited since then. With
--- limits ($8 queues), the caller holds the locks of these queues and has counted (limiting.py).
+-- limits ($8 queues), the caller holds the locks of these queues and has counted (limiting.py). $9 are
+-- those queues in which keys count, and $10 the key of each candidate.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($7::float8, extract(epoch FROM clock_timestamp())::float8) AS now,
            $4::text::bigint[] AS leases, $5::text::int[] AS workers
@@ -585,6 +587,7 @@ WITH clock AS MATERIALIZED (
       AND l.queue + 0 = ANY (ARRAY(
           SELECT id FROM queues
           WHERE {closed_until} <= (SELECT now FROM clock) AND NOT deleted AND {let_through}))
+      {key_as_planned}
     ORDER BY c.n LIMIT $3 FOR UPDATE OF l SKIP LOCKED
 ), numbered AS MATERIALIZED (
     SELECT seq, (row_number() OVER ())::int AS n FROM won
@@ -619,10 +622,94 @@ FROM t CROSS JOIN unnest($2::int[]) AS q(id) WHERE t.set IS NOT NULL
 
 -- name: limit_state
 -- The number of held jobs of each queue, the state of its bucket, and the time. $1 queues, $2 now.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8) AS now
+)
 SELECT q.id, coalesce((SELECT sum(assigned + running) FROM queue_tally AS t WHERE t.queue = q.id), 0)::bigint,
        coalesce((SELECT full_at FROM queue_bucket AS b WHERE b.queue = q.id AND b.key = 0), 0)::float8,
-       coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
-FROM unnest($1::int[]) AS q(id)
+       c.now
+FROM unnest($1::int[]) AS q(id) CROSS JOIN clock AS c
+
+-- name: key_state
+-- Of queues $1: the number of held jobs of each key; and the states of the buckets of keys $2.
+SELECT queue, ckey, count(*), NULL::float8 FROM job_live
+WHERE queue = ANY ($1::int[]) AND worker IS NOT NULL AND ckey IS NOT NULL GROUP BY queue, ckey
+UNION ALL
+SELECT b.queue, b.key, NULL, b.full_at FROM unnest($1::int[]) AS q(id)
+CROSS JOIN unnest($2::bigint[]) AS k(key) JOIN queue_bucket AS b ON b.queue = q.id AND b.key = k.key
+
+-- name: key_lines
+-- Of each queue $1, key, priority, ready and type, the number of the first claimable job: up to $3 of a
+-- queue, from the key $2 on. The recursion jumps from one to the next, as in "heads".
+WITH RECURSIVE line AS (
+    SELECT n.*, 1 AS nth FROM unnest($1::int[]) AS q(id) CROSS JOIN LATERAL (
+        SELECT queue, ckey, prio, ready, kind, seq FROM job_live
+        WHERE ready > 0 AND ckey IS NOT NULL AND queue = q.id AND ckey >= $2::bigint
+        ORDER BY queue, ckey, prio, ready, kind, seq LIMIT 1) AS n
+    UNION ALL
+    SELECT n.*, l.nth + 1 FROM line AS l CROSS JOIN LATERAL (
+        SELECT queue, ckey, prio, ready, kind, seq FROM job_live
+        WHERE ready > 0 AND ckey IS NOT NULL AND queue = l.queue
+          AND (ckey, prio, ready, kind) > (l.ckey, l.prio, l.ready, l.kind)
+        ORDER BY queue, ckey, prio, ready, kind, seq LIMIT 1) AS n
+    WHERE l.nth < $3
+)
+SELECT queue, ckey, prio, ready, kind, seq FROM line
+
+-- name: key_states
+-- Of up to $3 keys with claimable jobs in the queue $1, or of the key $4 alone: the key, its held and its
+-- claimable jobs, the latter counted up to $2, the state of its bucket, and the time. $5 now. The text of
+-- a key is in the record of its first job.
+WITH RECURSIVE q AS MATERIALIZED (
+    SELECT id FROM queues WHERE name = $1 AND NOT deleted
+), line AS (
+    SELECT n.*, 1 AS nth FROM q CROSS JOIN LATERAL (
+        SELECT queue, ckey, seq FROM job_live
+        WHERE ready > 0 AND ckey IS NOT NULL AND queue = q.id
+          AND ckey >= coalesce($4::bigint, -9223372036854775808)
+        ORDER BY queue, ckey, prio, ready, kind, seq LIMIT 1) AS n
+    UNION ALL
+    SELECT n.*, l.nth + 1 FROM line AS l CROSS JOIN LATERAL (
+        SELECT queue, ckey, seq FROM job_live
+        WHERE ready > 0 AND ckey IS NOT NULL AND queue = l.queue AND ckey > l.ckey
+        ORDER BY queue, ckey, prio, ready, kind, seq LIMIT 1) AS n
+    WHERE l.nth < $3 AND $4::bigint IS NULL
+)
+SELECT r.more ->> 'concurrency_key',
+       (SELECT count(*) FROM job_live AS h WHERE h.queue = l.queue AND h.ckey = l.ckey
+        AND h.ckey IS NOT NULL AND h.worker IS NOT NULL),
+       (SELECT count(*) FROM (
+            SELECT FROM job_live AS w WHERE w.queue = l.queue AND w.ckey BETWEEN l.ckey AND l.ckey
+            AND w.ckey IS NOT NULL AND w.ready > 0
+            ORDER BY w.queue, w.ckey, w.prio, w.ready, w.kind, w.seq LIMIT $2) AS x),
+       coalesce((SELECT full_at FROM queue_bucket AS b
+                 WHERE b.queue = l.queue AND b.key = l.ckey), 0)::float8,
+       coalesce($5::float8, extract(epoch FROM clock_timestamp())::float8)
+FROM line AS l JOIN job_record AS r ON r.seq = l.seq
+WHERE l.ckey = coalesce($4::bigint, l.ckey)
+
+-- name: key_candidates
+-- As "candidates", of the lines $1 queue, $2 key, $3 prio, $4 ready, $5 type, from $6 on, of each at most
+-- $7. $8 now, $9 jobs to leave out. Each with the place of its line.
+SELECT k.n, c.seq, c.attempt
+FROM unnest($1::int[], $2::bigint[], $3::smallint[], $4::smallint[], $5::bigint[], $6::bigint[],
+            $7::int[]) WITH ORDINALITY AS k(queue, ckey, prio, ready, kind, floor, most, n)
+CROSS JOIN (SELECT coalesce($8::float8, extract(epoch FROM clock_timestamp())::float8) AS now) AS t
+CROSS JOIN LATERAL (
+    SELECT l.seq, l.attempt FROM job_live AS l
+    WHERE l.queue = k.queue AND l.ckey BETWEEN k.ckey AND k.ckey AND l.ckey IS NOT NULL
+      AND l.prio = k.prio AND l.ready = k.ready AND l.ready > 0 AND l.kind BETWEEN k.kind AND k.kind
+      AND l.seq >= k.floor AND (l.expires_at IS NULL OR l.expires_at > t.now)
+      AND l.seq <> ALL ($9::bigint[])
+    ORDER BY l.queue, l.ckey, l.prio, l.ready, l.kind, l.seq LIMIT k.most) AS c
+
+-- name: expire_buckets
+-- Buckets that are full, without waiting for a claim that writes them.
+DELETE FROM queue_bucket AS b USING (
+    SELECT queue, key FROM queue_bucket
+    WHERE full_at <= (SELECT coalesce($1::float8, extract(epoch FROM clock_timestamp())::float8))
+    FOR UPDATE SKIP LOCKED) AS f
+WHERE b.queue = f.queue AND b.key = f.key
 
 -- name: limited_queues
 -- The queues that have limits; $1 the name of one of them, or NULL.
@@ -875,7 +962,7 @@ FROM job_live AS l WHERE l.seq = ANY ($1::bigint[])
 -- The columns of "lock_live" for a job that ended: a fragment.
 r.seq, e.state, e.version, e.attempt, e.retry_count, r.max_retries, NULL::bigint, e.worker,
        e.cancel, 0, r.timeout, e.run_at, NULL::float8, e.started_at, NULL::float8, e.queue, r.id,
-       e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type),
+       e.error, e.reason, e.lease, 9 - r.priority, kind_of(r.type, r.more),
        coalesce($2::float8, extract(epoch FROM clock_timestamp())::float8)
 
 -- name: lock_ended
@@ -1009,9 +1096,9 @@ WITH d AS (
     RETURNING e.seq, e.attempt, e.started_at, t.version, t.reason
 )
 INSERT INTO job_live (seq, id, queue, kind, prio, ready, state, reason, version, attempt,
-                      retry_count, max_retries, timeout, started_at, updated_at)
-SELECT d.seq, r.id, r.queue, kind_of(r.type), 9 - r.priority, 2, 1, d.reason, d.version, d.attempt,
-       0, r.max_retries, r.timeout, d.started_at, $4::float8
+                      retry_count, max_retries, timeout, started_at, updated_at, ckey)
+SELECT d.seq, r.id, r.queue, kind_of(r.type, r.more), 9 - r.priority, 2, 1, d.reason, d.version,
+       d.attempt, 0, r.max_retries, r.timeout, d.started_at, $4::float8, ckey_of(r.more)
 FROM d JOIN job_record AS r ON r.seq = d.seq
 
 -- name: insert_events
@@ -1587,11 +1674,11 @@ ON CONFLICT (queue, key) DO UPDATE SET id = excluded.id, seq = excluded.seq WHER
 -- name: restore_live
 INSERT INTO job_live (seq, id, queue, kind, prio, max_retries, timeout, state, ready, version, attempt,
                       retry_count, lease, last_lease, worker, last_worker, cancel, deaths, run_at,
-                      expires_at, started_at, due, wake_at, error, reason, updated_at)
-SELECT r.seq, r.id, r.queue, kind_of(r.type), 9 - r.priority, r.max_retries, r.timeout, t.state,
+                      expires_at, started_at, due, wake_at, error, reason, updated_at, ckey)
+SELECT r.seq, r.id, r.queue, kind_of(r.type, r.more), 9 - r.priority, r.max_retries, r.timeout, t.state,
     t.ready, t.version, t.attempt, t.retry_count, t.lease, t.last_lease, t.worker, t.last_worker,
     t.cancel, t.deaths, t.run_at, t.expires_at, t.started_at, t.due, t.wake_at, t.error, t.reason,
-    t.updated_at
+    t.updated_at, ckey_of(r.more)
 FROM {live_rows} JOIN job_record AS r ON r.seq = ANY (ARRAY[t.seq])
 
 -- name: restore_sequence

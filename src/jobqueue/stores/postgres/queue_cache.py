@@ -63,7 +63,13 @@ class QueueCache:
         for number, name, closed, deleted, self._layout, weights, more, *retry in rows:
             limits = read_limits(more)
             self._by_id[number] = Home(
-                number, name, closed, deleted, read_weights(weights), policy_of(*retry), limits
+                number,
+                name,
+                closed,
+                deleted,
+                read_weights(weights),
+                policy_of(*retry),
+                limits,
             )
             if limits is not None:
                 self.limited = True

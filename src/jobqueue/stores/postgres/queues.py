@@ -9,13 +9,14 @@ from typing import Any
 import asyncpg
 
 from jobqueue.core.errors import Conflict
-from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
+from jobqueue.core.limits import MOST_KEYS
+from jobqueue.core.queue import KeyState, LimitState, Queue, QueueStats, WaitingType
 from jobqueue.core.store import Change
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.postgres import reads
 from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.database import Database
-from jobqueue.stores.postgres.heads import Heads
+from jobqueue.stores.postgres.heads import Heads, kind_of
 from jobqueue.stores.postgres.notices import Speaker
 from jobqueue.stores.postgres.queue_cache import QueueCache
 from jobqueue.stores.postgres.statements import SQL
@@ -145,3 +146,14 @@ class Queues:
             return [LimitState(names[number], *state) for number, *state in rows]
 
         return await self._database.reading.read("limit_states", work)
+
+    async def key_states(self, queue: str, count_to: int, key: str | None = None) -> list[KeyState]:
+        now = self._database.now()
+        number = None if key is None else kind_of(key)
+
+        async def work(db: Db) -> list[KeyState]:
+            rows = await db.fetch(SQL["key_states"], queue, count_to, MOST_KEYS, number, now)
+            return sorted((KeyState(*row) for row in rows), key=lambda one: one.key)
+
+        # Not among the other reads: see ``waiting_types``.
+        return await self._database.writing.read("key_states", work)

@@ -37,6 +37,10 @@ def _filled(name: str, **places: str) -> str:
         "t_seq": "",
         "numbered": "",
         "let_through": _UNLIMITED,
+        "key_as_planned": "",
+        "kind_number": "kind_of(type)",
+        "key_returned": "",
+        "key_column": "",
         f"jobs_{name}": _TEXTS.get(f"new_{name}", ""),
         **places,
     }
@@ -98,13 +102,28 @@ SUBMIT_RANGES = {
 LEAVE_UNLOCKED = _filled("leave_ready", unlocked=" SKIP LOCKED")
 # As "claim", where some of the jobs become live rows.
 CLAIM_MIXED = _filled("claim", alone="{claimed_alone}")
+_ASSIGN_WITHIN = {
+    "let_through": _WITHIN_LIMITS.format(8),
+    "key_as_planned": "AND (l.queue + 0 <> ALL ($9::int[])"
+    " OR l.ckey IS NOT DISTINCT FROM ($10::text::bigint[])[c.n])",
+}
 # The statements of claims with one more argument: queues with limits that the caller has locked and
 # counted (limiting.py). These statements also take jobs of these queues.
 WITHIN: Mapping[str, str] = {
-    SQL["assign"]: _filled("assign", let_through=_WITHIN_LIMITS.format(8)),
-    BATCH["assign"]: _steps("assign", 2, let_through=_WITHIN_LIMITS.format(8)),
+    SQL["assign"]: _filled("assign", **_ASSIGN_WITHIN),
+    BATCH["assign"]: _steps("assign", 2, **_ASSIGN_WITHIN),
     SQL["claim"]: _filled("claim", let_through=_WITHIN_LIMITS.format(13)),
     CLAIM_MIXED: _filled("claim", alone="{claimed_alone}", let_through=_WITHIN_LIMITS.format(17)),
+}
+# The forms of the statements for new jobs with a concurrency key.
+_WITH_KEY = {
+    "kind_number": "kind_of(type, more)",
+    "key_returned": ", ckey_of(more) AS ckey",
+    "key_column": ", ckey",
+}
+SUBMIT_KEYED: Mapping[str, str] = {
+    SQL["submit_long"]: _filled("submit_long", **_WITH_KEY),
+    BATCH["submit_long"]: _steps("submit_long", 1, "r", "created_at", **_WITH_KEY),
 }
 RENUMBER = [
     _filled("renumber_events", table=table, last=last)

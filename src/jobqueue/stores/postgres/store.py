@@ -85,7 +85,7 @@ class PostgresStore:
         self._listener = Listener(dsn, node, self._hear)
         names = WorkerNameCache(database)
         holding = Holding()
-        chores = Chores(database)
+        chores = Chores(database, queue_cache)
         self._claiming = Claiming(database, names, heads, queue_cache, rules, locks)
         self.leadership = PostgresLeadership(database, speaker)
         self.jobs = Jobs(

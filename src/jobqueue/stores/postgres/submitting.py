@@ -34,7 +34,14 @@ from jobqueue.stores.postgres.connections import Db
 from jobqueue.stores.postgres.deciding import Deciding
 from jobqueue.stores.postgres.heads import Head, Heads, kind_of, kinds_of
 from jobqueue.stores.postgres.queue_cache import QueueCache
-from jobqueue.stores.postgres.statements import RANGES, SQL, SUBMIT_RANGES, array, said
+from jobqueue.stores.postgres.statements import (
+    RANGES,
+    SQL,
+    SUBMIT_KEYED,
+    SUBMIT_RANGES,
+    array,
+    said,
+)
 from jobqueue.stores.rows import write_labels, write_more
 
 FEW_QUEUES = 10  # of one write; for more, looking them up is cheaper than joining them
@@ -68,7 +75,7 @@ def fit(jobs: Sequence[NewJob], claims: Sequence[Claim]) -> list[tuple[int, str,
     fitting: list[tuple[int, str, Claim]] = []
     for n in sorted(range(len(jobs)), key=lambda n: (-jobs[n].spec.priority, n)):
         spec = jobs[n].spec
-        if spec.key is not None or spec.unique is not None:
+        if spec.key is not None or spec.unique is not None or spec.concurrency_key is not None:
             return []  # the long way
         if spec.delay is not None or spec.run_at is not None:
             continue
@@ -150,7 +157,12 @@ def columns_of(jobs: Sequence[NewJob]) -> list[Any]:
 def field_with_nul(spec: JobSpec) -> str | None:
     """Return the name of the field with a NUL character, which PostgreSQL's text cannot have."""
     unique = None if spec.unique is None else spec.unique.key
-    texts = (("type", spec.type), ("idempotency_key", spec.key), ("unique.key", unique))
+    texts = (
+        ("type", spec.type),
+        ("idempotency_key", spec.key),
+        ("unique.key", unique),
+        ("concurrency_key", spec.concurrency_key),
+    )
     for field, text in texts:
         if text and "\0" in text:
             return field
@@ -255,12 +267,19 @@ class Submitting:
                 self.results[n] = SubmitResult.refused(error)
 
     async def _submit(self, db: Db, places: list[int]) -> None:
-        specs = [job.spec for job in self._jobs]
-        plain = [n for n in places if specs[n].key is None and specs[n].unique is None]
-        keyed = [n for n in places if specs[n].key is not None and specs[n].unique is None]
+        plain: list[int] = []
+        others: list[int] = []
+        unique: list[int] = []
+        keyed = self._keyed_queues(places)
+        for n in places:
+            spec = self._jobs[n].spec
+            if spec.unique is not None:
+                unique.append(n)
+            else:
+                (others if spec.key is not None or spec.queue in keyed else plain).append(n)
         left = await self._submit_plain(db, plain) if plain else []
-        first, *others = self._by_turns([n for n in places if specs[n].unique is not None])
-        for part in (sorted(left + keyed + first), *others):
+        first, *later = self._by_turns(unique)
+        for part in (sorted(left + others + first), *later):
             if not part:
                 continue
             try:
@@ -290,6 +309,14 @@ class Submitting:
         for n, result in self._draft.items():
             self.results[n] = result
         self.superseded += self._draft_superseded
+
+    def _keyed_queues(self, places: list[int]) -> set[str]:
+        """Return the queues of jobs with concurrency keys.
+
+        All their jobs are written by one statement, so that they keep their order.
+        """
+        specs = (self._jobs[n].spec for n in places)
+        return {spec.queue for spec in specs if spec.concurrency_key is not None}
 
     async def _submit_plain(self, db: Db, places: list[int]) -> list[int]:
         """Write plain jobs. Return the places of jobs whose queue is unknown or has a capacity."""
@@ -456,23 +483,43 @@ class Submitting:
                 raise asyncpg.SerializationError("the holder of a unique key is being moved")
             self._draft_superseded += [one for one in outcomes if one.applied]
         admitted = await self._by_level(db, admitted)
-        specs = [jobs[n].spec for n in admitted]
-        arguments = (
-            self._now,
-            [homes[jobs[n].spec.queue][0] for n in admitted],
-            *columns_of([jobs[n] for n in admitted]),
-            [jobs[n].spec.stored_key for n in admitted],
-            jobs[admitted[0]].spec.type,
-            _kind(specs),
-            said([write_more(spec) for spec in specs]),
-        )
-        rows = await self._write(db, "submit_long", specs, arguments)
-        for queue, _, rank, kind, first, _ in rows:
-            self._wrote((queue, rank, kind), first)
+        of_keys = self._keyed_queues(admitted)
+        lowest: list[int] = []
+        for keyed in (False, True):
+            some = [n for n in admitted if (jobs[n].spec.queue in of_keys) is keyed]
+            if some:
+                lowest.append(await self._insert(db, some, homes, keyed=keyed))
         if held_now := {unique[n]: jobs[n].id for n in admitted if n in unique}:
-            await unique_keys.hold(db, held_now, min(row[4] for row in rows), self._now)
+            await unique_keys.hold(db, held_now, min(lowest), self._now)
         for n in admitted:
             self._draft[n] = SubmitResult.accepted(jobs[n].id)
+
+    async def _insert(
+        self, db: Db, places: list[int], homes: Mapping[str, Any], *, keyed: bool
+    ) -> int:
+        """Write jobs into queues that are locked, and return the lowest number.
+
+        If ``keyed``, they may have concurrency keys.
+        """
+        jobs = [self._jobs[n] for n in places]
+        specs = [job.spec for job in jobs]
+        arguments = (
+            self._now,
+            [homes[spec.queue][0] for spec in specs],
+            *columns_of(jobs),
+            [spec.stored_key for spec in specs],
+            specs[0].type,
+            None if keyed else _kind(specs),
+            said([write_more(spec) for spec in specs]),
+        )
+        if keyed:
+            texts = await self._queue_cache.texts(db, len(specs), self._now)
+            rows: Sequence[Any] = await db.fetch(SUBMIT_KEYED[texts["submit_long"]], *arguments)
+        else:
+            rows = await self._write(db, "submit_long", specs, arguments)
+        for queue, _, rank, kind, first, _ in rows:
+            self._wrote((queue, rank, kind), first)
+        return min(int(row[4]) for row in rows)
 
     async def _old_holders(
         self, db: Db, places: list[int], unique: Mapping[int, Key], homes: dict[str, Any]

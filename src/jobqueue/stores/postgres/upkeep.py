@@ -18,6 +18,7 @@ from jobqueue.stores.postgres.heads import Heads
 from jobqueue.stores.postgres.holding import Holding
 from jobqueue.stores.postgres.leadership import PostgresLeadership
 from jobqueue.stores.postgres.notices import Speaker, returned
+from jobqueue.stores.postgres.queue_cache import QueueCache
 from jobqueue.stores.postgres.statements import SQL
 from jobqueue.stores.rows import STATES
 
@@ -35,8 +36,9 @@ _TO_DELETE = "SELECT e.state, e.queue, r.key, e.version FROM job_record AS r JOI
 class Chores:
     """Deletes expired keys, and sums up the changes of queue counts that each write inserts."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, queue_cache: QueueCache) -> None:
         self._database = database
+        self._queue_cache = queue_cache
         self._due_at = 0.0
         self._writes_since_fold = 0
 
@@ -53,6 +55,8 @@ class Chores:
 
         async def work(db: Db) -> None:
             await db.execute(SQL["expire_keys"], now, _KEYS_AT_ONCE)
+            if self._queue_cache.limited:
+                await db.execute(SQL["expire_buckets"], now)
             if self._writes_since_fold >= _FOLD_EVERY:
                 self._writes_since_fold = 0
                 await db.execute(SQL["fold"])

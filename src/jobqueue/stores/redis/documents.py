@@ -137,7 +137,7 @@ def packed_job(job: NewJob) -> tuple[Any, ...]:
         job.id, spec.queue, spec.type, opaque(spec.payload), _labels(spec), spec.priority,
         spec.max_retries, spec.ttl, spec.timeout, spec.run_at, spec.delay, spec.stored_key,
         None if spec.key is None else spec.fingerprint().hex(), spec.shared_key, write_more(spec),
-        _unique(spec),
+        _unique(spec), spec.concurrency_key,
     )  # fmt: skip
 
 
@@ -164,6 +164,7 @@ def spec_fields(spec: JobSpec) -> dict[str, Any]:
         "more": write_more(spec),
         "idempotency_key": spec.stored_key,
         "unique": None if spec.unique is None else spec.unique.stored,
+        "concurrency_key": spec.concurrency_key,  # also in ``more``; scripts read it here
     }
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from jobqueue.core.lifecycle import State
-from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
+from jobqueue.core.limits import MOST_KEYS
+from jobqueue.core.queue import KeyState, LimitState, Queue, QueueStats, WaitingType
 from jobqueue.stores.queue_rows import queue_stats
 from jobqueue.stores.redis import documents
 from jobqueue.stores.redis.documents import fields, settings_of, split
@@ -66,3 +67,11 @@ class RedisQueues:
             for name, held, full_at, now in rows
         ]
         return sorted(found, key=lambda one: one.queue)
+
+    async def key_states(self, queue: str, count_to: int, key: str | None = None) -> list[KeyState]:
+        rows = await self._runner.read("key_states", (queue, count_to, MOST_KEYS, key))
+        found = [
+            KeyState(name.decode(), int(held), int(waiting), float(full_at), float(now))
+            for name, held, waiting, full_at, now in rows
+        ]
+        return sorted(found, key=lambda one: one.key)

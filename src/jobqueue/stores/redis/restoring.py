@@ -131,6 +131,7 @@ def _packed(rebuilt: Rebuilt, now: float, rules: Rules) -> Sequence[Any]:
         live.completed_at if live.state is State.DONE else None,
         None if spec.unique is None else spec.unique.stored,
         f"{rebuilt.id} {rebuilt.created_at!r}",
+        spec.concurrency_key,
     )  # fmt: skip
 
 

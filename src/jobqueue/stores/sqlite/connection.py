@@ -13,7 +13,7 @@ from pathlib import Path
 from jobqueue.core.errors import JobQueueError, OutcomeUnknown, Unavailable
 
 APPLICATION_ID = 0x4A517631  # "JQv1", to recognize files of other programs
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 # Version 3.35 has UPDATE … FROM and RETURNING, 3.38 always has the JSON functions.
 OLDEST_SQLITE = (3, 38, 0)
 BUSY_TIMEOUT = 5.0

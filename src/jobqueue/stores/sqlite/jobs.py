@@ -18,6 +18,7 @@ from jobqueue.core.store import (
     Claim,
     DoneJobs,
     Overdue,
+    Rules,
     Submission,
     Term,
     TermEnded,
@@ -25,8 +26,9 @@ from jobqueue.core.store import (
 from jobqueue.core.stream import unpublished
 from jobqueue.stores.rows import CANCEL, DELETED, STATES, held_row
 from jobqueue.stores.sqlite import streaming
-from jobqueue.stores.sqlite.database import SqlitePart, reading, writing
+from jobqueue.stores.sqlite.database import SqliteDatabase, SqlitePart, reading, writing
 from jobqueue.stores.sqlite.leadership import stands, tell_control
+from jobqueue.stores.sqlite.limiting import Cursors
 from jobqueue.stores.sqlite.statements import SQL
 from jobqueue.stores.sqlite.writes import JobWriter
 
@@ -36,18 +38,22 @@ _KEYS_PER_SWEEP = 1_000
 class SqliteJobs(SqlitePart):
     """Implements ``core.store.JobStore``."""
 
+    def __init__(self, database: SqliteDatabase, rules: Rules) -> None:
+        super().__init__(database, rules)
+        self._cursors: Cursors = {}
+
     @writing("submit")
     def submit(
         self, db: sqlite3.Connection, jobs: Sequence[NewJob], claims: Sequence[Claim] = ()
     ) -> Submission:
-        writer = JobWriter(db, self._clock.now(), self._rules)
+        writer = JobWriter(db, self._clock.now(), self._rules, self._cursors)
         submission = Submission(writer.submit(jobs), writer.claim(claims), writer.superseded)
         writer.finish()
         return submission
 
     @writing("claim")
     def claim(self, db: sqlite3.Connection, claims: Sequence[Claim]) -> list[Assignment]:
-        writer = JobWriter(db, self._clock.now(), self._rules)
+        writer = JobWriter(db, self._clock.now(), self._rules, self._cursors)
         assigned = writer.claim(claims)
         writer.finish()
         return assigned
@@ -57,7 +63,7 @@ class SqliteJobs(SqlitePart):
         self, db: sqlite3.Connection, transitions: Sequence[Transition],
         claims: Sequence[Claim] = (),
     ) -> Application:  # fmt: skip
-        writer = JobWriter(db, self._clock.now(), self._rules)
+        writer = JobWriter(db, self._clock.now(), self._rules, self._cursors)
         application = Application(writer.apply(transitions), writer.claim(claims), writer.freed)
         writer.finish()
         if Change.CONTROL in news_of(transitions, application.outcomes):

@@ -41,6 +41,12 @@ INSERT INTO live (seq, queue, type, prio, ready, state, version, attempt, retry_
                   timeout, run_at, expires_at, due, updated_at, reason)
 VALUES {rows}
 
+-- name: insert_keyed
+-- As "insert_live", of jobs with a concurrency key.
+INSERT INTO live (seq, queue, type, prio, ready, state, version, attempt, retry_count, max_retries,
+                  timeout, run_at, expires_at, due, updated_at, reason, ckey)
+VALUES {rows}
+
 -- name: insert_events
 INSERT INTO event (seq, version, from_state, to_state, reason, at, attempt, worker, detail,
                    started_at, due)
@@ -50,7 +56,9 @@ VALUES {rows}
 SELECT id, name, deleted, more, retry_profile, retry_base, retry_max, retry_jitter FROM queue
 
 -- name: claimable_queues
-SELECT id, name, priority_weights, more FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
+SELECT id, name, priority_weights, more,
+       EXISTS (SELECT 1 FROM live INDEXED BY live_keyed WHERE queue = queue.id AND ready = 2)
+FROM queue WHERE deleted = 0 AND {closed_until} <= ?1
 
 -- name: limit_state
 -- The number of held jobs of a queue, without those that this transaction has not counted yet, and the
@@ -64,6 +72,78 @@ FROM queue AS q WHERE q.id = ?
 SELECT q.assigned + q.running,
        coalesce((SELECT full_at FROM bucket AS b WHERE b.queue = q.id AND b.key = ''), 0)
 FROM queue AS q WHERE q.name = ?
+
+-- name: key_held
+-- The number of held jobs of each key.
+SELECT ckey, count(*) FROM live INDEXED BY live_key_held
+WHERE queue = ? AND state IN (2, 3) AND ckey IS NOT NULL GROUP BY ckey
+
+-- name: key_states
+-- Of each key with claimable jobs of the queue ?1, or of the key ?4 alone: its held and its claimable
+-- jobs, the latter counted up to ?2, and the state of its bucket.
+WITH RECURSIVE q(id) AS (
+    SELECT id FROM queue WHERE name = ?1 AND deleted = 0
+), waiting(ckey) AS (
+    SELECT (SELECT min(ckey) FROM live INDEXED BY live_by_key
+            WHERE queue = (SELECT id FROM q) AND ready = 2 AND ckey >= coalesce(?4, ''))
+    UNION ALL
+    SELECT (SELECT min(l.ckey) FROM live AS l INDEXED BY live_by_key
+            WHERE l.queue = (SELECT id FROM q) AND l.ready = 2 AND l.ckey > waiting.ckey)
+    FROM waiting WHERE waiting.ckey IS NOT NULL AND ?4 IS NULL)
+SELECT w.ckey,
+       (SELECT count(*) FROM live INDEXED BY live_key_held
+        WHERE queue = (SELECT id FROM q) AND state IN (2, 3) AND ckey IS NOT NULL AND ckey = w.ckey),
+       (SELECT count(*) FROM (SELECT 1 FROM live INDEXED BY live_by_key
+        WHERE queue = (SELECT id FROM q) AND ckey = w.ckey AND ready = 2 LIMIT ?2)),
+       coalesce((SELECT full_at FROM bucket WHERE queue = (SELECT id FROM q) AND key = w.ckey), 0)
+FROM waiting AS w WHERE w.ckey IS NOT NULL AND w.ckey = coalesce(?4, w.ckey) LIMIT ?3
+
+-- name: lines
+-- The first job of each type and priority, of jobs without a key: up to ?2 of them. It steps from each
+-- of them to the next one in the index.
+WITH RECURSIVE line(seq) AS (
+    SELECT (SELECT l.seq FROM live AS l INDEXED BY live_ready WHERE l.queue = ?1 AND l.ready = 1
+            ORDER BY l.type, l.prio, l.seq LIMIT 1)
+    UNION ALL
+    SELECT (SELECT n.seq FROM live AS n INDEXED BY live_ready
+            WHERE n.queue = ?1 AND n.ready = 1 AND (n.type, n.prio) > (l.type, l.prio)
+            ORDER BY n.type, n.prio, n.seq LIMIT 1)
+    FROM line CROSS JOIN live AS l ON l.seq = line.seq)
+SELECT NULL, l.type, l.prio, l.seq, 0 FROM line CROSS JOIN live AS l ON l.seq = line.seq LIMIT ?2
+
+-- name: key_lines
+-- The same of each key, type and priority, after the key ?3, with the state of the key's bucket.
+WITH RECURSIVE line(seq) AS (
+    SELECT (SELECT l.seq FROM live AS l INDEXED BY live_by_key
+            WHERE l.queue = ?1 AND l.ready = 2 AND l.ckey > ?3
+            ORDER BY l.ckey, l.type, l.prio, l.seq LIMIT 1)
+    UNION ALL
+    SELECT (SELECT n.seq FROM live AS n INDEXED BY live_by_key
+            WHERE n.queue = ?1 AND n.ready = 2 AND (n.ckey, n.type, n.prio) > (l.ckey, l.type, l.prio)
+            ORDER BY n.ckey, n.type, n.prio, n.seq LIMIT 1)
+    FROM line CROSS JOIN live AS l ON l.seq = line.seq)
+SELECT l.ckey, l.type, l.prio, l.seq,
+       coalesce((SELECT b.full_at FROM bucket AS b WHERE b.queue = ?1 AND b.key = l.ckey), 0)
+FROM line CROSS JOIN live AS l ON l.seq = line.seq LIMIT ?2
+
+-- name: jobs_of_line
+-- The next jobs of a line from ?4 on, without expired jobs.
+{claimable_columns}
+FROM live AS l INDEXED BY live_ready CROSS JOIN rec AS r ON r.seq = l.seq
+WHERE l.queue = ?1 AND l.type = ?2 AND l.ready = 1 AND l.prio = ?3 AND l.seq >= ?4
+  AND (l.expires_at IS NULL OR l.expires_at > ?5)
+ORDER BY l.seq LIMIT ?6
+
+-- name: jobs_of_key_line
+-- The same of a key ?7.
+{claimable_columns}
+FROM live AS l INDEXED BY live_by_key CROSS JOIN rec AS r ON r.seq = l.seq
+WHERE l.queue = ?1 AND l.ckey = ?7 AND l.type = ?2 AND l.ready = 2 AND l.prio = ?3 AND l.seq >= ?4
+  AND (l.expires_at IS NULL OR l.expires_at > ?5)
+ORDER BY l.seq LIMIT ?6
+
+-- name: expire_buckets
+DELETE FROM bucket WHERE full_at <= ?
 
 -- name: put_bucket
 INSERT OR REPLACE INTO bucket (queue, key, full_at) VALUES (?, ?, ?)
@@ -132,7 +212,8 @@ SELECT seq, state, version, attempt, retry_count, max_retries, NULL, worker,
 FROM rec WHERE seq IN ({marks}) AND state IS NOT NULL
 
 -- name: update_live
-UPDATE live SET state = ?, ready = ?, version = ?, retry_count = ?, lease = ?, worker = ?,
+-- ready is doubled for a job with a concurrency key.
+UPDATE live SET state = ?, ready = ? * (1 + (ckey IS NOT NULL)), version = ?, retry_count = ?, lease = ?, worker = ?,
                 cancel = ?, deaths = ?, run_at = ?, expires_at = ?, started_at = ?, due = ?,
                 error = ?, reason = ?, updated_at = ?
 WHERE seq = ?
@@ -157,10 +238,10 @@ FROM (VALUES {rows}) AS v WHERE rec.seq = v.column1
 -- name: revive_live
 -- DEAD_LETTERED -> PENDING: the job gets a live row again.
 INSERT INTO live (seq, queue, type, prio, ready, state, version, attempt, retry_count, max_retries,
-                  timeout, run_at, expires_at, due, started_at, updated_at, reason)
-SELECT seq, queue, type, 9 - priority, 1, ?, ?, attempt, 0, max_retries, timeout, NULL, NULL, NULL,
-       started_at, ?, ?
-FROM rec WHERE seq = ?
+                  timeout, run_at, expires_at, due, started_at, updated_at, reason, ckey)
+SELECT seq, queue, type, 9 - priority, CASE WHEN ckey IS NULL THEN 1 ELSE 2 END, ?1, ?2, attempt, 0,
+       max_retries, timeout, NULL, NULL, NULL, started_at, ?3, ?4, ckey
+FROM (SELECT *, json_extract(more, '$.concurrency_key') AS ckey FROM rec WHERE seq = ?5)
 
 -- name: revive_record
 UPDATE rec SET state = NULL, completed_at = NULL, result = NULL, error = NULL, worker = NULL
@@ -179,7 +260,7 @@ UPDATE live SET cancel = 1 WHERE seq = ? AND state = 3 RETURNING seq, lease, wor
 
 -- name: promote
 -- Delayed jobs whose time has come become claimable; no transition, no version.
-UPDATE live SET ready = 1, due = expires_at WHERE seq IN (
+UPDATE live SET ready = CASE WHEN ckey IS NULL THEN 1 ELSE 2 END, due = expires_at WHERE seq IN (
     SELECT seq FROM live INDEXED BY live_due
     WHERE state IN (1, 5) AND due IS NOT NULL AND due <= ? AND state = 1 AND ready = 0
       AND (expires_at IS NULL OR expires_at > ?)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.core.queue import LimitState, Queue, QueueStats, WaitingType
+from jobqueue.core.limits import MOST_KEYS
+from jobqueue.core.queue import KeyState, LimitState, Queue, QueueStats, WaitingType
 from jobqueue.core.stream import QueueChange
 from jobqueue.stores.queue_rows import settings_row
 from jobqueue.stores.sqlite import reads, streaming
@@ -71,11 +72,13 @@ class SqliteQueues(SqlitePart):
         self, db: sqlite3.Connection, count_to: int, queue: str | None = None
     ) -> list[WaitingType]:
         sql = "SELECT id FROM queue WHERE deleted = 0 AND name = coalesce(?, name) ORDER BY name"
-        return [
-            WaitingType(*row)
-            for (number,) in db.execute(sql, (queue,)).fetchall()
-            for row in db.execute(SQL["waiting_types"], (number, count_to))
-        ]
+        counts: dict[tuple[str, str], int] = {}
+        for (number,) in db.execute(sql, (queue,)).fetchall():
+            for name in ("waiting_types", "keyed_waiting_types"):
+                for of_queue, type, count in db.execute(SQL[name], (number, count_to)):
+                    counts[of_queue, type] = counts.get((of_queue, type), 0) + count
+        found = (WaitingType(*place, min(count, count_to)) for place, count in counts.items())
+        return sorted(found, key=lambda one: (one.queue, one.type))
 
     @reading("limit_states")
     def limit_states(self, db: sqlite3.Connection, queue: str | None = None) -> list[LimitState]:
@@ -87,3 +90,11 @@ class SqliteQueues(SqlitePart):
                 held, full_at = db.execute(SQL["limit_state_of"], (name,)).fetchone()
                 found.append(LimitState(name, held, full_at, now))
         return found
+
+    @reading("key_states")
+    def key_states(
+        self, db: sqlite3.Connection, queue: str, count_to: int, key: str | None = None
+    ) -> list[KeyState]:
+        now = self._clock.now()
+        rows = db.execute(SQL["key_states"], (queue, count_to, MOST_KEYS, key))
+        return [KeyState(name, held, count, full_at, now) for name, held, count, full_at in rows]

@@ -92,6 +92,7 @@ def _write_jobs(
     """Write jobs: a new row for each job, followed by an update to its last state."""
     records: list[Row] = []
     new: list[Row] = []
+    keyed: list[Row] = []
     moved: list[Row] = []
     ended: list[Row] = []
     events: list[Row] = []
@@ -104,13 +105,18 @@ def _write_jobs(
         if live.state in TERMINAL:
             ended.append(writes.end_row(live))
         else:
-            new.append(writes.new_row(live, queue, spec, ready, rebuilt.updated_at))
+            row = writes.new_row(live, queue, spec, ready, rebuilt.updated_at)
+            if spec.concurrency_key is None:
+                new.append(row)
+            else:
+                keyed.append((*row, spec.concurrency_key))
             moved.append(writes.live_row(live, ready, rebuilt.updated_at))
         events += writes.event_rows(live.seq, rebuilt.entries)
         if spec.unique is not None:  # the latest job with a key has it
             db.execute(SQL["put_unique_key"], (queue, spec.unique.stored, live.seq))
     write_rows(db, "insert_records", records)
     write_rows(db, "insert_live", new)
+    write_rows(db, "insert_keyed", keyed)
     db.executemany(SQL["update_live"], moved)
     write_rows(db, "end_records", ended)
     write_rows(db, "insert_events", events)

@@ -331,3 +331,14 @@ CREATE TABLE unique_key (
     PRIMARY KEY (queue, key)
 ) WITHOUT ROWID;
 CREATE INDEX unique_key_seq ON unique_key (seq);
+
+-- schema: 18
+-- Limits and shares of concurrency keys (core/limits.py, core/turns.py).
+
+CREATE INDEX bucket_full ON bucket (full_at);
+-- The job's concurrency key; NULL: it has none. While such a job is claimable, "ready" is 2. It is in
+-- these indexes alone, and jobs without a key are in none of them.
+ALTER TABLE live ADD COLUMN ckey TEXT;
+CREATE INDEX live_keyed ON live (queue, type, prio, seq) WHERE ready = 2;
+CREATE INDEX live_by_key ON live (queue, ckey, type, prio, seq) WHERE ready = 2;
+CREATE INDEX live_key_held ON live (queue, ckey) WHERE state IN (2, 3) AND ckey IS NOT NULL;

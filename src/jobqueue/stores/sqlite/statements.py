@@ -22,6 +22,11 @@ Row = tuple[Any, ...]
 
 
 SQL = load_statements(__package__, queue_statements(lambda n, _: f"?{n}"))
+# The same of claimable jobs with a concurrency key.
+SQL |= {
+    f"keyed_{name}": SQL[name].replace("live_ready", "live_keyed").replace("ready = 1", "ready = 2")
+    for name in ("ready_types", "waiting_types", "claimable", "claimable_seqs")
+}
 
 
 @cache

@@ -34,13 +34,14 @@ from jobqueue.core.job import (
     Transition,
 )
 from jobqueue.core.lifecycle import HELD, TERMINAL, Reason, State
-from jobqueue.core.limits import Allowance
+from jobqueue.core.limits import Limits
 from jobqueue.core.queue import MAX_PRIORITY, QueueSettings, by_weight, merge_queues
 from jobqueue.core.retry import policy_of
 from jobqueue.core.store import ALL_QUEUES, Claim, Claimed, Rules
 from jobqueue.core.unique import Holder, UniqueKey
 from jobqueue.stores.queue_rows import read_limits, read_weights
 from jobqueue.stores.rows import REASONS, STATES, read_spec, write_labels, write_more
+from jobqueue.stores.sqlite.limiting import Cursors, LimitedClaim
 from jobqueue.stores.sqlite.statements import (
     SQL,
     Row,
@@ -62,10 +63,17 @@ class JobWriter:
     ``finish`` must be called last. It writes the figures of the queues.
     """
 
-    def __init__(self, connection: sqlite3.Connection, now: float, rules: Rules) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        now: float,
+        rules: Rules,
+        cursors: Cursors | None = None,
+    ) -> None:
         self._connection = connection
         self._now = now
         self._rules = rules
+        self._cursors = {} if cursors is None else cursors
         # By queue, what ``count`` adds to its columns: jobs in each state; attempts that ended.
         self._depth: dict[int, list[int]] = {}
         self._ended: dict[int, list[float]] = {}
@@ -140,7 +148,11 @@ class JobWriter:
             made = begin(new.spec, new.expires_at, new.due, seq, Live)
             entries = events_of(made, job.id, spec.queue, None, SUBMITTED, self._now)
             new_jobs.records.append(record_row(seq, raw_id, queue, new.spec, self._now))
-            new_jobs.live.append(new_row(made, queue, new.spec, new.ready, self._now))
+            row = new_row(made, queue, new.spec, new.ready, self._now)
+            if spec.concurrency_key is None:
+                new_jobs.live.append(row)
+            else:
+                new_jobs.keyed.append((*row, spec.concurrency_key))
             new_jobs.events += event_rows(seq, entries)
             self.enter(queue, None, State.PENDING)
             if spec.unique is not None:
@@ -179,20 +191,24 @@ class JobWriter:
         found = self._connection.execute(SQL["claimable_queues"], (self._now,))
         claimable = [_ClaimableQueue(self._connection, self._now, *row) for row in found]
         names = {queue.id: queue.name for queue in claimable}
-        limited: dict[int, _ClaimableQueue] = {}
+        limited: dict[int, LimitedClaim] = {}
         assigned: list[Assignment] = []
         for wanted in claims:
             everything, limit = ALL_QUEUES in wanted.queues, len(wanted.slots)
-            rows = merge_queues(
-                [
-                    (queue.weights is not None, queue.next_jobs(wanted.types, limit))
-                    for queue in claimable
-                    if (everything or queue.name in wanted.queues)
-                    and queue.name not in wanted.without
-                    and (queue.limits is None or self._allows(queue, limited))
-                ],
-                limit,
-            )
+            laid: list[tuple[bool, Sequence[Row]]] = []
+            for queue in claimable:
+                if (everything or queue.name in wanted.queues) and queue.name not in wanted.without:
+                    shares, limits = queue.weights is not None, queue.limits
+                    if limits is None:
+                        jobs = queue.next_jobs(wanted.types, limit)
+                    else:
+                        claim = self._limited(queue, limits, limited)
+                        jobs = claim.next_jobs(wanted.types, limit, queue.next_jobs)
+                        shares = shares or limits.shares is not None
+                    laid.append((shares, jobs))
+            rows = merge_queues(laid, limit)
+            for number, claim in limited.items():
+                claim.took(row[1] for row in rows if row[2] == number)
             updates: list[Row] = []
             events: list[Row] = []
             for row, worker in zip(rows, wanted.slots, strict=False):
@@ -214,34 +230,27 @@ class JobWriter:
                 )  # fmt: skip
                 assigned.append(assignment(live, job_id, spec, created_at, self._now))
                 self.enter(queue, State.PENDING, State.ASSIGNED)
-                if queue in limited:
-                    limited[queue].allowed.started += 1
             write_rows(self._connection, "assign", updates)
             write_rows(self._connection, "insert_events", events)
-        return self._finished(assigned, limited.values()) if limited else assigned
-
-    def _allows(self, queue: _ClaimableQueue, limited: dict[int, _ClaimableQueue]) -> bool:
-        """Return True if the limits of a queue allow a start in this transaction."""
-        assert queue.limits is not None
-        if queue.id not in limited:
-            limited[queue.id] = queue
-            row = self._connection.execute(SQL["limit_state"], (queue.id,)).fetchone()
-            depth = self._depth.get(queue.id) or [0] * len(State)  # not written yet
-            held = row[0] + depth[State.ASSIGNED - 1] + depth[State.RUNNING - 1]
-            queue.allowed = queue.limits.allowance(held, row[1], self._now)
-        return queue.allowed.left > 0
-
-    def _finished(
-        self, assigned: list[Assignment], limited: Iterable[_ClaimableQueue]
-    ) -> list[Assignment]:
-        """Write the new state of the queues' buckets, and return what the claims got."""
-        held_back: dict[str, float] = {}
-        for queue in limited:
-            if (full_at := queue.allowed.full_at) is not None:
-                self._connection.execute(SQL["put_bucket"], (queue.id, "", full_at))
-            if not queue.allowed.left:
-                held_back[queue.name] = queue.allowed.opens_in
+        if not limited:
+            return assigned
+        opens = {names[number]: claim.finish() for number, claim in limited.items()}
+        held_back = {name: opens_in for name, opens_in in opens.items() if opens_in is not None}
         return Claimed(assigned, held_back) if held_back else assigned
+
+    def _limited(
+        self, queue: _ClaimableQueue, limits: Limits, limited: dict[int, LimitedClaim]
+    ) -> LimitedClaim:
+        """Return what the limits of a queue still allow in this transaction."""
+        found = limited.get(queue.id)
+        if found is None:
+            depth = self._depth.get(queue.id) or [0] * len(State)
+            held = depth[State.ASSIGNED - 1] + depth[State.RUNNING - 1]
+            found = limited[queue.id] = LimitedClaim(
+                self._connection, self._now, queue.id, limits, queue.weights, held, self._cursors,
+                keyed=queue.keyed,
+            )  # fmt: skip
+        return found
 
     # -- every other move ------------------------------------------------------------------
 
@@ -320,20 +329,21 @@ class _NewJobs:
         self._connection = connection
         self.records: list[Row] = []
         self.live: list[Row] = []
+        self.keyed: list[Row] = []  # live rows of jobs with concurrency keys
         self.events: list[Row] = []
 
     def write(self) -> None:
         write_rows(self._connection, "insert_records", self.records)
         write_rows(self._connection, "insert_live", self.live)
+        write_rows(self._connection, "insert_keyed", self.keyed)
         write_rows(self._connection, "insert_events", self.events)
-        self.records, self.live, self.events = [], [], []
+        self.records, self.live, self.keyed, self.events = [], [], [], []
 
 
 class _ClaimableQueue:
     """Finds the next jobs of a queue for claims, and caches the types of its claimable jobs."""
 
-    __slots__ = ("_connection", "_now", "_types", "allowed", "id", "limits", "name", "weights")
-    allowed: Allowance  # of a queue with limits, once it was looked up
+    __slots__ = ("_connection", "_now", "_types", "id", "keyed", "limits", "name", "weights")
 
     def __init__(
         self,
@@ -343,48 +353,63 @@ class _ClaimableQueue:
         name: str,
         weights: str | None,
         more: str | None,
+        keyed: int,
     ) -> None:
         self._connection = connection
         self._now = now
-        self._types: list[str] | None = None
+        self._types: dict[str, list[str]] = {}
         self.id = queue
         self.name = name
         self.weights = read_weights(weights)
         self.limits = read_limits(more)
+        self.keyed = bool(keyed)  # claimable jobs with a concurrency key
 
     def next_jobs(self, types: frozenset[str] | None, limit: int) -> list[Row]:
         """Return the rows of the next jobs of the given types in claim order."""
-        meant = self._meant(types)
-        if not meant:
-            return []
-        if self.limits is not None:
-            limit = int(min(limit, self.allowed.left))
         if self.weights is None:
-            return self._read(meant, 0, MAX_PRIORITY, limit)
+            return self._read(types, 0, MAX_PRIORITY, limit)
         levels = {
-            MAX_PRIORITY - rank: self._read(meant, rank, rank, limit)
+            MAX_PRIORITY - rank: self._read(types, rank, rank, limit)
             for rank in range(MAX_PRIORITY + 1)
         }
         return by_weight(self.weights, levels, limit)
 
-    def _read(self, types: Sequence[str], lowest: int, highest: int, limit: int) -> list[Row]:
-        if len(types) == 1:
-            only = (self.id, types[0], lowest, highest, self._now, limit)
-            return self._connection.execute(SQL["claimable"], only).fetchall()
+    def _read(
+        self, types: frozenset[str] | None, lowest: int, highest: int, limit: int
+    ) -> list[Row]:
+        found = self._read_of("", types, lowest, highest, limit)
+        if self.keyed:
+            found += self._read_of("keyed_", types, lowest, highest, limit)
+            found = sorted(found, key=lambda row: row[:2])[:limit]
+        return found
+
+    def _read_of(
+        self, kind: str, types: frozenset[str] | None, lowest: int, highest: int, limit: int
+    ) -> list[Row]:
+        """Read jobs without a key, or with a key if ``kind`` is ``keyed_``."""
+        meant = self._meant(kind, types)
+        if not meant:
+            return []
+        if len(meant) == 1:
+            only = (self.id, meant[0], lowest, highest, self._now, limit)
+            return self._connection.execute(SQL[f"{kind}claimable"], only).fetchall()
         values = (self.id, lowest, highest, self._now)
-        found = read_merged(self._connection, "claimable_seqs", values, limit, types)
+        name = f"{kind}claimable_seqs"
+        found = read_merged(self._connection, name, values, limit, meant)
         return sorted(read_marked(self._connection, "claimable_rows", [row[1] for row in found]))
 
-    def _meant(self, types: frozenset[str] | None) -> Sequence[str]:
+    def _meant(self, kind: str, types: frozenset[str] | None) -> Sequence[str]:
         """Return the types to read. If few types have claimable jobs, the others are left out."""
-        if self._types is None:
-            self._types = self._waiting_types(_FEW_TYPES)
-        if len(self._types) < _FEW_TYPES:
-            return self._types if types is None else [one for one in self._types if one in types]
-        return self._waiting_types(-1) if types is None else tuple(types)
+        few = self._types.get(kind)
+        if few is None:
+            few = self._types[kind] = self._waiting_types(kind, _FEW_TYPES)
+        if len(few) < _FEW_TYPES:
+            return few if types is None else [one for one in few if one in types]
+        return self._waiting_types(kind, -1) if types is None else tuple(types)
 
-    def _waiting_types(self, limit: int) -> list[str]:
-        return [row[0] for row in self._connection.execute(SQL["ready_types"], (self.id, limit))]
+    def _waiting_types(self, kind: str, limit: int) -> list[str]:
+        found = self._connection.execute(SQL[f"{kind}ready_types"], (self.id, limit))
+        return [row[0] for row in found]
 
 
 class _MovingJob:
@@ -417,9 +442,13 @@ def record_row(seq: int, raw_id: bytes, queue: int, spec: JobSpec, created_at: f
 
 
 def new_row(live: Live, queue: int, spec: JobSpec, ready: bool, now: float) -> Row:
-    """Return a row for ``insert_live``: the changing fields of a new job."""
+    """Return a row for ``insert_live``: the changing fields of a new job.
+
+    For a job with a concurrency key, ``insert_keyed`` needs the key at the end of the row.
+    """
+    number = int(ready) if spec.concurrency_key is None else 2 * ready
     return (
-        live.seq, queue, spec.type, MAX_PRIORITY - spec.priority, int(ready), _NUMBERS[live.state],
+        live.seq, queue, spec.type, MAX_PRIORITY - spec.priority, number, _NUMBERS[live.state],
         live.version, live.attempt, live.retry_count, live.max_retries, live.timeout, live.run_at,
         live.expires_at, live.due, now, _WORDS[live.reason],
     )  # fmt: skip

@@ -291,6 +291,7 @@ class JobCreated(_message.Message):
     SEQ_FIELD_NUMBER: _builtins.int
     IDEMPOTENCY_KEY_OWNER_FIELD_NUMBER: _builtins.int
     UNIQUE_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_KEY_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """As it was submitted."""
     type: _builtins.str
@@ -317,6 +318,8 @@ class JobCreated(_message.Message):
     """The store's own number: jobs of one priority start in this order."""
     idempotency_key_owner: _builtins.str
     """The caller whose key it is; empty: the key is everybody's."""
+    concurrency_key: _builtins.str
+    """As submitted."""
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """As submitted."""
@@ -343,11 +346,14 @@ class JobCreated(_message.Message):
         seq: _builtins.int = ...,
         idempotency_key_owner: _builtins.str = ...,
         unique: _types_pb2.Unique | None = ...,
+        concurrency_key: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at", "_idempotency_key", b"_idempotency_key", "_key_expires_at", b"_key_expires_at", "_run_at", b"_run_at", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "key_expires_at", b"key_expires_at", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key", "_expires_at", b"_expires_at", "_idempotency_key", b"_idempotency_key", "_key_expires_at", b"_key_expires_at", "_run_at", b"_run_at", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "concurrency_key", b"concurrency_key", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "key_expires_at", b"key_expires_at", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at", "_idempotency_key", b"_idempotency_key", "_key_expires_at", b"_key_expires_at", "_run_at", b"_run_at", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "idempotency_key_owner", b"idempotency_key_owner", "key_expires_at", b"key_expires_at", "labels", b"labels", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "run_at", b"run_at", "seq", b"seq", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key", "_expires_at", b"_expires_at", "_idempotency_key", b"_idempotency_key", "_key_expires_at", b"_key_expires_at", "_run_at", b"_run_at", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "concurrency_key", b"concurrency_key", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "idempotency_key_owner", b"idempotency_key_owner", "key_expires_at", b"key_expires_at", "labels", b"labels", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "run_at", b"run_at", "seq", b"seq", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__concurrency_key: _TypeAlias = _typing.Literal["concurrency_key"]  # noqa: Y015
+    _WhichOneofArgType__concurrency_key: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key"]  # noqa: Y015
     _WhichOneofReturnType__expires_at: _TypeAlias = _typing.Literal["expires_at"]  # noqa: Y015
     _WhichOneofArgType__expires_at: _TypeAlias = _typing.Literal["_expires_at", b"_expires_at"]  # noqa: Y015
     _WhichOneofReturnType__idempotency_key: _TypeAlias = _typing.Literal["idempotency_key"]  # noqa: Y015
@@ -360,6 +366,8 @@ class JobCreated(_message.Message):
     _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
     _WhichOneofReturnType__ttl_seconds: _TypeAlias = _typing.Literal["ttl_seconds"]  # noqa: Y015
     _WhichOneofArgType__ttl_seconds: _TypeAlias = _typing.Literal["_ttl_seconds", b"_ttl_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__concurrency_key) -> _WhichOneofReturnType__concurrency_key | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__expires_at) -> _WhichOneofReturnType__expires_at | None: ...
     @_typing.overload

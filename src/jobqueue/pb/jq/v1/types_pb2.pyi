@@ -218,6 +218,7 @@ class JobSpec(_message.Message):
     IDEMPOTENCY_KEY_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     UNIQUE_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_KEY_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """Opaque to the queue."""
     queue: _builtins.str
@@ -236,6 +237,8 @@ class JobSpec(_message.Message):
     """Seconds that one attempt may run."""
     idempotency_key: _builtins.str
     """A repeated submit with the same key, payload and type yields the first job."""
+    concurrency_key: _builtins.str
+    """Limits and shares of the queue count the jobs of equal keys together, like tenant:42."""
     @_builtins.property
     def run_at(self) -> _timestamp_pb2.Timestamp:
         """The earliest start of the job."""
@@ -263,11 +266,14 @@ class JobSpec(_message.Message):
         idempotency_key: _builtins.str | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         unique: Global___Unique | None = ...,
+        concurrency_key: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "_idempotency_key", b"_idempotency_key", "_max_retries", b"_max_retries", "_queue", b"_queue", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "delay_seconds", b"delay_seconds", "idempotency_key", b"idempotency_key", "max_retries", b"max_retries", "queue", b"queue", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key", "_delay_seconds", b"_delay_seconds", "_idempotency_key", b"_idempotency_key", "_max_retries", b"_max_retries", "_queue", b"_queue", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "concurrency_key", b"concurrency_key", "delay_seconds", b"delay_seconds", "idempotency_key", b"idempotency_key", "max_retries", b"max_retries", "queue", b"queue", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "_idempotency_key", b"_idempotency_key", "_max_retries", b"_max_retries", "_queue", b"_queue", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "delay_seconds", b"delay_seconds", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "queue", b"queue", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key", "_delay_seconds", b"_delay_seconds", "_idempotency_key", b"_idempotency_key", "_max_retries", b"_max_retries", "_queue", b"_queue", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "concurrency_key", b"concurrency_key", "delay_seconds", b"delay_seconds", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "payload", b"payload", "priority", b"priority", "queue", b"queue", "run_at", b"run_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__concurrency_key: _TypeAlias = _typing.Literal["concurrency_key"]  # noqa: Y015
+    _WhichOneofArgType__concurrency_key: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key"]  # noqa: Y015
     _WhichOneofReturnType__delay_seconds: _TypeAlias = _typing.Literal["delay_seconds"]  # noqa: Y015
     _WhichOneofArgType__delay_seconds: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds"]  # noqa: Y015
     _WhichOneofReturnType__idempotency_key: _TypeAlias = _typing.Literal["idempotency_key"]  # noqa: Y015
@@ -280,6 +286,8 @@ class JobSpec(_message.Message):
     _WhichOneofArgType__timeout_seconds: _TypeAlias = _typing.Literal["_timeout_seconds", b"_timeout_seconds"]  # noqa: Y015
     _WhichOneofReturnType__ttl_seconds: _TypeAlias = _typing.Literal["ttl_seconds"]  # noqa: Y015
     _WhichOneofArgType__ttl_seconds: _TypeAlias = _typing.Literal["_ttl_seconds", b"_ttl_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__concurrency_key) -> _WhichOneofReturnType__concurrency_key | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__delay_seconds) -> _WhichOneofReturnType__delay_seconds | None: ...
     @_typing.overload
@@ -395,6 +403,7 @@ class Job(_message.Message):
     HINT_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     UNIQUE_FIELD_NUMBER: _builtins.int
+    CONCURRENCY_KEY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """A UUID."""
     seq: _builtins.int
@@ -435,6 +444,8 @@ class Job(_message.Message):
     """Of the latest failure."""
     hint: _builtins.str
     """The reason why it does not go on, for people; only where a single job is read."""
+    concurrency_key: _builtins.str
+    """As submitted."""
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """The time of its acceptance."""
@@ -508,11 +519,14 @@ class Job(_message.Message):
         hint: _builtins.str = ...,
         progress: Global___Progress | None = ...,
         unique: Global___Unique | None = ...,
+        concurrency_key: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "completed_at", b"completed_at", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "next_retry_at", b"next_retry_at", "progress", b"progress", "result", b"result", "run_at", b"run_at", "started_at", b"started_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique", "updated_at", b"updated_at", "worker_id", b"worker_id"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key", "_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "completed_at", b"completed_at", "concurrency_key", b"concurrency_key", "created_at", b"created_at", "expires_at", b"expires_at", "idempotency_key", b"idempotency_key", "next_retry_at", b"next_retry_at", "progress", b"progress", "result", b"result", "run_at", b"run_at", "started_at", b"started_at", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "unique", b"unique", "updated_at", b"updated_at", "worker_id", b"worker_id"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "completed_at", b"completed_at", "created_at", b"created_at", "error", b"error", "expires_at", b"expires_at", "hint", b"hint", "id", b"id", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "next_retry_at", b"next_retry_at", "payload", b"payload", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "result", b"result", "retry_count", b"retry_count", "run_at", b"run_at", "seq", b"seq", "started_at", b"started_at", "state", b"state", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique", "updated_at", b"updated_at", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key", "_idempotency_key", b"_idempotency_key", "_result", b"_result", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "_worker_id", b"_worker_id", "attempt", b"attempt", "cancel_requested", b"cancel_requested", "completed_at", b"completed_at", "concurrency_key", b"concurrency_key", "created_at", b"created_at", "error", b"error", "expires_at", b"expires_at", "hint", b"hint", "id", b"id", "idempotency_key", b"idempotency_key", "labels", b"labels", "max_retries", b"max_retries", "next_retry_at", b"next_retry_at", "payload", b"payload", "priority", b"priority", "progress", b"progress", "queue", b"queue", "reason", b"reason", "result", b"result", "retry_count", b"retry_count", "run_at", b"run_at", "seq", b"seq", "started_at", b"started_at", "state", b"state", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds", "type", b"type", "unique", b"unique", "updated_at", b"updated_at", "version", b"version", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__concurrency_key: _TypeAlias = _typing.Literal["concurrency_key"]  # noqa: Y015
+    _WhichOneofArgType__concurrency_key: _TypeAlias = _typing.Literal["_concurrency_key", b"_concurrency_key"]  # noqa: Y015
     _WhichOneofReturnType__idempotency_key: _TypeAlias = _typing.Literal["idempotency_key"]  # noqa: Y015
     _WhichOneofArgType__idempotency_key: _TypeAlias = _typing.Literal["_idempotency_key", b"_idempotency_key"]  # noqa: Y015
     _WhichOneofReturnType__result: _TypeAlias = _typing.Literal["result"]  # noqa: Y015
@@ -523,6 +537,8 @@ class Job(_message.Message):
     _WhichOneofArgType__ttl_seconds: _TypeAlias = _typing.Literal["_ttl_seconds", b"_ttl_seconds"]  # noqa: Y015
     _WhichOneofReturnType__worker_id: _TypeAlias = _typing.Literal["worker_id"]  # noqa: Y015
     _WhichOneofArgType__worker_id: _TypeAlias = _typing.Literal["_worker_id", b"_worker_id"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__concurrency_key) -> _WhichOneofReturnType__concurrency_key | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__idempotency_key) -> _WhichOneofReturnType__idempotency_key | None: ...
     @_typing.overload
@@ -658,6 +674,26 @@ class Queue(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class KeyWeightsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     MAX_RETRIES_FIELD_NUMBER: _builtins.int
     TTL_SECONDS_FIELD_NUMBER: _builtins.int
@@ -676,6 +712,11 @@ class Queue(_message.Message):
     RATE_FIELD_NUMBER: _builtins.int
     RATE_PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
     RATE_BURST_FIELD_NUMBER: _builtins.int
+    KEY_MAX_RUNNING_FIELD_NUMBER: _builtins.int
+    KEY_RATE_FIELD_NUMBER: _builtins.int
+    KEY_RATE_PERIOD_SECONDS_FIELD_NUMBER: _builtins.int
+    KEY_RATE_BURST_FIELD_NUMBER: _builtins.int
+    KEY_WEIGHTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name."""
     max_retries: _builtins.int
@@ -710,6 +751,14 @@ class Queue(_message.Message):
     """The time of the rate limit; absent means 1 second."""
     rate_burst: _builtins.int
     """Starts at once after a pause; absent means those of a second, as does 0 in a request."""
+    key_max_running: _builtins.int
+    """As max_running, of the jobs of each concurrency key."""
+    key_rate: _builtins.int
+    """As rate, for each concurrency key."""
+    key_rate_period_seconds: _builtins.float
+    """As rate_period_seconds, of key_rate."""
+    key_rate_burst: _builtins.int
+    """As rate_burst, of key_rate."""
     @_builtins.property
     def priority_weights(self) -> _containers.ScalarMap[_builtins.int, _builtins.int]:
         """Shares dispatch among priorities by weight; empty means strict priority."""
@@ -717,6 +766,12 @@ class Queue(_message.Message):
     @_builtins.property
     def created_at(self) -> _timestamp_pb2.Timestamp:
         """Set by the server."""
+
+    @_builtins.property
+    def key_weights(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Shares running jobs among concurrency keys by weight; * stands for keys that are not named; empty
+        means that keys have no shares.
+        """
 
     def __init__(
         self,
@@ -739,15 +794,28 @@ class Queue(_message.Message):
         rate: _builtins.int | None = ...,
         rate_period_seconds: _builtins.float | None = ...,
         rate_burst: _builtins.int | None = ...,
+        key_max_running: _builtins.int | None = ...,
+        key_rate: _builtins.int | None = ...,
+        key_rate_period_seconds: _builtins.float | None = ...,
+        key_rate_burst: _builtins.int | None = ...,
+        key_weights: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_max_retries", b"_max_retries", "_max_running", b"_max_running", "_rate", b"_rate", "_rate_burst", b"_rate_burst", "_rate_period_seconds", b"_rate_period_seconds", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "max_retries", b"max_retries", "max_running", b"max_running", "rate", b"rate", "rate_burst", b"rate_burst", "rate_period_seconds", b"rate_period_seconds", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_key_max_running", b"_key_max_running", "_key_rate", b"_key_rate", "_key_rate_burst", b"_key_rate_burst", "_key_rate_period_seconds", b"_key_rate_period_seconds", "_max_retries", b"_max_retries", "_max_running", b"_max_running", "_rate", b"_rate", "_rate_burst", b"_rate_burst", "_rate_period_seconds", b"_rate_period_seconds", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "key_max_running", b"key_max_running", "key_rate", b"key_rate", "key_rate_burst", b"key_rate_burst", "key_rate_period_seconds", b"key_rate_period_seconds", "max_retries", b"max_retries", "max_running", b"max_running", "rate", b"rate", "rate_burst", b"rate_burst", "rate_period_seconds", b"rate_period_seconds", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_max_retries", b"_max_retries", "_max_running", b"_max_running", "_rate", b"_rate", "_rate_burst", b"_rate_burst", "_rate_period_seconds", b"_rate_period_seconds", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "max_retries", b"max_retries", "max_running", b"max_running", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "rate", b"rate", "rate_burst", b"rate_burst", "rate_period_seconds", b"rate_period_seconds", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_dead_letter_retention_seconds", b"_dead_letter_retention_seconds", "_key_max_running", b"_key_max_running", "_key_rate", b"_key_rate", "_key_rate_burst", b"_key_rate_burst", "_key_rate_period_seconds", b"_key_rate_period_seconds", "_max_retries", b"_max_retries", "_max_running", b"_max_running", "_rate", b"_rate", "_rate_burst", b"_rate_burst", "_rate_period_seconds", b"_rate_period_seconds", "_retention_seconds", b"_retention_seconds", "_retry_base_seconds", b"_retry_base_seconds", "_retry_jitter", b"_retry_jitter", "_retry_max_seconds", b"_retry_max_seconds", "_retry_profile", b"_retry_profile", "_timeout_seconds", b"_timeout_seconds", "_ttl_seconds", b"_ttl_seconds", "capacity", b"capacity", "created_at", b"created_at", "dead_letter_retention_seconds", b"dead_letter_retention_seconds", "key_max_running", b"key_max_running", "key_rate", b"key_rate", "key_rate_burst", b"key_rate_burst", "key_rate_period_seconds", b"key_rate_period_seconds", "key_weights", b"key_weights", "max_retries", b"max_retries", "max_running", b"max_running", "name", b"name", "paused", b"paused", "priority_weights", b"priority_weights", "rate", b"rate", "rate_burst", b"rate_burst", "rate_period_seconds", b"rate_period_seconds", "retention_seconds", b"retention_seconds", "retry_base_seconds", b"retry_base_seconds", "retry_jitter", b"retry_jitter", "retry_max_seconds", b"retry_max_seconds", "retry_profile", b"retry_profile", "timeout_seconds", b"timeout_seconds", "ttl_seconds", b"ttl_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
     _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
     _WhichOneofReturnType__dead_letter_retention_seconds: _TypeAlias = _typing.Literal["dead_letter_retention_seconds"]  # noqa: Y015
     _WhichOneofArgType__dead_letter_retention_seconds: _TypeAlias = _typing.Literal["_dead_letter_retention_seconds", b"_dead_letter_retention_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__key_max_running: _TypeAlias = _typing.Literal["key_max_running"]  # noqa: Y015
+    _WhichOneofArgType__key_max_running: _TypeAlias = _typing.Literal["_key_max_running", b"_key_max_running"]  # noqa: Y015
+    _WhichOneofReturnType__key_rate: _TypeAlias = _typing.Literal["key_rate"]  # noqa: Y015
+    _WhichOneofArgType__key_rate: _TypeAlias = _typing.Literal["_key_rate", b"_key_rate"]  # noqa: Y015
+    _WhichOneofReturnType__key_rate_burst: _TypeAlias = _typing.Literal["key_rate_burst"]  # noqa: Y015
+    _WhichOneofArgType__key_rate_burst: _TypeAlias = _typing.Literal["_key_rate_burst", b"_key_rate_burst"]  # noqa: Y015
+    _WhichOneofReturnType__key_rate_period_seconds: _TypeAlias = _typing.Literal["key_rate_period_seconds"]  # noqa: Y015
+    _WhichOneofArgType__key_rate_period_seconds: _TypeAlias = _typing.Literal["_key_rate_period_seconds", b"_key_rate_period_seconds"]  # noqa: Y015
     _WhichOneofReturnType__max_retries: _TypeAlias = _typing.Literal["max_retries"]  # noqa: Y015
     _WhichOneofArgType__max_retries: _TypeAlias = _typing.Literal["_max_retries", b"_max_retries"]  # noqa: Y015
     _WhichOneofReturnType__max_running: _TypeAlias = _typing.Literal["max_running"]  # noqa: Y015
@@ -776,6 +844,14 @@ class Queue(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__capacity) -> _WhichOneofReturnType__capacity | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dead_letter_retention_seconds) -> _WhichOneofReturnType__dead_letter_retention_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key_max_running) -> _WhichOneofReturnType__key_max_running | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key_rate) -> _WhichOneofReturnType__key_rate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key_rate_burst) -> _WhichOneofReturnType__key_rate_burst | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__key_rate_period_seconds) -> _WhichOneofReturnType__key_rate_period_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_retries) -> _WhichOneofReturnType__max_retries | None: ...
     @_typing.overload
@@ -864,22 +940,26 @@ class HeldBack(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     OPENS_IN_SECONDS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     limit: _builtins.str
     """The name of the setting, like max_running."""
     jobs: _builtins.int
     """The number of jobs, counted up to 10000."""
     opens_in_seconds: _builtins.float
     """Time until a rate limit allows the next start; absent: a held job must end first."""
+    key: _builtins.str
+    """The concurrency key whose limit it is; empty: the limit is that of the whole queue."""
     def __init__(
         self,
         *,
         limit: _builtins.str = ...,
         jobs: _builtins.int = ...,
         opens_in_seconds: _builtins.float | None = ...,
+        key: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_opens_in_seconds", b"_opens_in_seconds", "opens_in_seconds", b"opens_in_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_opens_in_seconds", b"_opens_in_seconds", "jobs", b"jobs", "limit", b"limit", "opens_in_seconds", b"opens_in_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_opens_in_seconds", b"_opens_in_seconds", "jobs", b"jobs", "key", b"key", "limit", b"limit", "opens_in_seconds", b"opens_in_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__opens_in_seconds: _TypeAlias = _typing.Literal["opens_in_seconds"]  # noqa: Y015
     _WhichOneofArgType__opens_in_seconds: _TypeAlias = _typing.Literal["_opens_in_seconds", b"_opens_in_seconds"]  # noqa: Y015

@@ -34,7 +34,8 @@ local function types_of(name, meant, from, count)
     end
     local types = call('ZRANGE', key, from, from + count - 1, 'WITHSCORES')
     for n = 1, meant and #types or 0, 2 do
-      if not meant[types[n]] then
+      local type = types[n]
+      if not meant[type] and not (string.byte(type) == 0 and meant[string.sub(type, 2)]) then
         few = {}
         for type in pairs(meant) do
           few[#few + 1] = type
@@ -45,6 +46,14 @@ local function types_of(name, meant, from, count)
     if not few then
       return types, #types == 2 * count and from + count or nil
     end
+  end
+  if call('EXISTS', ready_keys(name)) == 1 then
+    local all = {}
+    for _, type in ipairs(few) do
+      all[#all + 1] = type
+      all[#all + 1] = keyed_type(type)
+    end
+    few = all
   end
   local types = {}
   for first = 1, #few, MOST do
@@ -121,9 +130,22 @@ local function hand_out(claims, found, timeout, seed)
     run.head = tonumber(run.page[2])
   end
 
+  -- A job with a concurrency key is in two sets. `taken_key` is the key of the job taken last.
+  local taken_key
+
   local function take(run)
     local id = run.page[run.place]
     remove(run.key, id)
+    taken_key = nil
+    if run.keyed == 'type' then
+      taken_key = call('HGET', document(id), 'concurrency_key')
+      leave_key(run.queue.name, taken_key, string.sub(run.type, 2), id)
+    elseif run.keyed then
+      taken_key = run.of
+      local type = keyed_type(run.type)
+      remove(ready_set(run.queue.name, type), id)
+      note_left(run.queue.name, type)
+    end
     run.place = run.place + 2
     run.head = tonumber(run.page[run.place + 1])
     if not run.head and run.size then
@@ -132,17 +154,16 @@ local function hand_out(claims, found, timeout, seed)
     return id
   end
 
-  -- The limits of a queue, by the rules of core/limits.py. `left` starts are still allowed; `running`
-  -- of them by the limit of held jobs.
-  local function allowance(name, most, rate)
-    local held = call('ZCARD', index('ASSIGNED', name)) + call('ZCARD', index('RUNNING', name))
-    local running = most and most - held or math.huge
+  -- What is left of limits, by the rules of core/limits.py: `left` starts are still allowed, `running`
+  -- of them by the limit of held jobs. `limits` are that limit, then rate, period and burst of the
+  -- limit of starts; false: none.
+  local function allowance(limits, held, full_at)
+    local running = limits[1] and limits[1] - held or math.huge
     local allowed = {left = running, running = running, started = 0}
-    if rate then
-      local row = call('HMGET', prefix .. 'queue:' .. name, 'rate_period', 'rate_burst')
-      local interval = (tonumber(row[1]) or 1) / rate
-      local burst = tonumber(row[2]) or math.max(1, math.ceil(1 / interval - ROUNDING))
-      local full_at = tonumber(call('HGET', prefix .. 'buckets:' .. name, '') or 0)
+    if limits[2] then
+      local interval = (limits[3] or 1) / limits[2]
+      local burst = limits[4] or math.max(1, math.ceil(1 / interval - ROUNDING))
+      full_at = tonumber(full_at or 0)
       local missing = math.min(math.max(0, full_at - now), burst * interval)
       local tokens = burst
       if missing > ROUNDING then
@@ -155,37 +176,55 @@ local function hand_out(claims, found, timeout, seed)
     return allowed
   end
 
-  local function note_start(queue)
-    local allowed = queue.allowed
-    if allowed then
-      allowed.left, allowed.running = allowed.left - 1, allowed.running - 1
-      allowed.started = allowed.started + 1
-    end
+  local function note_start(allowed)
+    allowed.left, allowed.running = allowed.left - 1, allowed.running - 1
+    allowed.started = allowed.started + 1
   end
 
   local function is_open(queue)
     return not queue.allowed or queue.allowed.left > 0
   end
 
-  -- Write the state of the buckets. Return the queues whose limits allow no further start, each with
-  -- the seconds until a rate limit allows one (-1: a held job must end first).
+  -- Write the state of the bucket of a queue or of a key, if it has changed. Return the seconds until
+  -- another start is allowed, or nil if one is allowed now.
+  local function close(allowed, name, key)
+    local missing = allowed.missing and allowed.missing + allowed.started * allowed.interval
+    if missing and (allowed.started > 0 or allowed.outdated) then
+      if key then
+        -- Full buckets are removed, because a bucket that is missing is full.
+        call('ZREMRANGEBYSCORE', key_buckets(name), '-inf', now_text)
+        call('ZADD', key_buckets(name), exact(now + missing), key)
+      else
+        call('HSET', prefix .. 'buckets:' .. name, '', exact(now + missing))
+      end
+    end
+    if allowed.left <= 0 then
+      if missing and allowed.running > 0 then
+        return math.max(0, missing - (allowed.burst - 1) * allowed.interval)
+      end
+      return math.huge
+    end
+  end
+
+  -- Write the state of all buckets. Return the queues whose limits, or those of their keys, allow no
+  -- further start, each with the seconds until a rate limit allows one (-1: a held job must end).
   local function finish_limits(queues)
     local held_back = false
     for name, queue in pairs(queues) do
-      local allowed = queue and queue.allowed
-      if allowed then
-        local missing = allowed.missing and allowed.missing + allowed.started * allowed.interval
-        if missing and (allowed.started > 0 or allowed.outdated) then
-          call('HSET', prefix .. 'buckets:' .. name, '', exact(now + missing))
+      local opens_in = queue and queue.allowed and close(queue.allowed, name)
+      local of_keys = math.huge
+      local closed = opens_in
+      for key, allowed in pairs(queue and queue.keys or {}) do
+        local opens = close(allowed, name, key)
+        if opens and key ~= '' then
+          closed = closed or opens
+          of_keys = math.min(of_keys, opens)
         end
-        if allowed.left <= 0 then
-          local opens_in = -1
-          if missing and allowed.running > 0 then
-            opens_in = math.max(0, missing - (allowed.burst - 1) * allowed.interval)
-          end
-          held_back = held_back or {}
-          held_back[#held_back + 1] = {name, exact(opens_in)}
-        end
+      end
+      if closed then
+        opens_in = opens_in or of_keys
+        held_back = held_back or {}
+        held_back[#held_back + 1] = {name, opens_in < math.huge and exact(opens_in) or '-1'}
       end
     end
     return held_back
@@ -199,12 +238,31 @@ local function hand_out(claims, found, timeout, seed)
       known = false
       local key = prefix .. 'queue:' .. name
       local row = call(
-        'HMGET', key, 'name', 'deleted', 'paused', 'priority_weights', 'max_running', 'rate'
+        'HMGET', key, 'name', 'deleted', 'paused', 'priority_weights', 'max_running', 'rate',
+        'key_max_running', 'key_rate', 'key_weights'
       )
       if row[1] and not row[2] and row[3] ~= '1' then
         known = {name = name, runs = {}, weights = row[4] and cjson.decode(row[4])}
-        if row[5] or row[6] then
-          known.allowed = allowance(name, tonumber(row[5]), tonumber(row[6]))
+        if row[5] or row[6] or row[7] or row[8] or row[9] then
+          known.held = call('ZCARD', index('ASSIGNED', name)) + call('ZCARD', index('RUNNING', name))
+          local more = call(
+            'HMGET', key, 'rate_period', 'rate_burst', 'key_rate_period', 'key_rate_burst'
+          )
+          local function numbers(...)
+            local found = {...}
+            for n, value in ipairs(found) do
+              found[n] = tonumber(value or nil) or false
+            end
+            return found
+          end
+          local limits = numbers(row[5], row[6], more[1], more[2])
+          known.allowed = allowance(
+            limits, known.held, limits[2] and call('HGET', prefix .. 'buckets:' .. name, '')
+          )
+          if row[7] or row[8] or row[9] then
+            known.key_limits = numbers(row[7], row[8], more[3], more[4])
+            known.shares = row[9] and cjson.decode(row[9])
+          end
         end
       end
       queues[name] = known
@@ -221,7 +279,8 @@ local function hand_out(claims, found, timeout, seed)
         local score = tonumber(types[n + 1])
         run = {
           key = ready_set(queue.name, type), head = score, said = score, size = size, offset = 0,
-          place = 1, page = false, heap = false, queue = queue,
+          place = 1, page = false, heap = false, queue = queue, type = type,
+          keyed = string.byte(type) == 0 and 'type',
         }
         queue.runs[type] = run
       end
@@ -289,6 +348,7 @@ local function hand_out(claims, found, timeout, seed)
         if not run then
           run = {
             key = key, type = type, offset = 0, size = math.min(wanted + 1, PAGE),
+            queue = queue, keyed = string.byte(type) == 0 and 'type',
             from = ready_score(9 - rank, 0),
             to = '(' .. string.format('%.0f', ready_score(8 - rank, 0)),
           }
@@ -304,6 +364,215 @@ local function hand_out(claims, found, timeout, seed)
       end
     end
     return look()
+  end
+
+  -- For a queue whose limits or shares tell concurrency keys apart, by the rules of core/turns.py.
+  -- A line is a run of one key ('': none) and type; with weights of priorities, also of one rank.
+  local MOST_LINES = 2000 -- that a claim looks at; of more, some by lot
+
+  local function by_key(queue, types, meant, wanted)
+    queue.keys = queue.keys or {}
+    local lots, lines = {queue = queue}, {}
+
+    local function add_line(place, line, score)
+      local known = queue.runs[place]
+      if not known then
+        line.queue, line.offset, line.size = queue, 0, math.min(wanted + 1, 4)
+        line.place, line.page, line.head, line.said = 1, false, score, score
+        queue.runs[place] = line
+        known = line
+      end
+      if not known.page then
+        read_on(known)
+      end
+      if known.head then
+        lines[#lines + 1] = known
+      end
+    end
+
+    -- Add the lines of a set: one, or one for each rank.
+    local function add_lines(place, set, key, type, score)
+      if not queue.weights then
+        add_line(place, {key = set, of = key, type = type, keyed = key ~= '' and 'key'}, score)
+        return
+      end
+      while score do
+        local rank = math.floor(score / RANK)
+        add_line(rank .. ':' .. place, {
+          key = set, of = key, type = type, keyed = key ~= '' and 'key', rank = rank,
+          from = ready_score(9 - rank, 0),
+          to = '(' .. string.format('%.0f', ready_score(8 - rank, 0)),
+        }, score)
+        score = tonumber(call(
+          'ZRANGEBYSCORE', set, ready_score(8 - rank, 0), '+inf', 'WITHSCORES', 'LIMIT', 0, 1
+        )[2])
+      end
+    end
+
+    for n = 1, #types, 2 do
+      if string.byte(types[n]) ~= 0 then
+        add_lines(types[n], ready_set(queue.name, types[n]), '', types[n], tonumber(types[n + 1]))
+      end
+    end
+    local members = ready_keys(queue.name)
+    local count, from = call('ZCARD', members), 0
+    if count > MOST_LINES then
+      from = math.random(0, count - 1)
+    end
+    local found = call('ZRANGE', members, from, from + MOST_LINES - 1, 'WITHSCORES')
+    if from + MOST_LINES > count and from > 0 then
+      local rest = call('ZRANGE', members, 0, from + MOST_LINES - count - 1, 'WITHSCORES')
+      for _, value in ipairs(rest) do
+        found[#found + 1] = value
+      end
+    end
+    local wants = meant and meant[1] and {}
+    for _, type in ipairs(wants and meant or {}) do
+      wants[type] = true
+    end
+    wants = wants or meant
+    local seen = {}
+    for n = 1, #found, 2 do
+      local key, type = string.match(found[n], '^([^%z]*)%z(.*)$')
+      if not wants or wants[type] then
+        add_lines('\0' .. found[n], key_set(queue.name, found[n]), key, type, tonumber(found[n + 1]))
+        if not queue.keys[key] then
+          queue.keys[key] = true
+          seen[#seen + 1] = key
+        end
+      end
+    end
+
+    -- What the limits of the keys allow.
+    local held_of = prefix .. 'key_held:' .. queue.name
+    for first = 1, #seen, MOST do
+      local last = math.min(#seen, first + MOST - 1)
+      local held = call('HMGET', held_of, unpack(seen, first, last))
+      local full = queue.key_limits[2]
+        and call('ZMSCORE', key_buckets(queue.name), unpack(seen, first, last)) or {}
+      for n = first, last do
+        local holds = tonumber(held[n - first + 1] or nil) or 0
+        local allowed = allowance(queue.key_limits, holds, full[n - first + 1])
+        allowed.held = holds
+        queue.keys[seen[n]] = allowed
+      end
+    end
+    if not queue.keys[''] then
+      local others = 0
+      for _, holds in ipairs(queue.shares and call('HVALS', held_of) or {}) do
+        others = others + holds
+      end
+      queue.keys[''] = allowance({false, false}, 0)
+      queue.keys[''].held = queue.held - others
+    end
+
+    -- A pile has lines that compete by age: those of one key, or without shares all of them. Its heaps
+    -- are by rank if there are weights of priorities.
+    local function best_of(pile)
+      local present, total = {}, 0
+      for rank, heap in pairs(pile) do
+        while heap[1] and queue.keys[heap[1].of].left <= 0 do
+          local size = #heap
+          heap[1] = heap[size]
+          heap[size] = nil
+          if size > 1 then
+            settle(heap)
+          end
+        end
+        if heap[1] then
+          local weight = queue.weights and queue.weights[tostring(9 - rank)] or 1
+          present[#present + 1] = {heap, weight}
+          total = total + weight
+        end
+      end
+      if #present < 2 then
+        return present[1] and present[1][1]
+      end
+      local lot = math.random() * total
+      for _, one in ipairs(present) do
+        lot = lot - one[2]
+        if lot < 0 then
+          return one[1]
+        end
+      end
+      return present[#present][1]
+    end
+
+    local piles = {}
+    for _, line in ipairs(lines) do
+      local pile = table_of(piles, queue.shares and line.of or '')
+      push(table_of(pile, line.rank or 0), line)
+    end
+
+    -- With shares: a heap of the keys, that with the fewest held jobs for its weight first. A small
+    -- random part decides between equal keys, by their weights.
+    local function turn(key)
+      local weight = queue.shares[key ~= '' and key or '*'] or queue.shares['*'] or 1
+      local allowed = queue.keys[key]
+      local lot = -math.log(1 - math.random()) / weight
+      return (allowed.held + allowed.started) / weight + lot * 1e-9
+    end
+
+    local order = {}
+    for key, pile in pairs(queue.shares and piles or {}) do
+      push(order, {head = turn(key), key = key, pile = pile})
+    end
+
+    -- The most urgent line stands for the queue beside other queues.
+    local function look()
+      lots.next, lots.head = nil, nil
+      if not queue.shares then
+        lots.next = piles[''] and best_of(piles[''])
+      else
+        while order[1] and not lots.next do
+          lots.next = best_of(order[1].pile)
+          if not lots.next then
+            local size = #order
+            order[1] = order[size]
+            order[size] = nil
+            if size > 1 then
+              settle(order)
+            end
+          end
+        end
+      end
+      lots.head = lots.next and (lots.urgent or lots.next[1].head)
+    end
+
+    if queue.shares then
+      for _, line in ipairs(lines) do
+        if queue.keys[line.of].left > 0 then
+          lots.urgent = math.min(lots.urgent or math.huge, line.head)
+        end
+      end
+    end
+
+    -- Return the next job and what its key may start. The caller says whether the job was started.
+    function lots.take()
+      local heap = lots.next
+      local line = heap[1]
+      local id = take(line)
+      if not line.head then
+        if line.of == '' then
+          note_left(queue.name, line.type)
+        else
+          table_of(keys_left, queue.name)[line.of .. '\0' .. line.type] = true
+        end
+      end
+      settle(heap)
+      return id, queue.keys[line.of]
+    end
+
+    function lots.after()
+      if order[1] then
+        order[1].head = turn(order[1].key)
+        settle(order)
+      end
+      look()
+    end
+
+    look()
+    return lots
   end
 
   -- Return the heap from which a claim takes jobs. Its items are runs, queues with weights, and for
@@ -323,11 +592,12 @@ local function hand_out(claims, found, timeout, seed)
       if queue and not is_open(queue) then
         queue = false
       end
-      if queue and queue.weights then
+      if queue and (queue.weights or queue.key_limits) then
         if more then
           types = types_of(queue.name, claim[4], 0, 0)
         end
-        local lots = by_weight(queue, types, wanted)
+        local lots = queue.key_limits and by_key(queue, types, claim[4], wanted)
+          or by_weight(queue, types, wanted)
         if lots.head then
           push(heap, lots)
         end
@@ -368,6 +638,13 @@ local function hand_out(claims, found, timeout, seed)
     if not first then
       return nil
     end
+    if first.after then -- the turn of keys depends on whether the job is started
+      local id, allowed = first.take()
+      return id, first.queue, allowed, function()
+        first.after()
+        settle(heap)
+      end
+    end
     local id = first.take and first.take() or take(first)
     settle(heap)
     return id, first.queue
@@ -406,7 +683,7 @@ local function hand_out(claims, found, timeout, seed)
     local heap = heap_of(claim, found[number])
     local slot, slots = 1, claim[3]
     while slot <= #slots do
-      local id, queue = next_job(heap)
+      local id, queue, of_key, after = next_job(heap)
       if not id then
         break
       end
@@ -415,8 +692,16 @@ local function hand_out(claims, found, timeout, seed)
       -- not PENDING, a server of an earlier version has ended it, which does not know this set.
       if row[19] == 'PENDING' and (not row[14] or tonumber(row[14]) > now) then
         rows[#rows + 1] = assign(row, slots[slot][1], slots[slot][2])
+        if taken_key then
+          hold_key(queue.name, id, taken_key)
+        end
         kept[#kept + 1] = {id, slots[slot][2]}
-        note_start(queue)
+        if queue.allowed then
+          note_start(queue.allowed)
+        end
+        if of_key then
+          note_start(of_key)
+        end
         slot = slot + 1
       else
         expired = expired + 1
@@ -429,6 +714,9 @@ local function hand_out(claims, found, timeout, seed)
           break
         end
       end
+      if after then
+        after()
+      end
     end
     if ended then
       break
@@ -437,7 +725,8 @@ local function hand_out(claims, found, timeout, seed)
   -- Write the score of each type's first job to the index. The score of a single type may stay too
   -- low.
   for name, queue in pairs(queues) do
-    for type, run in pairs(queue and not queue.weights and queue.runs or {}) do
+    local by_type = queue and not queue.weights and not queue.key_limits
+    for type, run in pairs(by_type and queue.runs or {}) do
       if not run.head then
         remove(ready_types(name), type)
       elseif queue.several and run.head ~= run.said then

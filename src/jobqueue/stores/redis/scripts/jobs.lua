@@ -3,7 +3,7 @@
 --
 -- asked: {jobs, life of a key, claims, assignment timeout, seed}
 -- A job: {id, queue, type, payload, labels, priority, max_retries, ttl, timeout, run_at, delay,
--- key, fingerprint, the same key without an owner, more, unique}. `unique` is {key, scope, period,
+-- key, fingerprint, the same key without an owner, more, unique, concurrency key}. `unique` is {key, scope, period,
 -- what happens on a conflict} or nil. Returns a word for each job, with the id of the original job
 -- or the capacity of the queue; an accepted job has the job that it superseded.
 local jobs, key_life = asked[1], asked[2]
@@ -81,6 +81,7 @@ local function insert(job, queue)
     set('unique', job[16][1])
     call('HSET', prefix .. 'unique:' .. name, job[16][1], id .. ' ' .. exact(created))
   end
+  set('concurrency_key', job[17])
   call('HSET', document(id), unpack(fields))
   add(prefix .. 'jobs', seq, id)
   enter(id, seq, name, nil, 'PENDING')
@@ -88,7 +89,7 @@ local function insert(job, queue)
   if run_at and run_at > now then
     due = expires_at and math.min(run_at, expires_at) or run_at
   else
-    enter_ready(name, job[3], ready_score(priority, number), id)
+    enter_ready(name, job[3], ready_score(priority, number), id, job[17])
     tell(WORK)
   end
   if due then
@@ -294,6 +295,7 @@ local function succeed(id, seq, row, ran_for, result, detail)
     call('HDEL', key, 'error', 'expires_at') -- the TTL ends at the first start
   end
   release(worker, id)
+  release_key(queue, id)
   ended_in[queue] = true
   enter(id, seq, queue, row[1], 'DONE')
   add(prefix .. 'completed', now_text, id)
@@ -347,18 +349,20 @@ local function write(item)
     call('HDEL', key, unpack(item[12]))
   end
   enter(id, seq, queue, from, to)
+  local waits = from == 'PENDING' or to == 'PENDING'
+  local concurrency_key = waits and call('HGET', key, 'concurrency_key')
   if from == 'PENDING' then
-    remove(ready_set(queue, row[3]), id)
-    note_left(queue, row[3])
+    leave_ready(queue, row[3], id, concurrency_key)
   end
   if to == 'PENDING' then
-    enter_ready(queue, row[3], ready_score(item[15], seq), id)
+    enter_ready(queue, row[3], ready_score(item[15], seq), id, concurrency_key)
   elseif to == 'DONE' then
     add(prefix .. 'completed', at, id)
   end
   set_due(id, item[14])
   if item[16] then
     release(item[16], id)
+    release_key(queue, id)
     ended_in[queue] = true
   end
   for _, attempt in ipairs(item[17]) do
@@ -385,7 +389,8 @@ write_figures()
 
 local freed = false
 for queue in pairs(ended_in) do
-  if call('HEXISTS', prefix .. 'queue:' .. queue, 'max_running') == 1 then
+  local limits = call('HMGET', prefix .. 'queue:' .. queue, 'max_running', 'key_max_running')
+  if limits[1] or limits[2] then
     freed = freed or {}
     freed[#freed + 1] = queue
     tell(WORK)

@@ -72,6 +72,7 @@ if unfinished > 0 then
 end
 call('HSET', key, 'deleted', '1')
 call('SREM', prefix .. 'queues', name)
+call('DEL', prefix .. 'key_buckets:' .. name)
 changed('queue_deleted')
 return answer({0})
 
@@ -115,9 +116,13 @@ return found
 local names = asked[2] and {asked[2]} or call('SMEMBERS', prefix .. 'queues')
 local found = {}
 for _, name in ipairs(names) do
+  local counts = {} -- jobs with a concurrency key count with the others of their type
   for _, type in ipairs(call('ZRANGE', ready_types(name), 0, -1)) do
-    local count = call('ZCARD', ready_set(name, type))
-    found[#found + 1] = {name, type, math.min(count, asked[1])}
+    local shown = string.byte(type) == 0 and string.sub(type, 2) or type
+    counts[shown] = (counts[shown] or 0) + call('ZCARD', ready_set(name, type))
+  end
+  for shown, count in pairs(counts) do
+    found[#found + 1] = {name, shown, math.min(count, asked[1])}
   end
 end
 return found
@@ -128,12 +133,54 @@ return found
 local names = asked[1] and {asked[1]} or call('SMEMBERS', prefix .. 'queues')
 local found = {}
 for _, name in ipairs(names) do
-  local row = call('HMGET', prefix .. 'queue:' .. name, 'name', 'deleted', 'max_running', 'rate')
-  if row[1] and not row[2] and (row[3] or row[4]) then
+  local row = call(
+    'HMGET', prefix .. 'queue:' .. name, 'name', 'deleted', 'max_running', 'rate',
+    'key_max_running', 'key_rate', 'key_weights'
+  )
+  if row[1] and not row[2] and (row[3] or row[4] or row[5] or row[6] or row[7]) then
     found[#found + 1] = {
       name, call('ZCARD', index('ASSIGNED', name)) + call('ZCARD', index('RUNNING', name)),
       call('HGET', prefix .. 'buckets:' .. name, '') or '0', now_text,
     }
   end
+end
+return found
+
+--# key_states: writing
+-- Return the state of the limits of keys that have claimable jobs: {key, number of held jobs, of
+-- claimable jobs, when the bucket of its rate limit is full, now}.
+-- asked: {queue, jobs are counted up to, keys at most, the only key or nil}
+local name, count_to, most, only = asked[1], asked[2], asked[3], asked[4]
+if call('SISMEMBER', prefix .. 'queues', name) == 0 then
+  return {}
+end
+local members = {}
+if only then
+  for _, type in ipairs(call('ZRANGE', ready_types(name), 0, -1)) do
+    if string.byte(type) == 0 then -- see keyed_type
+      members[#members + 1] = only .. type
+    end
+  end
+else
+  members = call('ZRANGE', ready_keys(name), 0, 2 * most - 1)
+end
+local waiting, keys = {}, {}
+for _, member in ipairs(members) do
+  local key = string.match(member, '^([^%z]*)%z')
+  local count = call('ZCARD', key_set(name, member))
+  if count > 0 then
+    if not waiting[key] then
+      keys[#keys + 1] = key
+    end
+    waiting[key] = (waiting[key] or 0) + count
+  end
+end
+local found = {}
+for n = 1, math.min(#keys, most) do
+  local key = keys[n]
+  found[n] = {
+    key, call('HGET', prefix .. 'key_held:' .. name, key) or '0', math.min(waiting[key], count_to),
+    call('ZSCORE', key_buckets(name), key) or '0', now_text,
+  }
 end
 return found

@@ -268,7 +268,7 @@ return answer({'begun'})
 --
 -- asked: {token, jobs, keys}. A job: {id, seq, queue, type, priority, state, fields, events (as of
 -- `apply`), whether it is claimable, due, worker and lease that hold it, when it was done, its unique
--- key and the value of that}. A key:
+-- key and the value of that, concurrency key}. A key:
 -- {queue, key, its value, when it expires}.
 local jobs, keys = asked[2], asked[3]
 local events = 0
@@ -283,13 +283,16 @@ for _, job in ipairs(jobs) do
   add(prefix .. 'jobs', seq, id)
   enter(id, seq, queue, nil, job[6])
   if job[9] then
-    enter_ready(queue, job[4], ready_score(job[5], seq), id)
+    enter_ready(queue, job[4], ready_score(job[5], seq), id, job[16])
   end
   if job[10] then
     set_due(id, job[10])
   end
   if job[12] then
     hold(job[11], id, job[12])
+    if job[16] then
+      hold_key(queue, id, job[16])
+    end
   end
   if job[13] then
     add(prefix .. 'completed', job[13], id)

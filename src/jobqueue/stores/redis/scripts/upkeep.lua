@@ -9,12 +9,12 @@ local rows, promoted = {}, 0
 for _, id in ipairs(due) do
   local row = call(
     'HMGET', document(id), 'status', 'seq', 'version', 'lease', 'expires_at', 'priority', 'queue',
-    'type'
+    'type', 'concurrency_key'
   )
   local expires_at = tonumber(row[5])
   if row[1] == 'PENDING' and not (expires_at and expires_at <= now) then
     promoted = promoted + 1
-    enter_ready(row[7], row[8], ready_score(row[6], row[2]), id)
+    enter_ready(row[7], row[8], ready_score(row[6], row[2]), id, row[9])
     set_due(id, expires_at)
   else
     rows[#rows + 1] = {row[1], row[2], row[3], row[4]}

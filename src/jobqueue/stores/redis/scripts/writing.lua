@@ -75,17 +75,86 @@ local function ready_types(queue)
   return prefix .. 'ready_types:' .. queue
 end
 
-local entered, left_by = {}, {} -- by queue: the lowest score of each type; types that may be empty
+-- A job with a concurrency key counts as another type: with a NUL before it, which no type has. It
+-- is also in a set of its key and type. An index has these sets as "key NUL type".
+local function keyed_type(type)
+  return '\0' .. type
+end
 
-local function enter_ready(queue, type, score, id)
+local function key_set(queue, member)
+  return prefix .. 'ready_of_key:' .. queue .. ':' .. member
+end
+
+local function ready_keys(queue)
+  return prefix .. 'ready_keys:' .. queue
+end
+
+-- When the bucket of the rate limit of each key is full again.
+local function key_buckets(queue)
+  return prefix .. 'key_buckets:' .. queue
+end
+
+local entered, left_by = {}, {} -- by queue: the lowest score of each type; types that may be empty
+local keys_entered, keys_left = {}, {} -- the same of the sets of keys
+
+local function note_entered(tables, queue, member, score)
+  local scores = table_of(tables, queue)
+  scores[member] = math.min(score, scores[member] or score)
+end
+
+-- `key` is the job's concurrency key, or nil or false.
+local function enter_ready(queue, type, score, id, key)
+  if key then
+    local member = key .. '\0' .. type
+    add(key_set(queue, member), score, id)
+    note_entered(keys_entered, queue, member, score)
+    type = keyed_type(type)
+  end
   add(ready_set(queue, type), score, id)
-  local types = table_of(entered, queue)
-  types[type] = math.min(score, types[type] or score)
+  note_entered(entered, queue, type, score)
 end
 
 -- Record that jobs of a type were removed, perhaps including the last one.
 local function note_left(queue, type)
   table_of(left_by, queue)[type] = true
+end
+
+-- Remove a job from the set of its key.
+local function leave_key(queue, key, type, id)
+  local member = key .. '\0' .. type
+  remove(key_set(queue, member), id)
+  table_of(keys_left, queue)[member] = true
+end
+
+local function leave_ready(queue, type, id, key)
+  if key then
+    leave_key(queue, key, type, id)
+    type = keyed_type(type)
+  end
+  remove(ready_set(queue, type), id)
+  note_left(queue, type)
+end
+
+-- The held jobs that have a key: their keys by id, and the number of jobs by key.
+local function hold_key(queue, id, key)
+  call('HSET', prefix .. 'key_of_held:' .. queue, id, key)
+  call('HINCRBY', prefix .. 'key_held:' .. queue, key, 1)
+end
+
+local holds_keys = {} -- by queue: true if some of its held jobs have keys
+
+local function release_key(queue, id)
+  local keys = prefix .. 'key_of_held:' .. queue
+  if holds_keys[queue] == nil then
+    holds_keys[queue] = call('EXISTS', keys) == 1
+  end
+  local key = holds_keys[queue] and call('HGET', keys, id)
+  if key then
+    call('HDEL', keys, id)
+    if call('HINCRBY', prefix .. 'key_held:' .. queue, key, -1) <= 0 then
+      call('HDEL', prefix .. 'key_held:' .. queue, key)
+    end
+  end
 end
 
 local function flush()
@@ -122,7 +191,20 @@ local function flush()
       call('ZADD', ready_types(queue), 'LT', score, type)
     end
   end
+  for queue, members in pairs(keys_left) do
+    for member in pairs(members) do
+      if call('EXISTS', key_set(queue, member)) == 0 then
+        call('ZREM', ready_keys(queue), member)
+      end
+    end
+  end
+  for queue, members in pairs(keys_entered) do
+    for member, score in pairs(members) do
+      call('ZADD', ready_keys(queue), 'LT', score, member)
+    end
+  end
   entered, left_by, held, released, adding, removing = {}, {}, {}, {}, {}, {}
+  keys_entered, keys_left = {}, {}
 end
 
 local DUE = prefix .. 'due'
