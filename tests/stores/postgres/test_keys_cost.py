@@ -27,6 +27,7 @@ def test_statements_of_plain_jobs_do_not_speak_of_keys():
 @pytest.mark.parametrize("few", [1, 1_000])
 async def test_plain_jobs_are_in_no_index_of_keys(store, db, few):
     """Jobs in ranges, and jobs in rows of their own, on all their ways."""
+    await db.execute("SELECT pg_stat_reset()")  # tests share databases
     await store.jobs.submit(new(*(spec() for _ in range(40)), spec(delay=60.0), spec(key="k")))
     held = await store.jobs.claim([Claim(("q",), ["w"] * 30)])
     assert len(held) == 30
