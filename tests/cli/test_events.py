@@ -163,6 +163,8 @@ def test_json_has_all_that_the_stream_tells():
         "idempotency_key_owner": "me",
         "key_expires_at": "1970-01-01T00:00:06.000Z",
         "labels": {"a": "b"},
+        "unique": None,
+        "concurrency_key": None,
     }
     failed = job_event_document(JobEvent(event, failed=Failed(2, 1.0, None)))["failed"]
     assert failed == {

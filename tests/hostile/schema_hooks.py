@@ -34,7 +34,8 @@ def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
             body["timezone"] = "UTC"
     if isinstance(body, dict) and "/queues" in case.path:
         _order(body)
-        _limit(body)
+        _limit(body, "rate")
+        _limit(body, "key_rate")
         ttl: Any = body.get("ttl")
         if _is_number(ttl) and ttl <= MAX_SECONDS:
             body["ttl"] = None  # jobs with a delay are sent to these queues, too
@@ -68,18 +69,19 @@ def _order(queue: dict[str, Any]) -> None:
         queue["retry_base"] = most
 
 
-def _limit(queue: dict[str, Any]) -> None:
+def _limit(queue: dict[str, Any], rate: str) -> None:
     """Allow a period and a burst only with a rate, and at most 100,000 starts in a second."""
-    rate: Any = queue.get("rate")
-    if not _is_number(rate):
-        for name in ("rate_period", "rate_burst"):
+    starts: Any = queue.get(rate)
+    period = f"{rate}_period"
+    if not _is_number(starts):
+        for name in (period, f"{rate}_burst"):
             if _is_number(queue.get(name)):
                 queue[name] = None
-    elif _is_number(queue.get("rate_period")):
-        queue["rate"] = 1
-        queue["rate_period"] = max(queue["rate_period"], 1)
-    elif rate > 100_000:
-        queue["rate"] = 100_000
+    elif _is_number(queue.get(period)):
+        queue[rate] = 1
+        queue[period] = max(queue[period], 1)
+    elif starts > 100_000:
+        queue[rate] = 100_000
 
 
 def _is_number(value: Any) -> bool:

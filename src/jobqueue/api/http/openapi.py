@@ -12,6 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from jobqueue.api.http import answers, bodies
 from jobqueue.api.http.errors import JSON, ErrorAnswer
 from jobqueue.core.queue import SETTINGS
+from jobqueue.core.unique import REPLACE, WAITING
 
 _SCHEMAS = [
     ErrorAnswer,
@@ -45,6 +46,15 @@ _BESIDE: Mapping[str, Mapping[str, Any]] = {
             "required": ["delay", "run_at"],
             "properties": {"delay": _NUMBER_OR_TEXT, "run_at": _NUMBER_OR_TEXT},
         }
+    },
+    "UniqueBody": {
+        "anyOf": [
+            {"properties": {"on_conflict": {"not": {"const": REPLACE}}}},
+            {
+                "required": ["scope"],
+                "properties": {"scope": {"const": WAITING}, "period": {"type": "null"}},
+            },
+        ]
     },
     "QueuePatch": {"minProperties": 1},
     # The times are either a cron expression, with its time zone, or an interval.
