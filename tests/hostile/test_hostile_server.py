@@ -69,7 +69,7 @@ def filled(kind: Descriptor, depth: int = 0) -> Any:
             continue
         if inner is not None and inner.GetOptions().map_entry:
             if inner.fields_by_name["key"].type == FieldDescriptor.TYPE_STRING:
-                getattr(made, field.name)[ESCAPE] = ESCAPE
+                getattr(made, field.name)[ESCAPE] = _value(inner.fields_by_name["value"], depth)
         elif field.is_repeated:
             getattr(made, field.name).append(_value(field, depth))
         elif inner is not None:
